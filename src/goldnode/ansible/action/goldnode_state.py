@@ -1,0 +1,125 @@
+"""Action plugin `goldnode_state`: asks a node for its plan once, and runs a role on it only where its part is not empty."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from goldnode.nodefile import payload
+
+FACT = "goldnode_plan"
+
+
+def plain(value: Any) -> Any:
+    """The value without Ansible's tags, as JSON would carry it."""
+    return json.loads(json.dumps(value))
+
+
+def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """What `--diff` shows: one entry per action, headed by what it changes and why."""
+    return [
+        {
+            "before_header": f"{action['target']} (now)",
+            "after_header": f"{action['target']} ({action['kind']}: {action['reason']})",
+            "before": action["before"] or "",
+            "after": action["after"] or "",
+        }
+        for action in actions
+        if action["before"] != action["after"]
+    ]
+
+
+class ActionModule(ActionBase):
+    """See the module of the same name for the options; `document` and `payloads` are filled in here."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Plan (one remote execution) or apply a part (one, and none when the part is empty or in check mode)."""
+        super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        _, arguments = self.validate_argument_spec(
+            {"operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"}, "part": {"type": "str"}},
+            required_if=[("operation", "apply", ["part"])],
+        )
+        document = self.document(task_vars)
+        if arguments["operation"] == "plan":
+            return self.plan(document, task_vars)
+        return self.apply(document, arguments["part"], task_vars)
+
+    def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The class document that the vars plugin gave this host."""
+        name = task_vars.get("inventory_hostname")
+        document = task_vars.get("goldnode_node_class")
+        if not document:
+            groups = ", ".join(group for group in task_vars.get("group_names", []) if group != "ungrouped") or "none"
+            raise AnsibleActionFail(
+                f"Host {name} is of no node class: none of its groups ({groups}) is the name of a class in the catalog. "
+                "Put it into the group of its class; `goldnode classes` lists them."
+            )
+        found: dict[str, Any] = plain(document)
+        if "error" in found:
+            raise AnsibleActionFail(f"Class {found.get('class')} of host {name} cannot be used: {found['error']}")
+        return found
+
+    def execute(self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        """One remote execution of the module."""
+        result: dict[str, Any] = self._execute_module(
+            module_name="goldnode_state", module_args={"document": document, **arguments}, task_vars=task_vars
+        )
+        result.pop("invocation", None)  # the class document, again
+        return result
+
+    def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The whole plan; refusals of the node end its play before anything was touched."""
+        result = self.execute(document, task_vars, operation="plan", payloads={"program": payload(content=False)})
+        if result.get("failed"):
+            return result
+        plan = plain(result["plan"])
+        result["ansible_facts"] = {FACT: plan}
+        result.pop("plan")
+        if plan["refusals"]:
+            lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
+            result.update(failed=True, msg=f"refused before anything was touched:\n{lines}")
+            return result
+        result["msg"] = summary(plan)
+        result["changed"] = False
+        return result
+
+    def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Apply a part of the plan that the node gave."""
+        plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
+        if not plan:
+            raise AnsibleActionFail(f"Part {part} needs a plan. Run role node_class before it.")
+        actions = [action for action in plan["actions"] if action["part"] == part]
+        told = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
+        if not actions:
+            return {"changed": False, "msg": "nothing to do"}
+        if self._task.check_mode:
+            return {"changed": True, "msg": told, "diff": diffs(actions)}
+        result = self.execute(document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")})
+        if result.get("failed"):
+            return result
+        result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
+        result["diff"] = diffs([action for action in plain(result.pop("before"))["actions"] if action["part"] == part])
+        result["msg"] = [line(done) for done in result["done"]]
+        return result
+
+
+def line(done: dict[str, Any]) -> str:
+    """One applied action for a person, with what it had to tell."""
+    text = f"{done['kind']} {done['target']}: {done['reason']}"
+    return f"{text}\n{done['told']}" if done.get("told") else text
+
+
+def summary(plan: dict[str, Any]) -> list[str]:
+    """A plan in a few lines: what each part would do, what cannot be judged here, whether a reboot follows."""
+    lines = [f"{part}: {text}" for part, texts in plan["parts"].items() for text in texts] or ["the node is what its class says"]
+    for action in plan["actions"]:
+        lines += [f"  {text}" for text in action["data"].get("lines", [])]
+    lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
+    return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

@@ -1,0 +1,105 @@
+#!/usr/bin/python
+# Copyright: the goldnode authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible's door to the engine on a node: arguments in, one call, the result out."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: goldnode_state
+short_description: Plan a node against its node class, or apply one part of that plan
+description:
+  - Observes the node, compares it with its class document and returns the difference as a plan; with O(operation=apply), applies one
+    part of it and proves that nothing of that part is left.
+  - Called through the action plugin of the same name, which supplies the class document and the on-node program.
+options:
+  operation:
+    description: What to do.
+    type: str
+    choices: [plan, apply]
+    default: plan
+  part:
+    description: The part of the plan to apply; the name of the role that owns it.
+    type: str
+    choices: [node_class, kernel, gpu_driver, sanity]
+  document:
+    description: The class document (schema goldnode.class/1, see C(goldnode schema class)).
+    type: dict
+    required: true
+  payloads:
+    description: Files whose bytes are not in the document, by name, each with C(sha256) and, to apply, C(content) in base64.
+    type: dict
+    default: {}
+attributes:
+  check_mode: {support: full, description: A plan changes nothing; apply in check mode returns the plan.}
+  diff_mode: {support: full, description: Each action carries what it changes, before and after.}
+author: [the goldnode authors]
+"""
+
+EXAMPLES = r"""
+- name: Ask the node for its plan
+  goldnode_state:
+    operation: plan
+
+- name: Apply the kernel's part
+  goldnode_state:
+    operation: apply
+    part: kernel
+"""
+
+RETURN = r"""
+plan:
+  description: The plan as it stands after the operation (schema goldnode.plan/1).
+  returned: always
+  type: dict
+done:
+  description: What was changed, action by action, with the reason of each.
+  returned: when O(operation=apply)
+  type: list
+  elements: dict
+verdict:
+  description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
+  returned: when O(operation=apply) and O(part=sanity)
+  type: dict
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.goldnode.node.host import Host
+from ansible.module_utils.goldnode.node.state import apply as applying
+from ansible.module_utils.goldnode.node.state.engine import plan
+from ansible.module_utils.goldnode.node.state.model import PARTS, NodeError
+from ansible.module_utils.goldnode.node.verdict import check as checking
+
+
+def main() -> None:
+    """Run the operation that was asked for."""
+    module = AnsibleModule(
+        argument_spec={
+            "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
+            "part": {"type": "str", "choices": list(PARTS)},
+            "document": {"type": "dict", "required": True},
+            "payloads": {"type": "dict", "default": {}},
+        },
+        required_if=[("operation", "apply", ["part"])],
+        supports_check_mode=True,
+    )
+    host = Host("/")
+    document, payloads = module.params["document"], module.params["payloads"]
+    try:
+        if module.params["operation"] == "plan" or module.check_mode:
+            module.exit_json(changed=False, plan=plan(host, document, payloads).to_json())
+        part = module.params["part"]
+        done, before, after = applying.apply(host, document, part, payloads)
+    except NodeError as problem:
+        module.fail_json(msg=str(problem))
+    result = {"changed": bool(done), "done": done, "plan": after.to_json(), "before": before.to_json()}
+    if part == "sanity":
+        result["verdict"] = checking.check(host, document)
+        host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

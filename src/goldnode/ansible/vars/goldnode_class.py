@@ -1,0 +1,70 @@
+"""Vars plugin: every group that is named like a node class gets that class's document as `goldnode_node_class`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ansible.errors import AnsibleParserError
+from ansible.inventory.group import Group
+from ansible.plugins.vars import BaseVarsPlugin
+
+from goldnode.catalog import Catalog, class_document, classes_of_hosts
+from goldnode.errors import GoldnodeError
+from goldnode.lock import LockError
+from goldnode.site import Site
+
+DOCUMENTATION = """
+name: goldnode_class
+short_description: Gives the hosts of a node class their class document
+description:
+  - A group whose name is a class of the catalog gives its hosts the compiled class document as C(goldnode_node_class). Nothing of a class
+    is repeated in group_vars.
+  - A host in the groups of two classes is an error.
+options:
+  stage:
+    description: When the plugin runs. Once per inventory source, not once per task.
+    choices: [all, task, inventory]
+    default: inventory
+    type: str
+    ini: [{key: stage, section: vars_goldnode_class}]
+    env: [{name: GOLDNODE_VARS_STAGE}]
+"""
+
+
+class VarsModule(BaseVarsPlugin):
+    """Compiles each class once per run, in Ansible's main process."""
+
+    REQUIRES_ENABLED = False
+    _catalog: ClassVar[Catalog | None] = None
+    _documents: ClassVar[dict[str, dict[str, Any]]] = {}
+    _checked: ClassVar[set[str]] = set()
+
+    def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
+        """Variables for a group or a host of the inventory source at `path`."""
+        super().get_vars(loader, path, entities)
+        wanted = entities if isinstance(entities, list) else [entities]
+        found: dict[str, Any] = {}
+        try:
+            for entity in wanted:
+                if isinstance(entity, Group) and entity.get_hosts():
+                    found.update(self._group(entity.name, path))
+        except GoldnodeError as problem:
+            raise AnsibleParserError(str(problem)) from problem
+        return found
+
+    def _group(self, name: str, path: str) -> dict[str, Any]:
+        if VarsModule._catalog is None:
+            VarsModule._catalog = Catalog.load()
+        catalog = VarsModule._catalog
+        if path not in self._checked and Path(path).exists():
+            self._checked.add(path)
+            classes_of_hosts(Path(path), catalog)
+        if name not in catalog.classes:
+            return {}
+        if name not in self._documents:
+            try:
+                self._documents[name] = class_document(name, catalog=catalog, site=Site.load())
+            except LockError as problem:  # of this class alone: other hosts go on
+                self._documents[name] = {"class": name, "error": str(problem)}
+        return {"goldnode_node_class": self._documents[name]}

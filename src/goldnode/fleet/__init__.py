@@ -1,0 +1,1 @@
+"""What concerns more than one node."""

@@ -1,0 +1,8 @@
+"""`python -m goldnode.node`, and what the self-contained file starts."""
+
+import sys
+
+from .program import main
+
+if __name__ == "__main__":
+    sys.exit(main())

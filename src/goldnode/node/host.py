@@ -1,0 +1,172 @@
+"""The one door to a machine: its files under a root, and the programs run there.
+
+Everything that runs on a node is written against :class:`Host`, so that the same code serves the live machine
+(``root="/"``), the root filesystem of an image, and a directory made by a test. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+# Programs answer in English and ask nothing: their text is parsed, and nobody is there to answer.
+ENVIRONMENT = {
+    "LC_ALL": "C",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "NEEDRESTART_SUSPEND": "1",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a program said: exit status (127: not found, 124: ran out of time), standard output and error as text."""
+
+    argv: Tuple[str, ...]
+    rc: int
+    out: str
+    err: str
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of both streams, for an error message."""
+        return "\n".join((self.out + "\n" + self.err).strip().splitlines()[-lines:])
+
+
+class Host:
+    """A root directory and a way to run programs in it.
+
+    :param root: absolute path; ``/`` is the live machine, anything else is entered with chroot when a program runs.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = os.path.abspath(root)
+        self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the running machine, and not the root filesystem of an image."""
+        return self.root == "/"
+
+    def path(self, name: str) -> Path:
+        """Where the absolute path `name` of the node lies on the machine this code runs on."""
+        return Path(self.root) / name.lstrip("/")
+
+    def real(self, name: str) -> Path:
+        """Like :meth:`path`, with symbolic links followed inside the root (an absolute link must not lead out)."""
+        current = name
+        for _ in range(40):
+            here = self.path(current)
+            if not here.is_symlink():
+                return here
+            target = os.readlink(str(here))
+            current = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
+        raise OSError(f"{name}: too many levels of symbolic links")
+
+    def bytes(self, name: str) -> Optional[bytes]:
+        """The content of a file, or None when there is none."""
+        try:
+            return self.real(name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def text(self, name: str) -> Optional[str]:
+        """The content of a text file, or None when there is none."""
+        data = self.bytes(name)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def glob(self, directory: str, pattern: str) -> List[str]:
+        """Node paths in `directory` that match `pattern`, sorted."""
+        here = self.path(directory)
+        if not here.is_dir():
+            return []
+        return sorted(f"{directory.rstrip('/')}/{found.name}" for found in here.glob(pattern))
+
+    def run(self, *argv: str, timeout: float = 60, stdin: Optional[str] = None) -> Result:
+        """Run a program and wait. Never raises for what the program does: the result says it."""
+        self.commands.append(argv)
+        command: Sequence[str] = argv if self.live else ("chroot", self.root, *argv)
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                stdin=None if stdin is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                env={**os.environ, **ENVIRONMENT},
+                check=False,
+            )
+        except FileNotFoundError:
+            return Result(argv, 127, "", f"{argv[0]}: not found")
+        except subprocess.TimeoutExpired as late:
+            out = late.stdout.decode("utf-8", "replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+            return Result(argv, 124, out, f"{argv[0]}: no answer within {timeout:g} s")
+        return Result(argv, done.returncode, done.stdout, done.stderr)
+
+    def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        """Put a file in place atomically: readers see the old content or the new, and so does the next boot."""
+        target = self.path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(content)
+                out.flush()
+                os.fchmod(out.fileno(), mode)
+                os.fsync(out.fileno())
+            os.replace(temporary, str(target))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Take a file away; that it is not there is no error."""
+        try:
+            self.path(name).unlink()
+        except FileNotFoundError:
+            return
+
+
+def is_container(host: Host) -> bool:
+    """Whether the live host is a container: it shares the kernel, and shows devices, of another machine.
+
+    systemd writes /run/systemd/container; engines set `container=` for PID 1 (systemd's container interface).
+    """
+    if not host.live:
+        return False
+    if host.text("/run/systemd/container"):
+        return True
+    environment = host.bytes("/proc/1/environ") or b""
+    return any(item.startswith(b"container=") for item in environment.split(b"\0"))
+
+
+def boot_identity(host: Host) -> Optional[str]:
+    """A text that is new after each boot: the kernel's boot_id, joined with the start time of PID 1.
+
+    A container keeps its host's boot_id over a restart, so the start of PID 1 (field 22 of proc(5) stat) is what changes there.
+    """
+    if not host.live:
+        return None
+    boot = (host.text("/proc/sys/kernel/random/boot_id") or "").strip()
+    stat = host.text("/proc/1/stat") or ""
+    fields = stat.rpartition(")")[2].split()
+    return f"{boot}/{fields[19]}" if boot and len(fields) > 19 else None
+
+
+def jsonable(value: Any) -> Any:
+    """The value with tuples as lists, for comparison with what went through JSON."""
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    return value
+
+
+Json = Dict[str, Any]

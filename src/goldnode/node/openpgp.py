@@ -1,0 +1,157 @@
+"""Fingerprints of OpenPGP public keys (RFC 4880), without gpg: armoured or binary, one key or a whole keyring.
+
+Only what is needed to decide whether a key file is the one a catalog names: the primary keys' v4 fingerprints. No
+signature is checked here; apt does that, with the key this module has let through.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Iterable, Iterator, List, Tuple
+
+_BLOCK = re.compile(
+    rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----",
+    re.DOTALL | re.MULTILINE,
+)
+_PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
+
+
+class OpenPGPError(Exception):
+    """The bytes are not OpenPGP public keys; the text says why, in one clause."""
+
+
+def dearmor(data: bytes) -> bytes:
+    """Return the binary packets of `data`: the blocks of an armoured file joined, a binary file as it is.
+
+    Raises OpenPGPError for a block whose content or checksum is damaged.
+    """
+    if data[:1] and data[0] & 0x80:
+        return data
+    blocks = [_block(match.group("body")) for match in _BLOCK.finditer(data)]
+    if not blocks:
+        raise OpenPGPError("there is no OpenPGP public key in it")
+    return b"".join(blocks)
+
+
+def primary_fingerprints(data: bytes) -> List[str]:
+    """Return the fingerprints (40 upper-case hex digits) of the primary public keys in `data`, in file order.
+
+    Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
+    """
+    found = []
+    for tag, body in _packets(dearmor(data)):
+        if tag in (_SECRET_KEY, _SECRET_SUBKEY):
+            raise OpenPGPError("it holds a secret key")
+        if tag != _PUBLIC_KEY:
+            continue
+        if body[:1] != b"\x04":
+            raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
+        # RFC 4880, section 12.2: SHA-1 over 0x99, the two-octet length, and the packet body.
+        prefix = b"\x99" + len(body).to_bytes(2, "big")
+        found.append(hashlib.sha1(prefix + body).hexdigest().upper())  # noqa: S324 - the format's own definition
+    if not found:
+        raise OpenPGPError("there is no primary public key in it")
+    return found
+
+
+def select(data: bytes, fingerprints: Iterable[str]) -> bytes:
+    """Return the binary keyring that holds only those keys of `data` whose primary fingerprint is in `fingerprints`.
+
+    A primary key takes its user ids, signatures and subkeys with it. The result is empty where none matches.
+    """
+    wanted = {_bare(item) for item in fingerprints}
+    chosen, keep = [], False
+    for tag, body in _packets(dearmor(data)):
+        if tag == _PUBLIC_KEY:
+            keep = primary_fingerprints(_frame(tag, body))[0] in wanted
+        if keep:
+            chosen.append(_frame(tag, body))
+    return b"".join(chosen)
+
+
+def unexpected(data: bytes, expected: Iterable[str]) -> List[str]:
+    """Return the fingerprints in `data` that are not in `expected` (any case, spaces ignored)."""
+    allowed = {_bare(item) for item in expected}
+    return [item for item in primary_fingerprints(data) if item not in allowed]
+
+
+def _bare(fingerprint: str) -> str:
+    return re.sub(r"\s", "", fingerprint).upper()
+
+
+def _frame(tag: int, body: bytes) -> bytes:
+    """One packet in the new format with a four-octet length (RFC 4880, section 4.2.2.3)."""
+    return bytes((0xC0 | tag, 0xFF)) + len(body).to_bytes(4, "big") + body
+
+
+def _block(body: bytes) -> bytes:
+    """Decode one armoured block (RFC 4880, section 6.2): headers, a blank line, base64, `=` and a CRC-24."""
+    lines = [line.strip() for line in body.split(b"\n")]
+    if b"" in lines and all(b":" in line for line in lines[: lines.index(b"")]):
+        lines = lines[lines.index(b"") + 1 :]
+    checksum = None
+    content = []
+    for line in lines:
+        if line.startswith(b"="):
+            checksum = line[1:]
+        elif line:
+            content.append(line)
+    try:
+        decoded = base64.b64decode(b"".join(content), validate=True)
+        if checksum is not None and base64.b64decode(checksum, validate=True) != _crc24(decoded):
+            raise OpenPGPError("its armour has a wrong checksum")
+    except binascii.Error as error:
+        raise OpenPGPError("its armour is not base64") from error
+    if not decoded:
+        raise OpenPGPError("its armour is empty")
+    return decoded
+
+
+def _crc24(data: bytes) -> bytes:
+    """RFC 4880, section 6.1."""
+    value = 0xB704CE
+    for octet in data:
+        value ^= octet << 16
+        for _ in range(8):
+            value <<= 1
+            if value & 0x1000000:
+                value ^= 0x1864CFB
+    return (value & 0xFFFFFF).to_bytes(3, "big")
+
+
+def _packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
+    """Yield (tag, body) of every packet (RFC 4880, section 4.2). Raises OpenPGPError where the framing breaks."""
+    position = 0
+    try:
+        while position < len(data):
+            head = data[position]
+            if not head & 0x80:
+                raise OpenPGPError("it is not a sequence of OpenPGP packets")
+            position += 1
+            if head & 0x40:
+                tag = head & 0x3F
+                first = data[position]
+                if first < 192:
+                    length, position = first, position + 1
+                elif first < 224:
+                    length, position = ((first - 192) << 8) + data[position + 1] + 192, position + 2
+                elif first == 255:
+                    length, position = int.from_bytes(data[position + 1 : position + 5], "big"), position + 5
+                else:
+                    raise OpenPGPError("it has a packet of partial length, which no key may have")
+            else:
+                tag = (head >> 2) & 0x0F
+                size = (1, 2, 4, 0)[head & 0x03]
+                if not size:
+                    raise OpenPGPError("it has a packet of unknown length, which no key may have")
+                length, position = int.from_bytes(data[position : position + size], "big"), position + size
+            body = data[position : position + length]
+            if len(body) != length:
+                raise OpenPGPError("it is cut short")
+            yield tag, body
+            position += length
+    except IndexError as error:
+        raise OpenPGPError("it is cut short") from error

@@ -1,0 +1,108 @@
+"""goldnode-node: the program that stays on a node. One file, Python 3.9 or newer, nothing else.
+
+Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. A wrong use or a fault of this program is 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from typing import Any, List, NoReturn, Optional
+
+from .host import Host, Json
+from .report import plan_text, verdict_table
+from .state import apply as applying
+from .state.domains.program import CLASS
+from .state.engine import plan
+from .state.model import PARTS, NodeError
+from .verdict import check as checking
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse leaves with 2 on a wrong use, which here would say `drain`."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(checking.UNKNOWN)
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = Parser(prog="goldnode-node", description="Hold this node against its node class.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    for name, text in (
+        ("check", "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class"),
+        ("plan", "show what would be changed to make the node what its class says, and why"),
+        ("apply", "apply one part of the plan"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
+        command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
+        command.add_argument("--json", action="store_true", help="print JSON")
+        if name == "check":
+            command.add_argument("--quiet", action="store_true", help="print the summary only")
+            command.add_argument("--no-write", action="store_true", help=f"do not write {checking.VERDICT}")
+        if name == "apply":
+            command.add_argument("--part", required=True, choices=PARTS)
+    options = parser.parse_args(arguments)
+    try:
+        return run(options)
+    except NodeError as problem:
+        print(f"goldnode-node: {problem}", file=sys.stderr)
+    except Exception:  # the last line of defence: a fault must read as "could not check"
+        traceback.print_exc()
+    return checking.UNKNOWN
+
+
+def run(options: Any) -> int:
+    """The command that was asked for."""
+    host = Host(options.root)
+    if options.command == "check":
+        return run_check(host, options)
+    document = read_document(host, options)
+    if options.command == "plan":
+        told = plan(host, document).to_json()
+    else:
+        done, _, after = applying.apply(host, document, options.part, {}, lambda text: print(text, file=sys.stderr))
+        told = after.to_json()
+        told["done"] = done
+    print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
+    return 0
+
+
+def run_check(host: Host, options: Any) -> int:
+    """Judge, write the verdict where everything else reads it, and tell it."""
+    try:
+        verdict = checking.check(host, read_document(host, options))
+    except Exception as problem:
+        if not isinstance(problem, NodeError):
+            traceback.print_exc()
+        verdict = checking.unreadable(f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem))
+    if not options.no_write:
+        host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
+    if options.json:
+        print(json.dumps(verdict, indent=1))
+    else:
+        text = verdict_table(verdict)
+        print(text.splitlines()[-1] if options.quiet else text)
+    return int(verdict["exit_code"])
+
+
+def read_document(host: Host, options: Any) -> Json:
+    """The class document named on the command line (a path of this machine), or the node's own."""
+    name = options.document
+    where = host if name == CLASS else Host("/")
+    text = where.text(name if name.startswith("/") else os.path.abspath(name))
+    if text is None:
+        raise NodeError(f"{name}: there is no class document. Run site.yml for this host, or name one with --class.")
+    try:
+        document = json.loads(text)
+    except ValueError as problem:
+        raise NodeError(f"{name}: not JSON ({problem}). Run site.yml for this host.") from None
+    if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
+        raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
+    return document

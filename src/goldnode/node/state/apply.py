@@ -1,0 +1,365 @@
+"""apply(): the only writer. Takes one part of a plan to a node, one journalled action after the other, and proves that nothing is left."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from ..host import Host, Result
+from . import grub
+from .domains import driver as driver_domain
+from .domains import kernel
+from .engine import plan
+from .model import Action, NodeError, Plan
+from .observe import JOURNAL, REBOOT_MARKS, compiler, load_json, modinfo
+
+Document = Mapping[str, Any]
+LOCK = "/run/goldnode/engine.lock"
+RECORD = "/var/lib/goldnode/state.json"
+APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs
+
+APT = (
+    "apt-get",
+    "-y",
+    "--no-install-recommends",
+    "-o",
+    "DPkg::Lock::Timeout=120",
+    "-o",
+    "Dpkg::Use-Pty=0",
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
+)
+
+
+class Applier:
+    """Applies actions to one host. Each handler is named after the kind of action it takes."""
+
+    def __init__(self, host: Host, document: Document, payloads: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self.host, self.document, self.payloads, self.say = host, document, payloads, say
+        self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
+            "file.write": self.write_file,
+            "file.remove": self.remove_file,
+            "file.comment": self.comment_line,
+            "link": self.link,
+            "packages.repair": self.repair,
+            "packages.transact": self.transact,
+            "packages.hold": self.hold,
+            "packages.manual": self.manual,
+            "module.build": self.build_module,
+            "initramfs.rebuild": self.rebuild_initramfs,
+            "boot.entry": self.boot_entry,
+        }
+
+    def apply(self, action: Action) -> Optional[str]:
+        """Make one change. Returns what there is to tell beyond the action's own reason."""
+        return self.handlers[action.kind](action)
+
+    # -- files
+
+    def write_file(self, action: Action) -> None:
+        name = action.data.get("payload")
+        if name:
+            content = base64.b64decode(self.payloads[name]["content"])
+        elif "base64" in action.data:
+            content = base64.b64decode(action.data["base64"])
+        else:
+            content = str(action.data["content"]).encode()
+        self.host.write(action.target, content, int(action.data["mode"]))
+
+    def remove_file(self, action: Action) -> None:
+        self.host.remove(action.target)
+
+    def comment_line(self, action: Action) -> None:
+        """Put a marked comment in place of a line that is somebody else's; the line itself stays readable in it."""
+        name = action.data["file"]
+        lines = (self.host.text(name) or "").splitlines(True)
+        at = int(action.data["line"]) - 1
+        if at < len(lines) and lines[at].split()[:1] == [action.data["module"]]:
+            lines[at] = f"# goldnode: {lines[at]}"
+            self.host.write(name, "".join(lines).encode(), self.host.path(name).stat().st_mode & 0o7777)
+
+    def link(self, action: Action) -> None:
+        here = self.host.path(action.target)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        temporary = here.with_name(f".{here.name}.goldnode")
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        temporary.symlink_to(action.data["to"])
+        os.replace(str(temporary), str(here))
+
+    # -- packages
+
+    def repair(self, action: Action) -> None:
+        """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
+        self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
+        again = self._again()
+        fixed = self.host.run(*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again, timeout=APT_TIME)
+        if fixed.rc != 0:
+            raise self._apt_error("apt cannot finish what was interrupted", fixed)
+
+    def _again(self) -> List[str]:
+        """Packages whose unpacking was cut off: they have to be unpacked again, at the locked version."""
+        wanted = {package["name"]: package["version"] for package in self.document["packages"]}
+        state = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Eflag}\n").out.split("\n")
+        cut = [line.split()[0] for line in state if line.endswith("reinst-required")]
+        names = [f"{name}={wanted[name]}" if name in wanted else name for name in cut]
+        return ["--reinstall", *names] if names else []
+
+    def transact(self, action: Action) -> str:
+        """The stack set to its lock: indexes compared with the lock, simulated, downloaded, and only then installed."""
+        install, remove = list(action.data["install"]), [f"{name}-" for name in action.data["remove"]]
+        self._hold_boot_entry()
+        request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *remove)
+        updated = self._known_to_apt(install)
+        simulated = self.host.run(*APT, "-s", *request, timeout=300)
+        if simulated.rc != 0 and not updated:
+            self._update()
+            simulated = self.host.run(*APT, "-s", *request, timeout=300)
+        if simulated.rc != 0:
+            raise self._apt_error("apt finds no way to install the locked set", simulated)
+        leaving = set(re.findall(r"^Remv (\S+)", simulated.out, re.MULTILINE)) - set(action.data["remove"])
+        if leaving:
+            raise NodeError(
+                f"installing the locked set would remove {', '.join(sorted(leaving))}, which goldnode has not been told to remove. "
+                "Remove those packages yourself, or change the stack; nothing was changed."
+            )
+        fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
+        if fetched.rc != 0:
+            if not updated:
+                self._update()
+                self._known_to_apt(install)
+                fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
+            if fetched.rc != 0:
+                raise self._apt_error("a locked package cannot be downloaded; nothing was changed", fetched)
+        self.say(f"installing {len(install)} locked packages")
+        done = self.host.run(*APT, "--no-download", *request, timeout=APT_TIME)
+        names = [item.partition("=")[0] for item in install]
+        self.host.run("apt-mark", "hold", *names)
+        self._remember("held", names)
+        if done.rc != 0:
+            raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
+        return "\n".join(action.data["lines"])
+
+    def _update(self) -> None:
+        self.say("reading package indexes")
+        updated = self.host.run(*APT, "update", timeout=600)
+        bad = [line for line in (updated.out + updated.err).splitlines() if re.match(r"(E:|W: (GPG error|An error|Failed))", line)]
+        if updated.rc != 0 or bad:
+            raise self._apt_error("apt cannot read the stack's archives", updated)
+
+    def _known_to_apt(self, install: List[str]) -> bool:
+        """See that apt's indexes offer every locked package with the locked bytes; indexes are read anew when they do not.
+
+        Returns whether they were read anew. A version that is gone has vanished from its archive; other bytes under the same
+        version are refused.
+        """
+        wanted = {f"{package['name']}={package['version']}": package for package in self.document["packages"]}
+        missing = self._missing(install, wanted)
+        if not missing:
+            return False
+        self._update()
+        missing = self._missing(install, wanted)
+        if missing:
+            name = missing[0].partition("=")[0]
+            offered = [line.split("|")[1].strip() for line in self.host.run("apt-cache", "madison", name).out.splitlines() if "|" in line]
+            raise NodeError(
+                f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
+                f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
+                "or point the site file at a mirror that keeps the locked files. Nothing was changed."
+            )
+        return True
+
+    def _missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]]) -> List[str]:
+        shown = self.host.run("apt-cache", "show", "--no-all-versions", *install)
+        if shown.rc != 0 or "E:" in shown.err:
+            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), "")
+        offered: Dict[str, List[str]] = {}
+        for stanza in shown.out.split("\n\n"):
+            fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))
+            if "Package" in fields:
+                offered.setdefault(f"{fields['Package']}={fields['Version']}", []).append(fields.get("SHA256", ""))
+        missing = []
+        for item in install:
+            hashes = [found for found in offered.get(item, []) if found]
+            if not hashes:
+                have = self.host.run("dpkg-query", "-W", "-f", "${Version}", item.partition("=")[0])
+                if have.out != item.partition("=")[2]:
+                    missing.append(item)
+            elif wanted[item]["sha256"] not in hashes:
+                raise NodeError(
+                    f"{item}: the archive offers other bytes under the locked version (want {wanted[item]['sha256']}, offered {hashes[0]}). "
+                    "Do not install it before its archive's owner has explained that; then lock again. Nothing was changed."
+                )
+        return missing
+
+    def hold(self, action: Action) -> None:
+        names = list(action.data["names"])
+        done = self.host.run("apt-mark", "hold", *names)
+        if done.rc != 0:
+            raise NodeError(f"apt-mark cannot hold {', '.join(names)}: {done.tail(3)}")
+        self._remember("held", names)
+
+    def manual(self, action: Action) -> None:
+        self.host.run("apt-mark", "manual", *action.data["names"])
+
+    def _remember(self, key: str, names: List[str]) -> None:
+        """Keep a record of what was done to things that are not goldnode's, so that it can be undone."""
+        record = load_json(self.host, RECORD) or {}
+        record[key] = sorted({*record.get(key, []), *names})
+        self.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+
+    def _apt_error(self, what: str, result: Result) -> NodeError:
+        text = f"{what}: {result.tail(12)}"
+        log = self._make_log()
+        if log:
+            text += f"\n{log}"
+        return NodeError(text)
+
+    # -- kernel module
+
+    def _make_log(self) -> str:
+        """The end of dkms's make.log for the locked module, where a build has failed."""
+        dkms = (self.document.get("driver") or {}).get("dkms")
+        if not dkms:
+            return ""
+        version = self.document["driver"]["version"]
+        name = f"/var/lib/dkms/{dkms['name']}/{version}/build/make.log"
+        text = self.host.text(name)
+        return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
+
+    def build_module(self, action: Action) -> str:
+        """dkms, when the package's own scripts have not already built it. Proved by modinfo, never by an exit status."""
+        data = action.data
+        fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
+        if fault is None:
+            return "built by the package's own scripts"
+        built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values())
+        if built and installed and built.group(1) != installed.group(1):
+            raise NodeError(
+                f"kernel {data['release']} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
+                f"Install gcc-{built.group(1)}, then run again."
+            )
+        if not self.host.path(f"/lib/modules/{data['release']}/build").exists():
+            raise NodeError(f"the headers of {data['release']} are not installed, so no module can be built. Lock the stack again: it names them.")
+        self.say(f"building {data['module']} {data['version']} for {data['release']}")
+        done = self.host.run("dkms", "install", "--force", "-m", data["dkms"], "-v", data["version"], "-k", data["release"], timeout=APT_TIME)
+        fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
+        if fault is not None:
+            log = self._make_log() or done.tail()
+            raise NodeError(f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}")
+        return "built by dkms"
+
+    def rebuild_initramfs(self, action: Action) -> None:
+        release = action.data["release"]
+        self.say(f"rebuilding the initramfs of {release}")
+        done = self.host.run("update-initramfs", "-u", "-k", release, timeout=900)
+        if done.rc != 0:
+            raise NodeError(f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}")
+
+    # -- boot
+
+    def _hold_boot_entry(self) -> None:
+        """Before a kernel arrives: name the one that runs as the default, so that a run that ends here still boots what worked."""
+        text = self.host.text("/boot/grub/grub.cfg") if self.host.live else None
+        if text is None or self.document["kernel"]["image"] in self._installed():
+            return
+        entry = grub.entry_for(text, os.uname().release)
+        if entry is not None:
+            self.host.write(kernel.DROP_IN, kernel.drop_in(entry.id_path).encode())
+
+    def _installed(self) -> List[str]:
+        return self.host.run("dpkg-query", "-W", "-f", "${Package}\n").out.split()
+
+    def boot_entry(self, action: Action) -> None:
+        release = action.data["release"]
+        text = self.host.text("/boot/grub/grub.cfg") or ""
+        entry = grub.entry_for(text, release)
+        if entry is None:
+            self._update_grub()
+            text = self.host.text("/boot/grub/grub.cfg") or ""
+            entry = grub.entry_for(text, release)
+        if entry is None:
+            raise NodeError(f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node.")
+        self.host.write(kernel.DROP_IN, kernel.drop_in(entry.id_path).encode())
+        self._update_grub()
+        choice = grub.next_boot(self.host.text("/boot/grub/grub.cfg") or "", self.host.bytes("/boot/grub/grubenv") or b"")
+        if choice.release != release:
+            raise NodeError(f"after update-grub the next boot is {choice.release or 'unknown'} ({choice.reason}), want {release}. Look at /etc/default/grub.d.")
+
+    def _update_grub(self) -> None:
+        done = self.host.run("update-grub", timeout=300)
+        if done.rc != 0:
+            raise NodeError(f"update-grub fails: {done.tail()}")
+
+
+@contextlib.contextmanager
+def alone(host: Host, wait: float = 60.0) -> Iterator[None]:
+    """One apply at a time on a node; a run that was killed leaves no lock behind, since the kernel drops it."""
+    here = host.path(LOCK)
+    here.parent.mkdir(parents=True, exist_ok=True)
+    with here.open("a+") as opened:
+        end = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    opened.seek(0)
+                    raise NodeError(
+                        f"another goldnode run is at work on this node (process {opened.read().strip() or '?'}). Wait for it and run again."
+                    ) from None
+                time.sleep(1)
+        opened.truncate(0)
+        opened.write(str(os.getpid()))
+        opened.flush()
+        yield
+
+
+def apply(
+    host: Host,
+    document: Document,
+    part: str,
+    payloads: Mapping[str, Any],
+    say: Callable[[str], None] = lambda text: None,
+) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
+    """Apply one part. Returns what was done, action by action, the plan before, and the plan after.
+
+    :raises NodeError: when the node refuses, an action fails, or the part is not empty afterwards. The journal stays, so that the next
+        run knows that what it finds half done is goldnode's own and may finish it.
+    """
+    with alone(host):
+        before = plan(host, document, payloads)
+        if before.refusals:
+            raise NodeError("refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals))
+        done: List[Dict[str, Any]] = []
+        applier = Applier(host, document, payloads, say)
+        if before.part(part):
+            host.write(JOURNAL, json.dumps({"part": part, "class": document["class"], "digest": document["digest"]}).encode())
+        for action in before.part(part):
+            told = applier.apply(action)
+            if action.reboot and host.live:
+                marks = list(load_json(host, REBOOT_MARKS) or [])
+                host.write(REBOOT_MARKS, json.dumps(list(dict.fromkeys([*marks, action.reboot]))).encode())
+            done.append({"kind": action.kind, "target": action.target, "reason": action.reason, "told": told})
+        after = plan(host, document, payloads)
+        left = after.part(part)
+        if left and done:
+            # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
+            for action in left:
+                told = applier.apply(action)
+                done.append({"kind": action.kind, "target": action.target, "reason": action.reason, "told": told})
+            after = plan(host, document, payloads)
+            left = after.part(part)
+        if left:
+            raise NodeError("still different after it was applied: " + "; ".join(action.line() for action in left))
+        host.remove(JOURNAL)
+        return done, before, after

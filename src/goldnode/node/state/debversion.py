@@ -1,0 +1,52 @@
+"""Order of Debian package versions (Debian Policy, section 5.6.12: epoch, upstream part, revision)."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Tuple
+
+_HEAD = re.compile(r"(\D*)(\d*)")
+
+
+def _weight(text: str) -> List[int]:
+    """Sort key of a non-digit run: `~` before the end, letters before everything else."""
+    return [-1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text] + [0]
+
+
+def _head(text: str) -> Tuple[str, int, str]:
+    """The leading non-digit run, the number after it (absent: 0), and the rest."""
+    found = _HEAD.match(text)
+    if found is None:  # the pattern matches the empty text
+        raise AssertionError(text)
+    return found.group(1), int(found.group(2) or 0), text[found.end() :]
+
+
+def _compare(left: str, right: str) -> int:
+    """Policy's walk: alternately a non-digit run (possibly empty) and a number (possibly absent: 0)."""
+    while left or right:
+        (a, m, left), (b, n, right) = _head(left), _head(right)
+        if (_weight(a), m) != (_weight(b), n):
+            return -1 if (_weight(a), m) < (_weight(b), n) else 1
+    return 0
+
+
+def compare(left: str, right: str) -> int:
+    """-1, 0 or 1 as the version `left` is older than, equal to or newer than `right`."""
+
+    def split(version: str) -> Tuple[int, str, str]:
+        epoch, colon, rest = version.partition(":")
+        if not colon:
+            epoch, rest = "0", version
+        upstream, _, revision = rest.rpartition("-")
+        return int(epoch), upstream or rest, revision if upstream else ""
+
+    first, second = split(left), split(right)
+    if first[0] != second[0]:
+        return -1 if first[0] < second[0] else 1
+    return _compare(first[1], second[1]) or _compare(first[2], second[2])
+
+
+def upstream(version: str) -> str:
+    """The upstream part of a package version: ``535.309.01-0+deb12u1`` gives ``535.309.01``."""
+    rest = version.partition(":")[2] or version
+    return re.split(r"[-+~]", rest, maxsplit=1)[0]

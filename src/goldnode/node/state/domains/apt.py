@@ -1,0 +1,146 @@
+"""apt: sources with pinned keys, pins of the stack set, and the fence that keeps unattended upgrades off it."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from fnmatch import fnmatchcase
+from typing import Any, Iterable, List, Mapping
+
+from ..model import Observed, Refusal
+from ..observe import printable
+from .files import Wanted
+
+# Places in a URI that only a GPU vendor's package repository has (layout: compat facts, distros.yml, repositories).
+VENDOR_PATHS = ("/compute/cuda/repos/", "/libnvidia-container", "/nvidia-docker", "repo.radeon")
+
+Document = Mapping[str, Any]
+
+
+def archives(document: Document) -> List[Mapping[str, Any]]:
+    """The archives of the stack as this site serves them."""
+    return list(document.get("site", {}).get("archives", ()))
+
+
+def in_family(name: str, globs: Iterable[str]) -> bool:
+    """Whether a package belongs to the driver family: the last glob that matches decides, ``!glob`` takes out."""
+    member = False
+    bare = name.partition(":")[0]
+    for glob in globs:
+        if fnmatchcase(bare, glob.lstrip("!")):
+            member = not glob.startswith("!")
+    return member
+
+
+def sources(document: Document, seen: Observed) -> List[Wanted]:
+    """One deb822 file per archive, with what the node's own sources do not already give.
+
+    apt refuses two entries for one URI and suite whose Signed-By differ, so an entry of the node's own decides it for ours too.
+    """
+    wanted = []
+    for archive in archives(document):
+        peers = _peers(archive, seen)
+        given = {component for peer in peers for component in peer["components"]}
+        missing = [component for component in archive["components"] if component not in given]
+        if peers and not missing:
+            continue
+        signed_by = peers[0]["signed_by"] if peers else archive["signed_by"]
+        lines = [
+            f"# goldnode: {archive['id']}, an archive of stack {document['stack']['name']}",
+            "Types: deb",
+            f"URIs: {archive['uri']}",
+            f"Suites: {archive['suite']}",
+            *([f"Components: {' '.join(missing)}"] if missing else []),
+            *([f"Signed-By: {signed_by}"] if signed_by else []),
+        ]
+        wanted.append(
+            Wanted(f"/etc/apt/sources.list.d/goldnode-{archive['id']}.sources", "\n".join(lines) + "\n", "node_class", f"archive {archive['id']} of the stack")
+        )
+    return wanted
+
+
+def keys(document: Document) -> List[Wanted]:
+    """The signing keys a site ships, each at its Signed-By path."""
+    wanted = []
+    for archive in archives(document):
+        if archive["key"]:
+            content = printable(b64decode(archive["key"]))
+            why = f"signing key of archive {archive['id']}"
+            wanted.append(Wanted(archive["signed_by"], content, "node_class", why, show=f"key {', '.join(archive['fingerprints'])}\n", base64=archive["key"]))
+    return wanted
+
+
+def pins(document: Document) -> Wanted:
+    """apt_preferences(5): the stack set at its locked versions (1001: also downwards), the metapackages at no version."""
+    lines = [f"# goldnode: the locked packages of stack {document['stack']['name']}"]
+    for package in document["packages"]:
+        lines += [f"Package: {package['name']}", f"Pin: version {package['version']}", "Pin-Priority: 1001", ""]
+    if document["fence"]:
+        lines += ["# These would drag the stack forward.", f"Package: {' '.join(document['fence'])}", "Pin: release *", "Pin-Priority: -1", ""]
+    return Wanted("/etc/apt/preferences.d/goldnode-stack", "\n".join(lines), "node_class", "pins of the stack set")
+
+
+def fence(document: Document) -> Wanted:
+    """Unattended-Upgrade::Package-Blacklist from the stack set itself: whole names, since ``^nvidia-`` misses libnvidia-*."""
+    names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
+    # The entries are Python regular expressions, matched at the start of a name.
+    items = "".join(f'  "{re.escape(name).replace(chr(92) + "-", "-")}$";\n' for name in names)
+    text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
+    return Wanted("/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set")
+
+
+def refusals(document: Document, seen: Observed) -> List[Refusal]:
+    """Sources, pins and keys of somebody else that contradict the class. They are named, never removed."""
+    found: List[Refusal] = []
+    ours = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
+    names = {package["name"] for package in document["packages"]}
+    family = (document.get("driver") or {}).get("family", ())
+    for row in seen.sources:
+        if _is_ours(row) or (row["uri"].rstrip("/"), row["suite"]) in ours:
+            continue
+        if any(mark in row["uri"] for mark in VENDOR_PATHS):
+            where = f"{row['file']}:{row['line']}"
+            found.append(
+                Refusal(
+                    "foreign-source",
+                    f"{where}: apt source {row['uri']} offers GPU packages and is not an archive of stack {document['stack']['name']}.",
+                    "Remove the file if nothing else needs it, or declare that archive in the stack; goldnode removes only what it wrote.",
+                )
+            )
+    for pin in seen.pins:
+        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
+            found.append(
+                Refusal(
+                    "foreign-pin",
+                    f"{pin['file']}:{pin['line']}: pins {pin['package']}, which is of the stack set.",
+                    "Remove that entry: the lock pins the stack set.",
+                )
+            )
+    for archive in archives(document):
+        path, wanted = archive["signed_by"], archive["fingerprints"]
+        have = seen.keyrings.get(path)
+        if archive["key"] or not wanted:
+            continue  # a shipped key was compared with its fingerprints when the class was compiled, and is written as shipped
+        if have is None:
+            found.append(
+                Refusal("missing-key", f"{path}: the keyring of archive {archive['id']} is not there.", "Install the OS's archive keyring, or give `key:` in the site file.")
+            )
+        elif not set(wanted) & set(have):
+            found.append(
+                Refusal(
+                    "wrong-key",
+                    f"{path}: holds none of the keys pinned for archive {archive['id']} (want one of {', '.join(wanted)}; have {', '.join(have) or 'no key'}).",
+                    "If the archive changed its key, update the fingerprints in the catalog or the site file after checking them with its owner.",
+                )
+            )
+    return found
+
+
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    return str(row["file"]).rpartition("/")[2].startswith("goldnode-")
+
+
+def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
+    """Entries of the node's own for the archive's URI and suite."""
+    return [row for row in seen.sources if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]]
+

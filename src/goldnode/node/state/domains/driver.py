@@ -1,0 +1,120 @@
+"""The GPU's kernel module: the wanted one proved for the locked kernel, the unwanted ones kept out for good."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional
+
+from ..model import IMAGE, Action, Observed
+from ..observe import digest
+from .files import Wanted
+
+Document = Mapping[str, Any]
+
+
+def module_files(document: Document, part: str) -> List[Wanted]:
+    """modprobe.d(5) files: `blacklist` stops loading by alias, `install … /bin/false` also loading by name or dependency."""
+    wanted = []
+    if document["blacklist"]:
+        lines = ["# goldnode: these drivers must not bind a GPU of this class"]
+        for module in document["blacklist"]:
+            lines += [f"blacklist {module}", f"install {module} /bin/false"]
+        wanted.append(
+            Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "\n".join(lines) + "\n", part, f"{', '.join(document['blacklist'])} kept out")
+        )
+    driver = document.get("driver") or {}
+    if driver.get("options"):
+        options = " ".join(f"{key}={value}" for key, value in sorted(driver["options"].items()))
+        text = f"# goldnode: module options of the class\noptions {driver['module']} {options}\n"
+        wanted.append(
+            Wanted("/etc/modprobe.d/goldnode-options.conf", text, part, "module options of the class", reboot="options of the GPU module changed")
+        )
+    return wanted
+
+
+def forced(seen: Observed, part: str) -> List[Action]:
+    """Lines of an administrator that load an unwanted module are commented out, in place and marked."""
+    return [
+        Action(
+            part,
+            "file.comment",
+            f"{row['file']}:{row['line']}",
+            f"loads {row['module']} by name, which the class keeps out",
+            IMAGE,
+            f"{row['module']}\n",
+            f"# goldnode: {row['module']}\n",
+            None,
+            {"file": row["file"], "line": row["line"], "module": row["module"]},
+        )
+        for row in seen.forced
+    ]
+
+
+def module(document: Document, seen: Observed) -> List[Action]:
+    """What modinfo says of the module for the locked kernel must be the lock's version and that kernel's."""
+    driver = document.get("driver")
+    if not driver or driver["in_tree"]:
+        return []
+    release = document["kernel"]["release"]
+    fault = module_fault(document, seen.modules.get(release))
+    if fault is None:
+        return []
+    dkms = driver["dkms"]
+    return [
+        Action(
+            "gpu_driver",
+            "module.build",
+            f"{driver['module']} for {release}",
+            fault,
+            IMAGE,
+            None,
+            f"{driver['module']} {driver['version']} for {release}\n",
+            f"module {driver['module']} {driver['version']} was built",
+            {"module": driver["module"], "version": driver["version"], "release": release, "dkms": dkms["name"]},
+        )
+    ]
+
+
+def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optional[str]:
+    """What is wrong with a module as modinfo shows it; None when it is the locked one for the locked kernel."""
+    driver = document["driver"]
+    release = document["kernel"]["release"]
+    if have is None:
+        return f"want {driver['version']}, modinfo -k {release} finds no {driver['module']}"
+    if have["version"] != driver["version"]:
+        return f"want version {driver['version']}, have {have['version'] or 'none'}"
+    if have["vermagic"].split(" ")[0] != release:
+        return f"want vermagic {release}, have {have['vermagic'] or 'none'}"
+    is_open = "GPL" in have["license"]
+    if is_open != (driver["flavour"] == "open"):
+        return f"want the {driver['flavour']} flavour, have licence {have['license'] or 'none'}"
+    return None
+
+
+def initramfs(document: Document, seen: Observed) -> List[Action]:
+    """Rebuild an initramfs only when what lies in it contradicts the class: an unwanted module, or an older modprobe file."""
+    actions = []
+    wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
+    for release, inside in sorted(seen.initramfs.items()):
+        reasons = []
+        if "error" in inside:
+            reasons.append(f"it cannot be read ({inside['error']})")
+        else:
+            if inside["unwanted"]:
+                reasons.append(f"it holds {', '.join(inside['unwanted'])}")
+            reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
+            reasons += [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
+        if reasons:
+            actions.append(
+                Action(
+                    "gpu_driver" if document.get("driver") else "kernel",
+                    "initramfs.rebuild",
+                    release,
+                    "; ".join(reasons),
+                    IMAGE,
+                    "".join(f"{name}\n" for name in inside.get("unwanted", ())),
+                    "",
+                    "the initramfs was rebuilt" if inside.get("unwanted") else None,
+                    {"release": release},
+                )
+            )
+    return actions

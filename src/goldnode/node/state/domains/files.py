@@ -1,0 +1,58 @@
+"""Files that are goldnode's own: present with the wanted content and mode, or gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Optional
+
+from ..model import IMAGE, Action, Observed
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file as the class wants it. `content` is what :func:`observe.printable` gives for it; `show` replaces it in diffs."""
+
+    path: str
+    content: str
+    part: str
+    why: str
+    mode: int = 0o644
+    show: Optional[str] = None
+    payload: Optional[str] = None  # name of the payload that holds the bytes, where they travel beside the document
+    base64: Optional[str] = None  # the bytes themselves, where they may not be text
+    reboot: Optional[str] = None
+
+
+def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> List[Action]:
+    """Actions that make goldnode's files exactly the wanted ones. `keep` names files another domain judges."""
+    actions: List[Action] = []
+    names = set(keep)
+    for file in wanted:
+        names.add(file.path)
+        have = seen.files.get(file.path)
+        if have and have["content"] == file.content and have["mode"] == file.mode:
+            continue
+        if have is None:
+            reason = f"{file.why}; the file is not there"
+        elif have["content"] != file.content:
+            reason = f"{file.why}; its content differs"
+        else:
+            reason = f"{file.why}; want mode {file.mode:04o}, have {have['mode']:04o}"
+        before = None if have is None else have["content"]
+        if have is not None and file.show is not None:
+            before = "(earlier content)\n"
+        data: Dict[str, Any] = {"mode": file.mode}
+        for name, value in (("payload", file.payload), ("base64", file.base64)):
+            if value is not None:
+                data[name] = value
+        if len(data) == 1:
+            data["content"] = file.content
+        actions.append(
+            Action(file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data)
+        )
+    for path, have in sorted(seen.files.items()):
+        if path not in names and have is not None:
+            actions.append(
+                Action("node_class", "file.remove", path, "goldnode wrote it for an earlier class; this one does not want it", IMAGE, have["content"])
+            )
+    return actions

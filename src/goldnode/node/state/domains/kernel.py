@@ -1,0 +1,69 @@
+"""The kernel of the next boot: the hook that speaks up for a kernel without a module, and the boot entry."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, List, Mapping, Tuple
+
+from ..model import BOOT, Action, Note, Observed
+from .files import Wanted
+
+DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
+
+Document = Mapping[str, Any]
+
+HOOK = """#!/bin/sh
+# goldnode: runs after dkms whenever a kernel arrives, and says so when it would boot without the locked GPU module.
+# It never fails: a failing hook would break apt, and the fence already keeps this kernel from being the default.
+release=$1
+module={module}
+wanted={version}
+[ -n "$release" ] || exit 0
+have=$(modinfo -k "$release" -F version "$module" 2>/dev/null)
+if [ "$have" != "$wanted" ]; then
+    text="goldnode: kernel $release has no module $module $wanted (found: ${{have:-none}}); booted, it would leave this node without its GPUs. Stay on {kernel}, or lock this kernel: goldnode lock {stack}"
+    echo "W: $text" >&2
+    command -v logger >/dev/null 2>&1 && logger -t goldnode -p daemon.warning -- "$text"
+fi
+exit 0
+"""
+
+
+def hook(document: Document, part: str) -> List[Wanted]:
+    """The postinst hook; only where the stack has a module of its own to be missed."""
+    driver = document.get("driver")
+    if not driver or driver["in_tree"]:
+        return []
+    text = HOOK.format(
+        module=shlex.quote(driver["module"]),
+        version=shlex.quote(driver["version"]),
+        kernel=document["kernel"]["release"],
+        stack=document["stack"]["name"],
+    )
+    return [Wanted("/etc/kernel/postinst.d/zz-goldnode", text, part, "a kernel that arrives without the locked module is told", 0o755)]
+
+
+def drop_in(entry: str) -> str:
+    """Content of the GRUB drop-in that makes `entry` (an id path) the default."""
+    return f'# goldnode: the kernel of the node class is the default of every boot\nGRUB_DEFAULT="{entry}"\n'
+
+
+def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[Note]]:
+    """Make the class's kernel the default of the next boot; judged only where a boot loader that is known is seen."""
+    release = document["kernel"]["release"]
+    driver = document.get("driver")
+    part = "kernel" if not driver or driver["in_tree"] else "gpu_driver"  # after the module is proved
+    loader = seen.boot.get("loader")
+    if not seen.live:
+        return [], [Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")]
+    if loader is None:
+        where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        return [], [Note("boot.entry", f"{where}: which kernel boots next is not verified here")]
+    if loader != "grub":
+        return [], [Note("boot.entry", f"boot loader {loader} is not read by this version: which kernel boots next is not verified here")]
+    if seen.boot.get("release") == release:
+        return [], []
+    reason = f"want {release} as the next boot, have {seen.boot.get('release') or 'unknown'} ({seen.boot.get('reason')})"
+    before = (seen.files.get(DROP_IN) or {}).get("content")
+    after = drop_in(seen.boot["entry"]) if seen.boot.get("entry") else f"(entry of {release}, once it is installed)\n"
+    return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []

@@ -1,0 +1,106 @@
+"""The stack set in dpkg: one transaction to the locked versions, whole, and held."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from ..debversion import compare
+from ..model import BOOT, IMAGE, PARTS, Action, Observed
+from .apt import in_family
+
+ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", "base": "kernel"}
+
+Document = Mapping[str, Any]
+
+
+def repair(seen: Observed) -> List[Action]:
+    """After an interrupted run of goldnode: let dpkg finish what it had begun. (Broken by others: preflight refuses.)"""
+    broken = broken_packages(seen)
+    if not broken or seen.journal is None:
+        return []
+    reason = f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
+    return [Action("node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {})]
+
+
+def broken_packages(seen: Observed) -> List[str]:
+    """Packages that dpkg has neither installed nor removed."""
+    fine = ("installed", "config-files", "not-installed")
+    return sorted(name for name, package in seen.packages.items() if package["state"] not in fine)
+
+
+def transaction(document: Document, seen: Observed) -> Optional[Action]:
+    """The one apt transaction that takes the stack set to its lock; None when it is there.
+
+    It is the work of the first role concerned: when kernel and driver move together they move in one go, so that no moment has a
+    kernel without the module that belongs to it.
+    """
+    wanted = {package["name"]: package for package in document["packages"]}
+    lines: List[str] = []
+    roles = set()
+    install: List[str] = []
+    new_kernel = moved_driver = False
+    for name, package in sorted(wanted.items()):
+        have = seen.packages.get(name)
+        version = package["version"]
+        if have and have["state"] == "installed" and have["version"] == version:
+            continue
+        if not have or have["state"] in ("config-files", "not-installed"):
+            lines.append(f"install   {name} {version}")
+        elif have["state"] != "installed":
+            lines.append(f"repair    {name} {version} (is {have['state']})")
+        else:
+            verb = "upgrade  " if compare(have["version"], version) < 0 else "downgrade"
+            lines.append(f"{verb} {name} {have['version']} -> {version}")
+        install.append(name)
+        roles.add(ROLE_OF[package["part"]])
+        new_kernel |= name == document["kernel"]["image"]
+        moved_driver |= package["part"] == "driver"
+    remove = []
+    family = (document.get("driver") or {}).get("family", ())
+    for name, have in sorted(seen.packages.items()):
+        if name not in wanted and in_family(name, family) and have["state"] not in ("config-files", "not-installed"):
+            lines.append(f"remove    {name} {have['version']} (of the driver family, not of this stack)")
+            remove.append(name)
+            roles.add("gpu_driver")
+    if not lines:
+        return None
+    part = next(role for role in PARTS if role in roles)
+    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (f", {len(remove)} others leave" if remove else "")
+    driver = document.get("driver") or {}
+    reboot = None
+    if new_kernel:
+        reboot = f"kernel {document['kernel']['release']} is installed and has to be booted"
+    elif moved_driver and driver.get("version"):
+        reboot = f"driver {driver['version']} replaces what is loaded"
+    elif moved_driver:
+        reboot = "firmware or libraries of the GPU driver changed"
+    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
+    after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
+    data: Dict[str, Any] = {"install": [f"{p['name']}={p['version']}" for p in document["packages"]], "remove": remove, "lines": lines}
+    return Action(part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data)
+
+
+def holds(document: Document, seen: Observed) -> List[Action]:
+    """apt-mark hold on every package of the stack set, and on fenced metapackages that are installed."""
+    free: Dict[str, List[str]] = {}
+    for package in document["packages"]:
+        have = seen.packages.get(package["name"])
+        if not (have and have["hold"]):
+            free.setdefault(ROLE_OF[package["part"]], []).append(package["name"])
+    for name in document["fence"]:
+        have = seen.packages.get(name)
+        if have and have["state"] == "installed" and not have["hold"]:
+            free.setdefault("kernel", []).append(name)
+    return [
+        Action(part, "packages.hold", part, f"{len(names)} packages of the stack set are not on hold", IMAGE, "", "".join(f"hold {n}\n" for n in names), None, {"names": names})
+        for part, names in free.items()
+    ]
+
+
+def way_back(seen: Observed) -> List[Action]:
+    """The kernel that runs now stays: apt must not see it as nobody's dependency and offer it to autoremove."""
+    if not seen.running_kernel:
+        return []
+    names = [f"linux-image-{seen.running_kernel}"]
+    found = [name for name in names if name in seen.packages and name in seen.automatic]
+    return [Action("kernel", "packages.manual", name, "the kernel that runs now is the way back; apt holds it for nobody's", BOOT, "auto\n", "manual\n", None, {"names": [name]}) for name in found]

@@ -1,0 +1,61 @@
+"""What stays on the node: the class document, the on-node program, and the unit that runs it at boot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, List, Mapping
+
+from ..model import IMAGE, Action, Observed
+from .files import Wanted
+
+CLASS = "/etc/goldnode/class.json"
+PROGRAM = "/usr/lib/goldnode/goldnode-node"
+UNIT = "/etc/systemd/system/goldnode-sanity.service"
+WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
+
+Document = Mapping[str, Any]
+
+# Ordering only: the check may find the node bad, and it must never be the check that keeps a runtime from starting.
+UNIT_TEXT = f"""# goldnode: holds this boot against the node class
+[Unit]
+Description=goldnode boot check of the node class
+ConditionPathExists={CLASS}
+After=local-fs.target systemd-modules-load.service systemd-udev-settle.service nvidia-persistenced.service
+Before=docker.service containerd.service slurmd.service kubelet.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} check --quiet
+# A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
+SuccessExitStatus=1 2 3 4
+TimeoutStartSec=180
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def class_file(document: Document) -> Wanted:
+    """The class document, with the site's mirrors: what the boot check judges by."""
+    content = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    show = f"class {document['class']} {document['digest']}\nstack {document['stack']['name']} lock {document['lock']['digest']}\n"
+    return Wanted(CLASS, content, "node_class", f"this node is of class {document['class']}", show=show)
+
+
+def files(payloads: Mapping[str, Any]) -> List[Wanted]:
+    """The program (its bytes travel as payload ``program``: {sha256, content}) and its unit."""
+    wanted = [Wanted(UNIT, UNIT_TEXT, "sanity", "the node is checked at every boot")]
+    if "program" in payloads:
+        digest = payloads["program"]["sha256"]
+        wanted.insert(0, Wanted(PROGRAM, digest, "sanity", "the on-node program", 0o755, f"{digest}\n", "program"))
+    return wanted
+
+
+def link(seen: Observed) -> List[Action]:
+    """`systemctl enable`, as the link it makes: true in an image too, and no daemon-reload."""
+    have = seen.links.get(WANTS)
+    if have == UNIT:
+        return []
+    reason = "the boot check is not enabled" if have is None else f"it points at {have}"
+    return [Action("sanity", "link", WANTS, reason, IMAGE, have, UNIT, None, {"to": UNIT})]

@@ -1,0 +1,86 @@
+"""plan(): what a class wants against what a node is. The one computation that nodes, images, the boot check and the tests share."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+from ..host import Host
+from . import preflight
+from .domains import apt, driver, files, kernel, packages, program
+from .model import IMAGE, PARTS, PHASES, Action, Note, Observed, Plan
+from .observe import observe, observe_use
+
+Document = Mapping[str, Any]
+
+
+def difference(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Tuple[List[Action], List[Note]]:
+    """The actions that take the node to its class, in the order in which they are applied, and what cannot be judged here. Pure."""
+    actions: List[Action] = list(packages.repair(seen))
+    transaction = packages.transaction(document, seen)
+    # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
+    early = transaction.part if transaction else "gpu_driver"
+    owned = [
+        program.class_file(document),
+        *apt.keys(document),
+        *apt.sources(document, seen),
+        apt.pins(document),
+        apt.fence(document),
+        *driver.module_files(document, early),
+        *kernel.hook(document, "kernel"),
+        *program.files(payloads),
+    ]
+    keep = [kernel.DROP_IN] if payloads.get("program") else [kernel.DROP_IN, program.PROGRAM]
+    if "site" not in document:  # a document that no site has completed says nothing of mirrors
+        keep += [path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))]
+    actions += files.plan(owned, seen, keep)
+    actions += driver.forced(seen, early)
+    actions += packages.way_back(seen)
+    if transaction:
+        actions.append(transaction)
+    actions += packages.holds(document, seen)
+    actions += driver.module(document, seen)
+    actions += driver.initramfs(document, seen)
+    boot, notes = kernel.boot_entry(document, seen)
+    actions += boot
+    actions += program.link(seen)
+    wanted = [action for action in actions if action.phase in phases]
+    return sorted(wanted, key=lambda action: PARTS.index(action.part)), notes
+
+
+def reboot_reasons(document: Document, seen: Observed) -> List[str]:
+    """Why the node, as it stands, has to be booted: marks left by applied actions, and what is loaded against what is locked."""
+    reasons = list(seen.reboot_marks)
+    release = document["kernel"]["release"]
+    if seen.running_kernel and seen.running_kernel != release and release in seen.kernels:
+        reasons.append(f"kernel {seen.running_kernel} runs, want {release}")
+    wanted = (document.get("driver") or {}).get("version")
+    loaded = seen.loaded.get("nvidia")
+    if wanted and loaded and loaded != wanted:
+        reasons.append(f"driver {loaded} is loaded, want {wanted}")
+    reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
+    return list(dict.fromkeys(reasons))
+
+
+def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:
+    """The whole plan from what was seen, refusals included. Pure: a case file states `seen`."""
+    actions, notes = difference(document, seen, payloads, phases)
+    refusals = preflight.identity(document, seen)
+    if actions:
+        refusals = refusals + preflight.readiness(document, seen, actions)
+    return Plan(
+        tuple(actions),
+        tuple(refusals),
+        tuple([*notes, *preflight.notes(document, seen)]),
+        tuple(reboot_reasons(document, seen)),
+        document["digest"],
+        seen.boot_identity,
+    )
+
+
+def plan(host: Host, document: Document, payloads: Optional[Mapping[str, Any]] = None, phases: Optional[Sequence[str]] = None) -> Plan:
+    """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere."""
+    phases = phases or (PHASES if host.live else (IMAGE,))
+    seen = observe(host, document)
+    if difference(document, seen, payloads or {}, phases)[0]:
+        observe_use(host, document, seen)
+    return judge(document, seen, payloads or {}, phases)

@@ -1,0 +1,574 @@
+"""Which kernel GRUB boots next, read from ``grub.cfg`` and ``grubenv``: pure functions, nothing is run.
+
+``grub.cfg`` is a script, so it is interpreted, as far as what ``grub-mkconfig`` writes needs it: variables, ``if``,
+functions, ``load_env``, ``menuentry`` and ``submenu``. What only the firmware or another file can say is *unknown*,
+both branches of a condition on it are looked at, and a choice that depends on it is reported as undetermined, never
+guessed. The rules of choosing are those of GRUB 2.06's ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq``,
+``grub_menu_execute_entry``) and ``commands/test.c``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+SIGNATURE = b"# GRUB Environment Block\n"
+PREFIX = "/boot/grub"
+
+_KERNEL = re.compile(r"(?:.*/)?vmlinu[xz]-([^/]+)")
+_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_VARIABLE = re.compile(r"\$(?:\{([^}\n]+)\}|([A-Za-z_][A-Za-z0-9_]*|[0-9?@*#]))")
+_LINUX = ("linux", "linux16", "linuxefi")
+_RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
+# Set by the firmware or by commands that are not interpreted.
+_UNKNOWN = ("root", "cmdpath", "grub_platform", "grub_cpu", "lang", "locale_dir", "lockdown", "shim_lock", *"?@*#")
+# These read menus from other files, or boot something before any menu is shown.
+_BLIND = ("source", ".", "configfile", "normal", "blscfg", "legacy_source", "legacy_configfile", "syslinux_configfile",
+          "boot", "exit", "return", "halt", "reboot", "chainloader", *_LINUX)
+
+
+class GrubError(ValueError):
+    """``grub.cfg`` or ``grubenv`` cannot be read as what it should be; the text says where and why."""
+
+
+class Entry(NamedTuple):
+    """One bootable menu entry. The paths go through submenus and are written as GRUB_DEFAULT takes them (``a>b``)."""
+
+    release: Optional[str]  # of /vmlinuz-RELEASE on its `linux` line; None where there is none
+    id_path: str
+    title_path: str
+    index_path: str
+    recovery: bool
+    certain: bool  # False: defined under a condition that this file alone does not decide
+
+    @property
+    def selector(self) -> str:
+        """What to write into GRUB_DEFAULT: the id path, with an index for an id that GRUB would read as a number."""
+        pairs = zip(_split(self.id_path), self.index_path.split(">"))  # noqa: B905 - strict= is newer than Python 3.9
+        return ">".join(index if _number(name) is not None else _escape(name) for name, index in pairs)
+
+
+class Choice(NamedTuple):
+    """What boots next. `via`: next_entry | saved_entry | default | first; `release` is None when it cannot be told."""
+
+    release: Optional[str]
+    via: str
+    wanted: Optional[str]  # the value of `default` that GRUB acts on; None: not set, or not known
+    entry: Optional[Entry]
+    fallback: bool  # `wanted` is not in the menu, so GRUB takes the first entry
+    reason: str
+
+
+def environment(grubenv: bytes) -> Dict[str, str]:
+    """The variables of an environment block; no bytes (no file) means none. A wrong signature is a GrubError."""
+    if not grubenv:
+        return {}
+    if not grubenv.startswith(SIGNATURE):
+        raise GrubError("grubenv has no environment block signature, GRUB refuses it: run grub-editenv - create")
+    values: Dict[str, str] = {}
+    text = grubenv[len(SIGNATURE):].decode("utf-8", "surrogateescape")
+    # A backslash keeps the character after it, also a newline, in the value.
+    for line in re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S):
+        name, equal, value = line.partition("=")
+        if equal and not name.startswith("#"):
+            values[name] = re.sub(r"\\(.)", r"\1", value, flags=re.S)
+    return values
+
+
+def entries(grub_cfg: str) -> List[Entry]:
+    """Every menu entry in the menu's order, those of submenus in their place; raises GrubError with the line."""
+    found: List[Entry] = []
+    for node in _Script(grub_cfg, {}, False, None).menu:
+        node.flatten(found)
+    return found
+
+
+def entry_for(grub_cfg: str, release: str) -> Optional[Entry]:
+    """The entry that boots `release`, not in recovery mode; None when there is none.
+
+    The top "simple" entry follows whatever kernel is the newest, so an entry whose id names the release goes first.
+    """
+    able = [e for e in entries(grub_cfg) if e.release == release and not e.recovery]
+    named = [e for e in able if release in _split(e.id_path)[-1]]
+    return named[0] if named else able[0] if able else None
+
+
+def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Choice:
+    """The release that boots next if nobody touches the menu, and why.
+
+    `grubenv`: the bytes of /boot/grub/grubenv, empty when there is no such file; `custom`: the text of
+    /boot/grub/custom.cfg, None when there is no such file. Nothing is raised: `reason` says why `release` is None.
+    """
+    note = ""
+    try:
+        values = environment(grubenv)
+    except GrubError as error:
+        values, note = {}, f"; {error}"
+    try:
+        script = _Script(grub_cfg, values, bool(grubenv), custom)
+    except RecursionError:
+        return Choice(None, "default", None, None, False, "grub.cfg nests too deep" + note)
+    except GrubError as error:
+        return Choice(None, "default", None, None, False, str(error) + note)
+    wanted, via = script.env.get("default", ""), script.via
+    if script.blind:
+        return Choice(None, via, wanted or None, None, False, script.blind + note)
+    if wanted is None:
+        return Choice(None, via, None, None, False, "the default depends on what only the boot itself can tell" + note)
+    if not script.menu:
+        return Choice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
+    if not wanted:
+        said = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
+        said += ": the first entry boots"
+    else:
+        said = f'grub.cfg sets default "{wanted}"' if via == "default" else f'grubenv has {via}="{wanted}"'
+    entry, fallback = _walk(script.menu, wanted)
+    if fallback:
+        said += ", which is not in the menu: GRUB falls back to the first entry"
+    if entry is None:
+        said += ", which leads to no entry or to one that this file alone does not decide"
+    elif entry.release is None:
+        said += f': entry "{entry.title_path}" names no kernel release'
+    return Choice(entry.release if entry else None, via, wanted or None, entry, fallback, said + note)
+
+
+def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
+    """The entry that `wanted` leads to (None: undecided or an empty submenu), and whether GRUB had to fall back."""
+    fallback = False
+    while menu:
+        number = _number(wanted)
+        name, _, rest = _cut(wanted)
+        # An entry that may not be there shifts the numbers after it, and only its own name.
+        doubtful = [node.certain for node in menu].index(False) if not all(node.certain for node in menu) else len(menu)
+        if number is None:
+            hits = [i for i, node in enumerate(menu) if name in (node.title, node.id)]
+            number = hits[0] if hits else len(menu)
+            doubtful = len(menu) if menu[number if hits else 0].certain else 0
+        if number >= len(menu):
+            # A submenu is entered with what is left of the path; nothing left is no wish, not a missing one.
+            fallback = fallback or wanted != ""
+            number = 0
+        if number >= doubtful:
+            return None, fallback
+        node = menu[number]
+        if node.entry is not None:
+            return node.entry, fallback
+        menu, wanted = node.menu, rest
+    return None, fallback
+
+
+def _number(text: str) -> Optional[int]:
+    """strtoul(text, base 0) as GRUB does it: leading digits count, so "2nd kernel" is 2; too large is out of range."""
+    found = re.match(r"\s*(?:(0x[0-9a-fA-F]+)|0([0-7]+)|(?!0x)([0-9]+))", text)
+    if not found:
+        return None
+    hexa, octal, decimal = found.groups()
+    return int(hexa, 16) if hexa else int(octal, 8) if octal else int(decimal)
+
+
+def _cut(path: str) -> Tuple[str, str, str]:
+    """First component (unescaped), separator, rest. `>` separates, `>>` is a `>` in a name."""
+    found = re.match(r"((?:>>|[^>])*)(>?)(.*)", path, re.S)
+    first, separator, rest = found.groups() if found else (path, "", "")
+    return first.replace(">>", ">"), separator, rest
+
+
+def _split(path: str) -> List[str]:
+    parts: List[str] = []
+    separator = ">"
+    while separator:
+        first, separator, path = _cut(path)
+        parts.append(first)
+    return parts
+
+
+def _escape(name: str) -> str:
+    return name.replace(">", ">>")
+
+
+class _Node:
+    """A menu entry (with `entry`) or a submenu (with `menu`)."""
+
+    def __init__(self, title: str, name: str, certain: bool) -> None:
+        self.title, self.id, self.certain = title, name, certain
+        self.entry: Optional[Entry] = None
+        self.menu: List[_Node] = []
+
+    def flatten(self, into: List[Entry]) -> None:
+        if self.entry is not None:
+            into.append(self.entry)
+        for node in self.menu:
+            node.flatten(into)
+
+
+# The script: a word is a list of (text, is it a variable's name, was it quoted).
+_Part = Tuple[str, bool, bool]
+_Word = List[_Part]
+
+
+class _Command(NamedTuple):
+    line: int
+    words: List[_Word]
+    block: Optional[List["_Statement"]]
+
+
+class _If(NamedTuple):
+    branches: List[Tuple[List["_Statement"], List["_Statement"]]]
+    otherwise: List["_Statement"]
+
+
+class _Loop(NamedTuple):
+    body: List["_Statement"]
+
+
+_Statement = Union[_Command, _If, _Loop]
+_Token = Tuple[int, Optional[_Word]]  # line, word; None ends a command
+
+
+def _lex(text: str) -> List[_Token]:
+    tokens: List[_Token] = []
+    line, at = 1, 0
+    word: Optional[_Word] = None
+    while at <= len(text):
+        char = text[at] if at < len(text) else "\n"
+        if char in " \t\r\n;" or (char == "#" and word is None):
+            if word is not None:
+                tokens.append((line, word))
+                word = None
+            if char == "#":
+                at = text.find("\n", at) if "\n" in text[at:] else len(text)
+                continue
+            if char in "\n;":
+                tokens.append((line, None))
+                line += char == "\n"
+            at += 1
+            continue
+        if text.startswith("\\\n", at):
+            at, line = at + 2, line + 1
+            continue
+        word = [] if word is None else word
+        if char == "'":
+            end = text.find("'", at + 1)
+            if end < 0:
+                raise GrubError(f"grub.cfg:{line}: a ' has no end")
+            word.append((text[at + 1:end], False, True))
+            line += text.count("\n", at, end)
+            at = end + 1
+        elif char == '"':
+            at, start, piece = at + 1, line, ""
+            while at < len(text) and text[at] != '"':
+                found = _VARIABLE.match(text, at)
+                if found:
+                    word += [(piece, False, True), (found.group(1) or found.group(2), True, True)]
+                    at, piece = found.end(), ""
+                    continue
+                if text[at] == "\\" and text[at + 1:at + 2] in ('"', "\\", "$"):
+                    at += 1
+                piece += text[at]
+                line += text[at] == "\n"
+                at += 1
+            if at >= len(text):
+                raise GrubError(f'grub.cfg:{start}: a " has no end')
+            word.append((piece, False, True))
+            at += 1
+        else:
+            found = _VARIABLE.match(text, at)
+            if found:
+                word.append((found.group(1) or found.group(2), True, False))
+                at = found.end()
+            elif char == "\\":
+                word.append((text[at + 1:at + 2], False, True))
+                at += 2
+            else:
+                word.append((char, False, False))
+                at += 1
+    return tokens
+
+
+def _plain(word: Optional[_Word]) -> Optional[str]:
+    """The text of a word without quotes and variables: only such a word can be a keyword or a brace."""
+    if word is None or any(variable or quoted for _, variable, quoted in word):
+        return None
+    return "".join(text for text, _, _ in word)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.tokens, self.at = _lex(text), 0
+        self.functions: Dict[str, List[_Statement]] = {}
+
+    def statements(self, *ends: str) -> List[_Statement]:
+        """Up to one of the keywords `ends`, which is left in place; up to the end of the file without any."""
+        found: List[_Statement] = []
+        opened = self.tokens[min(self.at, len(self.tokens) - 1)][0]
+        while self.at < len(self.tokens):
+            line, word = self.tokens[self.at]
+            key = _plain(word)
+            if word is None:
+                self.at += 1
+            elif key in ends:
+                return found
+            elif key in ("then", "elif", "else", "fi", "do", "done", "}"):
+                raise GrubError(f"grub.cfg:{line}: {key} has nothing to close here")
+            else:
+                found.append(self.statement(line, key))
+        if ends:
+            raise GrubError(f"grub.cfg:{opened}: ends before its {' or '.join(ends)}")
+        return found
+
+    def statement(self, line: int, key: Optional[str]) -> _Statement:
+        if key == "if":
+            branches: List[Tuple[List[_Statement], List[_Statement]]] = []
+            otherwise: List[_Statement] = []
+            while key in ("if", "elif"):
+                self.at += 1
+                condition = self.statements("then")
+                self.at += 1
+                branches.append((condition, self.statements("elif", "else", "fi")))
+                key = _plain(self.tokens[self.at][1])
+            if key == "else":
+                self.at += 1
+                otherwise = self.statements("fi")
+            self.at += 1
+            return _If(branches, otherwise)
+        if key in ("while", "until", "for"):
+            self.at += 1
+            self.statements("do")
+            self.at += 1
+            body = self.statements("done")
+            self.at += 1
+            return _Loop(body)
+        words: List[_Word] = []
+        block: Optional[List[_Statement]] = None
+        while self.tokens[self.at][1] is not None:
+            word = self.tokens[self.at][1] or []
+            self.at += 1
+            if _plain(word) == "{":
+                block = self.statements("}")
+                self.at += 1
+                break
+            if _plain(word) == "}":
+                self.at -= 1
+                break
+            words.append(word)
+        if key == "function" and block is not None and len(words) == 2:
+            self.functions[_plain(words[1]) or ""] = block
+            return _Loop([])
+        return _Command(line, words, block)
+
+
+class _Script:
+    """grub.cfg, interpreted: `env` (None: unknown value), `menu`, `via`, and `blind` when it cannot be followed."""
+
+    def __init__(self, text: str, values: Dict[str, str], has_env: bool, custom: Optional[str]) -> None:
+        self.values, self.custom = values, custom
+        self.files = {PREFIX + "/grubenv": has_env, PREFIX + "/custom.cfg": custom is not None}
+        self.env: Dict[str, Optional[str]] = dict.fromkeys(_UNKNOWN)
+        self.env.update(prefix=PREFIX, config_directory=PREFIX)
+        self.menu: List[_Node] = []
+        self.path: List[List[str]] = [[], [], []]  # ids, titles, indexes of the submenus we are in
+        self.via, self.blind, self.maybe, self.depth = "first", "", False, 0
+        self.functions: Dict[str, List[_Statement]] = {}
+        self.source(text)
+
+    def source(self, text: str) -> None:
+        parser = _Parser(text)
+        statements = parser.statements()
+        self.functions.update(parser.functions)
+        self.run(statements)
+
+    def expand(self, word: _Word) -> Optional[str]:
+        pieces = [self.value(text) if variable else text for text, variable, _ in word]
+        return None if None in pieces else "".join(piece or "" for piece in pieces)
+
+    def value(self, name: str) -> Optional[str]:
+        # Every feature_* of menus exists since GRUB 2.00, older than any system this runs on.
+        return self.env.get(name, "y" if name.startswith("feature_") else "")
+
+    def assign(self, name: str, value: Optional[str]) -> None:
+        self.env[name] = value if not self.maybe or self.value(name) == value else None
+
+    def run(self, statements: List[_Statement], maybe: bool = False) -> Optional[bool]:
+        """The status of the last statement; None is unknown. With `maybe` it is not known whether they run at all."""
+        before, self.maybe, self.depth = self.maybe, self.maybe or maybe, self.depth + 1
+        if self.depth > 40:
+            raise GrubError("grub.cfg nests more than 40 deep or calls itself")
+        status: Optional[bool] = True
+        for statement in statements:
+            if isinstance(statement, _Command):
+                status = self.command(statement)
+            elif isinstance(statement, _Loop):
+                self.run(statement.body, True)
+                status = None
+            else:
+                status = self.branch(statement)
+        self.maybe, self.depth = before, self.depth - 1
+        return status
+
+    def branch(self, statement: _If) -> Optional[bool]:
+        unknown = False
+        for condition, body in statement.branches:
+            met = self.run(condition, unknown)
+            if met is not False:
+                status = self.run(body, unknown or met is None)
+                unknown = unknown or met is None
+                if met:
+                    return None if unknown else status
+        status = self.run(statement.otherwise, unknown)
+        return None if unknown else status
+
+    def command(self, command: _Command) -> Optional[bool]:
+        raw = command.words[1:] if _plain(command.words[0]) == "set" else command.words
+        first = self.expand(command.words[0])
+        if raw and _ASSIGN.match("".join(text for text, variable, _ in raw[0] if not variable)) and not raw[0][0][1]:
+            name = "".join("=" if variable else piece for piece, variable, _ in raw[0]).partition("=")[0]
+            value = self.expand(raw[0])
+            self.assign(name, None if value is None else value.partition("=")[2])
+            if name == "default":
+                used = [piece for piece, variable, _ in raw[0] if variable]
+                self.via = used[0] if used and used[0] in ("next_entry", "saved_entry") else "default"
+            return True
+        # An unquoted variable that is empty is no word at all.
+        words = [self.expand(word) for word in command.words if _quoted(word) or self.expand(word) != ""]
+        rest = words[1:]
+        if first in ("[", "test"):
+            return self.test(rest[:-1] if first == "[" else rest)
+        if first in ("menuentry", "submenu"):
+            self.define(command, rest, first == "submenu")
+        elif first == "load_env":
+            self.load(rest)
+        elif first in self.functions:
+            for number, word in enumerate(rest, 1):
+                self.env[str(number)] = word
+            return self.run(self.functions[first])
+        elif first in ("source", ".") and self.custom is not None and rest == [PREFIX + "/custom.cfg"]:
+            self.source(self.custom)
+        elif first in _BLIND or first is None:
+            self.blind = self.blind or f"grub.cfg:{command.line}: {first} cannot be followed from this file alone"
+        elif first == "unset":
+            for word in rest:
+                self.assign(word or "", "")
+        elif first in ("true", "false"):
+            return first == "true"
+        elif first == "read":
+            self.env.update((word, None) for word in rest if word)
+        else:
+            self.env.update((word[6:].split(":")[-1], None) for word in rest if word and word.startswith("--set="))
+        return None
+
+    def load(self, rest: List[Optional[str]]) -> None:
+        words = [word or "" for word in rest if word != "--skip-sig"]
+        other = False
+        while words[:1] and words[0].startswith("-"):
+            option, _, path = words.pop(0).partition("=")
+            path = path or (words.pop(0) if words else "")
+            other = option in ("-f", "--file") and path != PREFIX + "/grubenv"
+        for name in words or (["default", "saved_entry", "next_entry"] if other else list(self.values)):
+            if other:
+                self.env[name] = None
+            elif name in self.values:
+                self.assign(name, self.values[name])
+
+    def define(self, command: _Command, rest: List[Optional[str]], submenu: bool) -> None:
+        title: Optional[str] = ""
+        name: Optional[str] = None
+        named, titled, words = False, False, list(rest)
+        while words:
+            word = words.pop(0)
+            option, equal, value = (word or "").partition("=")
+            if word == "--unrestricted":
+                continue
+            if option in ("--id", "--class", "--users", "--hotkey", "--source"):
+                given = value if equal else (words.pop(0) if words else "")
+                if option == "--id":
+                    name, named = given, True
+            elif not titled:
+                title, titled = word, True
+        name = name if named else title
+        certain = not self.maybe and title is not None and name is not None
+        node = _Node(title or "", name or "", certain)
+        up, place = self.path, str(len(self.menu))
+        path = [up[0] + [_escape(node.id)], up[1] + [_escape(node.title)], up[2] + [place]]
+        self.menu.append(node)
+        body = command.block or []
+        if submenu:
+            # Run now, as GRUB does on entering it, in a scope of its own.
+            outer = self.menu, self.env, self.path, self.via, self.maybe
+            self.menu, self.env, self.path, self.maybe = node.menu, dict(self.env), path, not certain
+            self.run(body)
+            self.menu, self.env, self.path, self.via, self.maybe = outer
+            return
+        releases, recovery = set(), "-recovery-" in node.id
+        for words_ in _linux_lines(body):
+            expanded = [self.expand(word) or "" for word in words_[1:]]
+            found = _KERNEL.fullmatch(expanded[0]) if expanded else None
+            releases.add(found.group(1) if found else None)
+            recovery = recovery or any(w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency"))
+                                       for w in expanded[1:])
+        joined = [">".join(parts) for parts in path]
+        release = releases.pop() if len(releases) == 1 else None
+        node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain)
+
+    def test(self, words: List[Optional[str]]) -> Optional[bool]:
+        """``[ … ]`` with three values; what is not known here (files, numbers, parentheses) is None."""
+        either: Optional[bool] = False
+        both: Optional[bool] = True
+        invert, words = False, list(words)
+        while words:
+            if words[0] == "-a":
+                words.pop(0)
+                continue
+            if words[0] == "-o":
+                either, both = _or(either, both), True
+                words.pop(0)
+                continue
+            if words[0] == "!" and len(words) > 1 and words[1] not in ("=", "==", "!="):
+                invert = not invert
+                words.pop(0)
+                continue
+            if len(words) > 2 and words[1] in ("=", "==", "!="):
+                left, operator, right = words[0], words[1], words[2]
+                result = None if left is None or right is None else (left == right) == (operator != "!=")
+                del words[:3]
+            elif len(words) > 1 and words[0] in ("-n", "-z"):
+                result = None if words[1] is None else (words[1] == "") == (words[0] == "-z")
+                del words[:2]
+            elif len(words) > 1 and words[0] in ("-d", "-e", "-f", "-s"):
+                result = self.files.get(words[1] or "")
+                del words[:2]
+            elif words[0] in ("(", ")") or (len(words) > 2 and re.match(r"[<>]=?$|-\w+$", words[1] or "")):
+                return None
+            else:
+                result = None if words[0] is None else words[0] != ""
+                words.pop(0)
+            result = (not result) if invert and result is not None else result
+            both, invert = _not(_or(_not(both), _not(result))), False
+        return _or(either, both)
+
+
+def _not(value: Optional[bool]) -> Optional[bool]:
+    return None if value is None else not value
+
+
+def _or(left: Optional[bool], right: Optional[bool]) -> Optional[bool]:
+    return True if left or right else None if left is None or right is None else False
+
+
+def _quoted(word: _Word) -> bool:
+    return any(quoted for _, _, quoted in word)
+
+
+def _linux_lines(statements: List[_Statement]) -> List[List[_Word]]:
+    """The `linux` commands of an entry's body, also inside its conditions: they run only when the entry is chosen."""
+    found: List[List[_Word]] = []
+    for statement in statements:
+        if isinstance(statement, _Command):
+            if _plain(statement.words[0]) in _LINUX:
+                found.append(statement.words)
+        elif isinstance(statement, _Loop):
+            found += _linux_lines(statement.body)
+        else:
+            for _, body in statement.branches:
+                found += _linux_lines(body)
+            found += _linux_lines(statement.otherwise)
+    return found

@@ -1,0 +1,207 @@
+"""What is inside an initramfs image, without unpacking it and without ``lsinitramfs``.
+
+An image is a chain of cpio archives in the "newc" format; the first ones (microcode, and since Debian 13 also modules
+and firmware) are stored as they are, the last is compressed. Format: the kernel's
+``Documentation/driver-api/early-userspace/buffer-format.rst`` and ``cpio(5)``.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
+
+WANTED_LIMIT = 1024 * 1024  # bytes of one wanted file
+_NAME_LIMIT = 4096  # PATH_MAX, which the kernel's own reader keeps to
+_MAGIC = (b"070701", b"070702")
+
+# First bytes of what may follow the plain archives, and the program that unpacks it ("" = Python does).
+_COMPRESSORS: Tuple[Tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "gzip", ""),
+    (b"\xfd7zXZ\x00", "xz", ""),
+    (b"\x5d\x00\x00", "lzma", ""),
+    (b"BZh", "bzip2", ""),
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd"),
+    (b"\x02\x21\x4c\x18", "lz4", "lz4"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4"),
+    (b"\x89LZO\x00\x0d\x0a\x1a\x0a", "lzo", "lzop"),
+)
+
+
+class InitramfsError(ValueError):
+    """An image that cannot be read: `FILE: what is wrong. remedy`."""
+
+
+class Listing(NamedTuple):
+    """`names`: every path in the image, relative, in order; `files`: the content of the wanted regular files."""
+
+    names: List[str]
+    files: Dict[str, bytes]
+
+
+def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listing:
+    """Lists the image at `path`; keeps the content of the regular files that `want(relative path)` accepts.
+
+    Raises InitramfsError for an image that is truncated, not an initramfs, wants a program that is not installed, or
+    has a wanted file over WANTED_LIMIT; OSError when `path` cannot be opened.
+    """
+    listing = Listing([], {})
+    with Path(path).open("rb") as image:
+        while True:
+            head = _skip_zeros(image)
+            image.seek(-len(head), io.SEEK_CUR)
+            if not head:
+                break
+            if head[:6] in _MAGIC:
+                _Archive(path, image, listing, want).read()
+                continue
+            _compressed(path, image, head, listing, want)
+            break
+    if not listing.names:
+        raise InitramfsError(f"{path}: the image holds nothing. Rebuild it with update-initramfs -u")
+    return listing
+
+
+def modules_named(names: Iterable[str], modules: Iterable[str]) -> List[str]:
+    """The paths among `names` that are one of the kernel `modules`, compressed or not; - and _ are the same letter."""
+    wanted = {module.replace("-", "_") for module in modules}
+    found = []
+    for name in names:
+        module = re.search(r"(?:^|/)([^/]+)\.ko(?:\.(?:xz|zst|gz))?$", name)
+        if module and module.group(1).replace("-", "_") in wanted:
+            found.append(name)
+    return found
+
+
+def _compressed(path: str, image: IO[bytes], head: bytes, listing: Listing, want: Callable[[str], bool]) -> None:
+    name, program = next(((n, p) for magic, n, p in _COMPRESSORS if head.startswith(magic)), ("", ""))
+    if not name:
+        raise InitramfsError(f"{path}: bytes {head[:6].hex(' ')} at {image.tell()} are neither a cpio archive nor a "
+                             f"known compression. Rebuild it with update-initramfs -u")
+    if program:
+        _through(path, program, image, listing, want)
+        return
+    opened: Any = {"gzip": gzip.open, "bzip2": bz2.open}.get(name, lzma.open)
+    try:
+        with opened(image) as stream:
+            _chain(path, stream, listing, want)
+    except (EOFError, OSError, lzma.LZMAError) as error:
+        raise InitramfsError(f"{path}: the {name} data is broken or truncated ({error}). "
+                             f"Rebuild it with update-initramfs -u") from error
+
+
+def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
+    """Unpacks with a program that reads the file itself, from where we stand (its descriptor shares our position)."""
+    with tempfile.TemporaryFile() as said, Path(path).open("rb", buffering=0) as source:
+        source.seek(image.tell())
+        try:
+            child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=said)
+        except FileNotFoundError:
+            raise InitramfsError(f"{path}: compressed with {program}, which is not installed. "
+                                 f"Install the package {program}") from None
+        broken = None
+        assert child.stdout is not None  # noqa: S101 - asked for above
+        with child.stdout as stream:
+            try:
+                _chain(path, stream, listing, want)
+            except InitramfsError as error:
+                broken = error
+                child.kill()
+        status = child.wait()
+        if broken is None and status == 0:
+            return
+        said.seek(0)
+        words = said.read(2000).decode("utf-8", "replace").strip().splitlines()
+        if status > 0 or words:
+            why = words[-1] if words else f"exit status {status}"
+            raise InitramfsError(f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u"
+                                 ) from broken
+        raise broken or InitramfsError(f"{path}: {program} was ended by signal {-status}. Read it again")
+
+
+def _chain(path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
+    """The archives of one unpacked stream, to its very end, so that a truncated one is noticed."""
+    while True:
+        head = _skip_zeros(stream)
+        if not head:
+            return
+        _Archive(path, stream, listing, want, head).read()
+
+
+def _skip_zeros(stream: IO[bytes]) -> bytes:
+    """The next bytes (at most 16) from the first that is not zero; archives are padded to blocks with zeros."""
+    head = b""
+    while not head:
+        block = stream.read(16)
+        if not block:
+            return b""
+        head = block.lstrip(b"\0")
+    return head + stream.read(16 - len(head))
+
+
+class _Archive:
+    """One newc archive in a stream that cannot go back; `head` was read from it already."""
+
+    def __init__(self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool],
+                 head: bytes = b"") -> None:
+        self.path, self.stream, self.listing, self.want, self.head = path, stream, listing, want, head
+        self.at = 0
+
+    def read(self) -> None:
+        """Up to and with the archive's trailer."""
+        linked: Dict[Tuple[int, ...], List[str]] = {}
+        while True:
+            header = self.take(110)
+            try:
+                if header[:6] not in _MAGIC:
+                    raise ValueError
+                fields = [int(header[i:i + 8], 16) for i in range(6, 110, 8)]
+            except ValueError:
+                raise self.error(f"no cpio header at byte {self.at - 110} of an archive") from None
+            inode, mode, links, size, name_size = fields[0], fields[1], fields[4], fields[6], fields[11]
+            if not 0 < name_size <= _NAME_LIMIT:
+                raise self.error(f"a name of {name_size} bytes at byte {self.at}")
+            name = self.take(name_size).rstrip(b"\0").decode("utf-8", "surrogateescape")
+            self.pad()
+            if name == "TRAILER!!!":
+                return
+            name = re.sub(r"^(?:\.?/)+", "", name) or "."
+            self.listing.names.append(name)
+            regular = mode & 0o170000 == 0o100000
+            # Of files linked to each other only the last carries the content, for all of them.
+            group = linked.setdefault((inode, fields[7], fields[8]), []) if regular and links > 1 else []
+            group.append(name)
+            keep = [one for one in group if regular and self.want(one)]
+            if keep and size > WANTED_LIMIT:
+                raise self.error(f"{name} has {size} bytes, more than the {WANTED_LIMIT} kept")
+            if keep:
+                self.listing.files.update(dict.fromkeys(keep, self.take(size)))
+            else:
+                self.skip(size)
+            self.pad()
+
+    def take(self, size: int) -> bytes:
+        data, self.head = self.head[:size], self.head[size:]
+        while len(data) < size:
+            more = self.stream.read(size - len(data))
+            if not more:
+                raise self.error("it ends in the middle of an archive")
+            data += more
+        self.at += size
+        return data
+
+    def skip(self, size: int) -> None:
+        while size > 0:
+            size -= len(self.take(min(size, 1 << 18)))
+
+    def pad(self) -> None:
+        self.skip(-self.at % 4)
+
+    def error(self, what: str) -> InitramfsError:
+        return InitramfsError(f"{self.path}: {what}. Rebuild it with update-initramfs -u")

@@ -1,0 +1,147 @@
+"""The values the engine passes on: what was seen, what is to be done and why, what forbids it.
+
+Plain data, so that a plan can be printed, compared with a case file, sent to a controller, and applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+# Phases of a resource (design, section 3): what can be true in a root filesystem, what needs a running system, what needs the GPU.
+IMAGE, BOOT, DEVICE = "image", "boot", "device"
+PHASES = (IMAGE, BOOT, DEVICE)
+
+# Parts of a plan, in the order in which they are applied; each is the work of the role of that name.
+PARTS = ("node_class", "kernel", "gpu_driver", "sanity")
+
+PLAN_SCHEMA = "goldnode.plan/1"
+
+
+class NodeError(Exception):
+    """An expected failure: one sentence and a remedy. Anything else that is raised is a fault of goldnode."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One change: `kind` names the handler, `target` what it changes, `reason` why ("want …, have …").
+
+    `before`/`after` are texts for a diff (None: absent). `reboot` is the reason for which the change needs one. `data` is the handler's.
+    """
+
+    part: str
+    kind: str
+    target: str
+    reason: str
+    phase: str = IMAGE
+    before: Optional[str] = None
+    after: Optional[str] = None
+    reboot: Optional[str] = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """One line for a person."""
+        return f"{self.kind} {self.target}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why nothing may be touched: a stable code, one sentence, and what to do."""
+
+    code: str
+    message: str
+    remedy: str
+
+    def line(self) -> str:
+        """One line for a person."""
+        return f"{self.message} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that is declared and could not be judged here, and why. Never a pass."""
+
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The difference between what a class wants and what a node is."""
+
+    actions: Tuple[Action, ...]
+    refusals: Tuple[Refusal, ...] = ()
+    notes: Tuple[Note, ...] = ()
+    reboot: Tuple[str, ...] = ()  # reasons for which the node, as it is now, has to be booted
+    class_digest: str = ""
+    boot_identity: Optional[str] = None
+
+    def part(self, name: str) -> Tuple[Action, ...]:
+        """The actions of one role."""
+        return tuple(action for action in self.actions if action.part == name)
+
+    def reboot_after(self) -> List[str]:
+        """Reasons for a reboot once this plan is applied, those of now included."""
+        return list(dict.fromkeys([*self.reboot, *(action.reboot for action in self.actions if action.reboot)]))
+
+    def to_json(self) -> Dict[str, Any]:
+        """The plan as a JSON document (schema goldnode.plan/1)."""
+        return {
+            "schema": PLAN_SCHEMA,
+            "class_digest": self.class_digest,
+            "boot_identity": self.boot_identity,
+            "actions": [{**asdict(action), "data": dict(action.data)} for action in self.actions],
+            "parts": {name: [action.line() for action in self.part(name)] for name in PARTS},
+            "refusals": [asdict(refusal) for refusal in self.refusals],
+            "notes": [asdict(note) for note in self.notes],
+            "reboot": {"required": bool(self.reboot), "reasons": list(self.reboot), "after": self.reboot_after()},
+        }
+
+
+@dataclass
+class Observed:
+    """What a node is, as far as its class can ask. Every field is plain data, so that a case file can state it.
+
+    packages: name -> {version, architecture, state, hold}; state is dpkg's ("installed", "half-configured", …).
+    files: managed path -> {content, mode} or None. links: path -> target or None.
+    sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package}].
+    modules: kernel release -> {version, license, vermagic, signer} or None. kernels: releases with a /boot/vmlinuz.
+    initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
+    boot: {loader, release, reason, entry}. loaded: module -> version of what the kernel holds now.
+    gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
+    space: mount -> free bytes. compiler: {kernel, installed} version texts.
+    """
+
+    live: bool = True
+    container: bool = False
+    boot_identity: Optional[str] = None
+    os: Dict[str, str] = field(default_factory=dict)
+    running_kernel: Optional[str] = None
+    secure_boot: Optional[bool] = None
+    packages: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    automatic: List[str] = field(default_factory=list)
+    files: Dict[str, Optional[Dict[str, Any]]] = field(default_factory=dict)
+    links: Dict[str, Optional[str]] = field(default_factory=dict)
+    sources: List[Dict[str, Any]] = field(default_factory=list)
+    pins: List[Dict[str, Any]] = field(default_factory=list)
+    keyrings: Dict[str, Optional[List[str]]] = field(default_factory=dict)
+    kernels: List[str] = field(default_factory=list)
+    modules: Dict[str, Optional[Dict[str, str]]] = field(default_factory=dict)
+    initramfs: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    forced: List[Dict[str, Any]] = field(default_factory=list)
+    boot: Dict[str, Optional[str]] = field(default_factory=dict)
+    loaded: Dict[str, str] = field(default_factory=dict)
+    gpus: Optional[List[Dict[str, Optional[str]]]] = None
+    holders: List[Dict[str, Any]] = field(default_factory=list)
+    lock_holder: Optional[str] = None
+    runfile: Optional[str] = None
+    space: Dict[str, int] = field(default_factory=dict)
+    compiler: Dict[str, Optional[str]] = field(default_factory=dict)
+    library: Optional[str] = None
+    journal: Optional[Dict[str, Any]] = None
+    reboot_marks: List[str] = field(default_factory=list)
+
+    def version(self, package: str) -> Optional[str]:
+        """The installed version of a package; None when it is not wholly installed."""
+        found = self.packages.get(package)
+        return str(found["version"]) if found and found["state"] == "installed" else None

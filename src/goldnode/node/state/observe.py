@@ -1,0 +1,361 @@
+"""observe(host, document): what a node is, read in few, batched looks. Reads only; every path lies under the host's root."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import struct
+from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+from .. import openpgp
+from ..host import Host, Json, boot_identity, is_container
+from . import grub, initramfs
+from .model import Observed
+
+# Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
+MANAGED = (
+    ("/etc/goldnode", "class.json"),
+    ("/etc/apt/sources.list.d", "goldnode-*.sources"),
+    ("/etc/apt/keyrings", "goldnode-*"),
+    ("/etc/apt/preferences.d", "goldnode-stack"),
+    ("/etc/apt/apt.conf.d", "52goldnode-fence"),
+    ("/etc/modprobe.d", "goldnode-*.conf"),
+    ("/etc/kernel/postinst.d", "zz-goldnode"),
+    ("/etc/default/grub.d", "90-goldnode.cfg"),
+    ("/usr/lib/goldnode", "goldnode-node"),
+    ("/etc/systemd/system", "goldnode-*.service"),
+)
+LINKS = ("/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",)
+JOURNAL = "/var/lib/goldnode/journal.json"
+REBOOT_MARKS = "/run/goldnode/reboot-required"
+INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
+SPACE = ("/", "/boot", "/usr", "/var")
+
+
+def observe(host: Host, document: Mapping[str, Any]) -> Observed:
+    """All of :class:`Observed` but what only a disruptive plan asks (see :func:`observe_use`)."""
+    container = is_container(host)
+    own = host.live and not container  # kernel and devices seen from here are this node's
+    seen = Observed(
+        live=host.live,
+        container=container,
+        boot_identity=boot_identity(host),
+        os=os_release(host.text("/etc/os-release") or ""),
+        running_kernel=platform.release() if own else None,
+        secure_boot=secure_boot(host) if own else None,
+        packages=packages(host),
+        automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
+        files=managed_files(host),
+        links={name: os.readlink(str(host.path(name))) if host.path(name).is_symlink() else None for name in LINKS},
+        sources=apt_sources(host),
+        pins=apt_pins(host),
+        kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
+        boot=boot_choice(host, document),
+        journal=load_json(host, JOURNAL),
+        reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
+        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
+    )
+    for archive in document.get("site", {}).get("archives", ()):
+        data = host.bytes(archive["signed_by"])
+        seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
+    driver = document.get("driver") or {}
+    release = document["kernel"]["release"]
+    if driver and host.path(f"/lib/modules/{release}").exists():
+        seen.modules[release] = modinfo(host, release, driver["module"])
+    seen.forced = forced_modules(host, document["blacklist"])
+    seen.initramfs = initramfs_contents(host, document["blacklist"])
+    if own:
+        for module in [*document["blacklist"], "nvidia", "amdgpu"]:
+            if host.path(f"/sys/module/{module}/initstate").exists():
+                seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
+        seen.gpus = gpus(host, document)
+    if driver.get("library"):
+        seen.library = library(host, driver["library"])
+    return seen
+
+
+def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None:
+    """What matters only before something is changed: who holds the GPU or dpkg, free space, the compiler."""
+    if host.live:
+        seen.holders = gpu_holders(host)
+        seen.lock_holder = dpkg_lock_holder(host)
+    for mount in SPACE:
+        here = host.path(mount)
+        while not here.exists():
+            here = here.parent
+        stat = os.statvfs(str(here))
+        seen.space[mount] = stat.f_bavail * stat.f_frsize
+    seen.compiler = compiler(host, document["kernel"]["release"])
+
+
+def key_fingerprints(data: bytes) -> List[str]:
+    """Fingerprints of the keys in a keyring; none when it is no keyring."""
+    try:
+        return openpgp.primary_fingerprints(data)
+    except openpgp.OpenPGPError:
+        return []
+
+
+def os_release(text: str) -> Dict[str, str]:
+    """os-release(5) as {id, version, codename}; unquoted."""
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    plain = {key: value.strip().strip("\"'") for key, value in values.items()}
+    return {"id": plain.get("ID", ""), "version": plain.get("VERSION_ID", ""), "codename": plain.get("VERSION_CODENAME", "")}
+
+
+def secure_boot(host: Host) -> Optional[bool]:
+    """State of UEFI Secure Boot: the fifth byte of its variable (four attribute bytes come first); None without UEFI."""
+    for name in host.glob("/sys/firmware/efi/efivars", "SecureBoot-8be4df61-*"):
+        data = host.bytes(name)
+        return bool(data and len(data) >= 5 and data[4] == 1)
+    return None
+
+
+def packages(host: Host) -> Dict[str, Json]:
+    """Every package dpkg knows, from one dpkg-query. Names of another architecture carry it (``libcuda1:i386``)."""
+    fields = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
+    # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
+    found = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields)
+    host.commands.append(("dpkg-query",))
+    rows = [line.split("\t") for line in found.out.splitlines()]
+    native = next((row[1] for row in rows if row[0] == "dpkg"), "")
+    result: Dict[str, Json] = {}
+    for name, architecture, version, want, state, flag in rows:
+        if state in ("not-installed", "config-files") and want != "hold":
+            continue
+        key = name if architecture in (native, "all", "") else f"{name}:{architecture}"
+        broken = state if flag == "ok" else "reinst-required"
+        result[key] = {"version": version, "architecture": architecture, "state": broken, "hold": want == "hold"}
+    return result
+
+
+def automatic(text: str) -> List[str]:
+    """Names that apt holds to be installed only as somebody's dependency (its extended_states)."""
+    names = []
+    for stanza in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
+        if fields.get("Auto-Installed") == "1":
+            names.append(fields.get("Package", ""))
+    return sorted(names)
+
+
+def managed_files(host: Host) -> Dict[str, Optional[Json]]:
+    """Content and mode of every file goldnode wrote; binary content is given as its SHA-256."""
+    result: Dict[str, Optional[Json]] = {}
+    for directory, pattern in MANAGED:
+        for name in host.glob(directory, pattern):
+            data = host.path(name).read_bytes()
+            mode = host.path(name).stat().st_mode & 0o7777
+            result[name] = {"content": printable(data), "mode": mode}
+    return result
+
+
+def printable(data: bytes) -> str:
+    """Text as it is, anything else as ``sha256:…``."""
+    try:
+        return data.decode("utf-8") if b"\0" not in data else digest(data)
+    except UnicodeDecodeError:
+        return digest(data)
+
+
+def digest(data: bytes) -> str:
+    """``sha256:`` and the hexadecimal digest."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def load_json(host: Host, name: str) -> Any:
+    """A JSON file of goldnode's own; None when absent or torn (it is a record, and the node itself is the truth)."""
+    try:
+        return json.loads(host.text(name) or "null")
+    except ValueError:
+        return None
+
+
+def apt_sources(host: Host) -> List[Json]:
+    """Every enabled binary source of apt, in both formats (sources.list(5)), one row per URI and suite."""
+    rows: List[Json] = []
+    for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+            found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
+            if found:
+                options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
+                rows.append(_source(name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")))
+    for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
+        number = 1
+        for stanza in re.split(r"\n[ \t]*\n", host.text(name) or ""):
+            fields = deb822(stanza)
+            if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in ("no", "false", "0"):
+                for uri in fields.get("uris", "").split():
+                    for suite in fields.get("suites", "").split():
+                        rows.append(_source(name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")))
+            number += stanza.count("\n") + 2
+    return rows
+
+
+def _source(name: str, line: int, uri: str, suite: str, components: List[str], signed_by: Optional[str]) -> Json:
+    return {"file": name, "line": line, "uri": uri.rstrip("/"), "suite": suite, "components": components, "signed_by": signed_by}
+
+
+def deb822(stanza: str) -> Dict[str, str]:
+    """The fields of one deb822 paragraph, names in lower case, folded lines joined."""
+    fields: Dict[str, str] = {}
+    last = ""
+    for line in stanza.splitlines():
+        if line.startswith("#"):
+            continue
+        if line[:1] in " \t" and last:
+            fields[last] += "\n" + line.strip()
+        elif ":" in line:
+            last, _, value = line.partition(":")
+            last = last.strip().lower()
+            fields[last] = value.strip()
+    return fields
+
+
+def apt_pins(host: Host) -> List[Json]:
+    """Package names that somebody else's preferences pin: [{file, line, package}]."""
+    rows = []
+    for name in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d", "*")]:
+        if name.rpartition("/")[2].startswith("goldnode-"):
+            continue
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+            if line.lower().startswith("package:"):
+                rows.extend({"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split())
+    return rows
+
+
+def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
+    """Version, licence, vermagic and signer of a module built for a kernel; None when modprobe would not find it."""
+    found = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
+    host.commands.append(("modinfo", "-k", release, module))
+    if found.rc != 0:
+        return None
+    fields: Dict[str, str] = {}
+    for line in found.out.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key, value.strip())
+    return {key: fields.get(key, "") for key in ("version", "license", "vermagic", "signer")}
+
+
+def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
+    """Lines of an administrator that load an unwanted module by name, at boot or inside the initramfs."""
+    names = {module.replace("-", "_") for module in unwanted}
+    rows = []
+    for name in ["/etc/initramfs-tools/modules", "/etc/modules", *host.glob("/etc/modules-load.d", "*.conf")]:
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+            words = line.split()
+            if words and words[0].replace("-", "_") in names:
+                rows.append({"file": name, "line": number, "module": words[0]})
+    return rows
+
+
+def initramfs_contents(host: Host, unwanted: List[str]) -> Dict[str, Json]:
+    """For each /boot/initrd.img-REL: the unwanted modules in it and the digests of goldnode's files in it.
+
+    Unpacking costs a second, so the answer is kept under /run by size, time and inode of the image.
+    """
+    cache = load_json(host, INITRAMFS_CACHE) or {}
+    result: Dict[str, Json] = {}
+    fresh: Dict[str, Json] = {}
+    for name in host.glob("/boot", "initrd.img-*"):
+        stat = host.path(name).stat()
+        key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
+        if key not in cache:
+            try:
+                listing = initramfs.contents(str(host.path(name)), lambda inner: "etc/modprobe.d/goldnode-" in inner)
+                cache[key] = {
+                    "unwanted": initramfs.modules_named(listing.names, unwanted),
+                    "files": {"/" + inner.lstrip("./"): digest(data) for inner, data in listing.files.items()},
+                }
+            except (initramfs.InitramfsError, OSError) as problem:
+                cache[key] = {"error": str(problem)}
+        fresh[key] = result[name[len("/boot/initrd.img-") :]] = cache[key]
+    if host.live and fresh and fresh != load_json(host, INITRAMFS_CACHE):
+        host.write(INITRAMFS_CACHE, json.dumps(fresh).encode())
+    return result
+
+
+def boot_choice(host: Host, document: Mapping[str, Any]) -> Dict[str, Optional[str]]:
+    """Which kernel the boot loader starts next, why, and how it calls the entry of the class's kernel."""
+    text = host.text("/boot/grub/grub.cfg")
+    if text is None:
+        other = any(host.path(name).exists() for name in ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries"))
+        return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None}
+    choice = grub.next_boot(text, host.bytes("/boot/grub/grubenv") or b"")
+    wanted = grub.entry_for(text, document["kernel"]["release"])
+    return {"loader": "grub", "release": choice.release, "reason": choice.reason, "entry": wanted.id_path if wanted else None}
+
+
+def gpus(host: Host, document: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
+    """GPUs of the class's vendor on the PCI bus: display (class 03) and processing accelerator (class 12) functions."""
+    vendor = {"nvidia": "10de", "amd": "1002", "intel": "8086"}.get((document.get("gpu") or {}).get("vendor", ""))
+    found: List[Dict[str, Optional[str]]] = []
+    for name in host.glob("/sys/bus/pci/devices", "*"):
+        ids = [(host.text(f"{name}/{part}") or "").strip()[2:] for part in ("vendor", "device", "class")]
+        if ids[0] == vendor and ids[2][:2] in ("03", "12"):
+            driver = host.path(f"{name}/driver")
+            bound = os.path.basename(os.readlink(str(driver))) if driver.is_symlink() else None
+            found.append({"address": name.rpartition("/")[2], "id": f"{ids[0]}:{ids[1]}", "driver": bound})
+    return found
+
+
+def gpu_holders(host: Host) -> List[Json]:
+    """Processes with a GPU device open, with their unit and container as the cgroup path names them."""
+    holders = []
+    for directory in host.glob("/proc", "[0-9]*"):
+        try:
+            opened = {os.readlink(entry.path) for entry in os.scandir(str(host.path(directory + "/fd")))}
+        except OSError:  # the process has gone, or is a kernel thread
+            continue
+        if any(target.startswith("/dev/nvidia") or target == "/dev/kfd" for target in opened):
+            cgroup = host.text(directory + "/cgroup") or ""
+            unit = re.findall(r"([\w@.:\\-]+\.(?:service|scope))", cgroup)
+            container = re.search(r"([0-9a-f]{64})", cgroup)
+            holders.append(
+                {
+                    "pid": int(directory.rpartition("/")[2]),
+                    "command": (host.text(directory + "/comm") or "").strip(),
+                    "unit": unit[-1] if unit else None,
+                    "container": container.group(1)[:12] if container else None,
+                }
+            )
+    return holders
+
+
+def dpkg_lock_holder(host: Host) -> Optional[str]:
+    """Who holds dpkg's or apt's lock, as ``PID (command)``; asked with F_GETLK, so nothing is taken."""
+    for name in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"):
+        here = host.path(name)
+        if not here.exists():
+            continue
+        with here.open("r+b") as opened:
+            request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(opened, fcntl.F_GETLK, request))
+        if kind != fcntl.F_UNLCK:
+            return f"{pid} ({(host.text(f'/proc/{pid}/comm') or 'gone').strip()})"
+    return None
+
+
+def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
+    """The compiler a kernel says it was built with (CONFIG_CC_VERSION_TEXT) and the one dkms would use."""
+    config = host.text(f"/boot/config-{release}") or host.text(f"/usr/src/linux-headers-{release}/.config") or ""
+    built = re.search(r'CONFIG_CC_VERSION_TEXT="(.*)"', config)
+    major = re.search(r"(\d+)\.\d+\.\d+", built.group(1)) if built else None
+    installed: Optional[str] = None
+    for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
+        if host.path(f"/usr/bin/{candidate}").exists():
+            installed = host.run(candidate, "--version").out.splitlines()[0] if host.run(candidate, "--version").rc == 0 else None
+            break
+    return {"kernel": built.group(1) if built else None, "installed": installed}
+
+
+def library(host: Host, name: str) -> Optional[str]:
+    """The file behind a shared library as the dynamic loader finds it, or None."""
+    found = re.search(rf"^\s*{re.escape(name)} .*=> (\S+)$", host.run("ldconfig", "-p").out, re.MULTILINE)
+    if not found:
+        return None
+    return "/" + os.path.relpath(str(host.real(found.group(1))), host.root)

@@ -1,0 +1,172 @@
+"""Reasons to touch nothing. All of them are looked for, so that one run names everything that has to be put right."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, List, Mapping, Optional
+
+from .domains import apt
+from .domains.packages import broken_packages
+from .model import Action, Note, Observed, Refusal
+
+MIB = 1 << 20
+# A kernel image and two copies of its initramfs (update-initramfs writes the new one beside the old); seen: 8 + 2 x 60 MiB.
+BOOT_SPACE = 160 * MIB
+# The build tree of the NVIDIA module with its objects; seen: 620 MiB for 535.
+BUILD_SPACE = 1024 * MIB
+# Unpacked size of a .deb, as a multiple of what is downloaded; seen: 3.1 for driver libraries, 4.4 for headers.
+UNPACK = 5
+
+Document = Mapping[str, Any]
+
+
+def identity(document: Document, seen: Observed) -> List[Refusal]:
+    """Whether this is a node of the class at all: operating system and GPUs."""
+    found = []
+    wanted = document["os"]
+    if (seen.os.get("id"), seen.os.get("version")) != (wanted["id"], wanted["version"]):
+        have = f"{seen.os.get('id') or 'unknown'} {seen.os.get('version') or ''}".strip()
+        found.append(
+            Refusal(
+                "wrong-os",
+                f"The node runs {have}; class {document['class']} (stack {document['stack']['name']}) is for {wanted['id']} {wanted['version']}.",
+                "Move the host to a class whose stack is for its release, or reinstall it.",
+            )
+        )
+    gpu = document.get("gpu")
+    if gpu and seen.gpus is not None and not document["simulated"]:
+        have_ids = [str(found_gpu["id"]) for found_gpu in seen.gpus]
+        foreign = [f"{g['address']} ({g['id']})" for g in seen.gpus if g["id"] not in gpu["pci_ids"]]
+        if foreign:
+            found.append(
+                Refusal(
+                    "wrong-gpu",
+                    f"GPU {', '.join(foreign)} is not a {gpu['model']} ({', '.join(gpu['pci_ids'])}), which is what class {document['class']} is made of.",
+                    "Move the host to the class of its GPUs (`goldnode classes` lists them).",
+                )
+            )
+        elif len(have_ids) != gpu["count"]:
+            found.append(
+                Refusal(
+                    "gpu-count",
+                    f"The PCI bus shows {len(have_ids)} {gpu['model']}; class {document['class']} has {gpu['count']}.",
+                    "Look at lspci and the BMC for a GPU that fell off the bus, or correct `count` in the class.",
+                )
+            )
+    return found
+
+
+def notes(document: Document, seen: Observed) -> List[Note]:
+    """What the class declares and this place cannot show."""
+    found = []
+    if document.get("gpu") and seen.gpus is None:
+        found.append(Note("gpu", "a container or an image does not show the GPUs of a node: PCI ids and count are not verified here"))
+    elif document.get("gpu") and document["simulated"]:
+        found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
+    if seen.running_kernel is None:
+        found.append(Note("kernel.running", "the kernel that runs here is another machine's: not verified here"))
+    if document.get("driver") and seen.running_kernel is None:
+        found.append(Note("driver.loaded", "loaded modules are another machine's: not verified here"))
+    return found
+
+
+def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:
+    """Whether the changes planned can be made now without harm."""
+    found = list(apt.refusals(document, seen))
+    kinds = {action.kind for action in actions}
+    transaction = next((action for action in actions if action.kind == "packages.transact"), None)
+    broken = broken_packages(seen)
+    if broken and seen.journal is None:
+        found.append(
+            Refusal(
+                "dpkg-broken",
+                f"dpkg is in the middle of something that is not goldnode's: {', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
+                "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they say, and run again.",
+            )
+        )
+    if seen.lock_holder and kinds & {"packages.transact", "packages.repair", "packages.hold"}:
+        found.append(
+            Refusal(
+                "dpkg-locked",
+                f"dpkg is locked by process {seen.lock_holder}.",
+                "Wait for it, or stop what started it (`systemctl status apt-daily-upgrade`), and run again; never remove the lock file.",
+            )
+        )
+    if transaction is None and "module.build" not in kinds:
+        return found
+    driver = document.get("driver") or {}
+    out_of_tree = bool(driver) and not driver.get("in_tree")
+    if seen.secure_boot and out_of_tree and not driver.get("signed"):
+        found.append(
+            Refusal(
+                "secure-boot",
+                f"Secure Boot is on and stack {document['stack']['name']} builds unsigned modules: the kernel would refuse {driver['module']}.",
+                "Switch Secure Boot off in the firmware, or use a stack with signed modules; the driver that works now is left as it is.",
+            )
+        )
+    if seen.runfile and driver.get("vendor") == "nvidia":
+        found.append(
+            Refusal(
+                "runfile",
+                f"{seen.runfile} shows a driver installed by NVIDIA's .run file, which packages would mix with.",
+                "Run `nvidia-uninstall` on the node first.",
+            )
+        )
+    if seen.holders:
+        who = "; ".join(_holder(holder) for holder in seen.holders)
+        found.append(
+            Refusal("gpu-in-use", f"Processes hold the GPU: {who}.", "Drain the node (stop those units or containers), then run again.")
+        )
+    found += _space(document, seen, transaction, "module.build" in kinds)
+    return found + _compiler(seen, kinds)
+
+
+def _holder(holder: Mapping[str, Any]) -> str:
+    text = f"pid {holder['pid']} {holder['command']}"
+    if holder["unit"]:
+        text += f", unit {holder['unit']}"
+    return text + (f", container {holder['container']}" if holder["container"] else "")
+
+
+def _space(document: Document, seen: Observed, transaction: Optional[Action], build: bool) -> List[Refusal]:
+    """Free space for what the transaction brings; an archive's own figures for the rest."""
+    coming = 0
+    needs = {"/boot": 0, "/usr": 0, "/var": 0}
+    if transaction is not None:
+        names = {item.partition("=")[0] for item in transaction.data["install"]}
+        missing = [p for p in document["packages"] if p["name"] in names and seen.version(p["name"]) != p["version"]]
+        coming = sum(int(package["size"]) for package in missing)
+        if any(package["name"] == document["kernel"]["image"] for package in missing):
+            needs["/boot"] = BOOT_SPACE
+    needs["/usr"] = coming * UNPACK
+    needs["/var"] = coming + (BUILD_SPACE if build else 0)
+    return [
+        Refusal(
+            "no-space",
+            f"{mount} has {seen.space[mount] // MIB} MiB free and {need // MIB} MiB are needed.",
+            "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it." if mount == "/boot" else "Make room there.",
+        )
+        for mount, need in needs.items()
+        if mount in seen.space and seen.space[mount] < need
+    ]
+
+
+def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
+    """A module has to be built by the compiler of its kernel: a plugin or flag of another major version breaks it."""
+    if "module.build" not in kinds:
+        return []
+    built, installed = (_major(seen.compiler.get(key)) for key in ("kernel", "installed"))
+    if built and installed and built != installed:
+        return [
+            Refusal(
+                "compiler",
+                f"The kernel was built by {seen.compiler['kernel']}, the node's compiler is {seen.compiler['installed']}.",
+                f"Install gcc-{built}, or put back the default compiler of the release.",
+            )
+        ]
+    return []
+
+
+def _major(text: Optional[str]) -> Optional[str]:
+    found = re.search(r"(\d+)\.\d+\.\d+", text or "")
+    return found.group(1) if found else None

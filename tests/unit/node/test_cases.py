@@ -1,0 +1,151 @@
+"""Plans as tables: each file under tests/cases states what is seen on a node, and the plan that must come of it.
+
+A case: {base: bare|converged, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...], reboot: [...]}.
+A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
+the reason after a colon.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.node.state.domains import kernel
+from goldnode.node.state.domains import program as program_domain
+from goldnode.node.state.domains.driver import module_files
+from goldnode.node.state.domains.files import Wanted
+from goldnode.node.state.engine import difference, judge
+from goldnode.node.state.model import Observed, Plan
+from goldnode.node.state.observe import digest
+
+CASES = Path(__file__).parents[2] / "cases"
+PROGRAM = {"program": {"sha256": "sha256:feed"}}
+GIB = 1 << 30
+
+
+def document() -> dict[str, Any]:
+    """A fresh copy of the class document that the cases patch."""
+    found: dict[str, Any] = json.loads((CASES / "document.json").read_text())
+    return found
+
+
+def bare(wanted: dict[str, Any]) -> Observed:
+    """A machine of the class's release with its GPUs, on the distribution's kernel, and nothing of goldnode."""
+    return Observed(
+        os={"id": wanted["os"]["id"], "version": wanted["os"]["version"], "codename": wanted["os"]["codename"]},
+        running_kernel="6.1.0-901-amd64",
+        boot_identity="boot-1",
+        packages={"linux-image-6.1.0-901-amd64": installed("6.1.1-1"), "libc6": installed("2.36-9")},
+        sources=[{"file": "/etc/apt/sources.list", "line": 1, "uri": "http://mirror.example/debian", "suite": "bookworm", "components": ["main"], "signed_by": None}],
+        keyrings={"/usr/share/keyrings/debian-archive-keyring.gpg": ["AAAA"]},
+        kernels=["6.1.0-901-amd64"],
+        boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
+        gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": None} for n in (1, 2)],
+        space={"/": 90 * GIB, "/boot": GIB, "/usr": 90 * GIB, "/var": 90 * GIB},
+    )
+
+
+def installed(version: str, *, hold: bool = False) -> dict[str, Any]:
+    """One row of what dpkg knows."""
+    return {"version": version, "architecture": "amd64", "state": "installed", "hold": hold}
+
+
+def converged(wanted: dict[str, Any]) -> Observed:
+    """A node that is what the class says: taken from `bare` by what the plan itself asks for."""
+    seen = bare(wanted)
+    release = wanted["kernel"]["release"]
+    seen.packages.update({package["name"]: installed(package["version"], hold=True) for package in wanted["packages"]})
+    seen.running_kernel, seen.kernels = release, [*seen.kernels, release]
+    seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b"}
+    seen.modules = {release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}}
+    seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
+    seen.links = {program_domain.WANTS: program_domain.UNIT}
+    for action in difference(wanted, seen, PROGRAM)[0]:
+        if action.kind == "file.write":
+            content = PROGRAM["program"]["sha256"] if action.data.get("payload") else action.data["content"]
+            seen.files[action.target] = {"content": content, "mode": action.data["mode"]}
+    inside = {file.path: digest(file.content.encode()) for file in module_files(wanted, "gpu_driver")}
+    seen.initramfs = {name: {"unwanted": [], "files": inside} for name in seen.kernels}
+    seen.files[kernel.DROP_IN] = {"content": kernel.drop_in("a>b"), "mode": 0o644}
+    return seen
+
+
+def merge(base: Any, patch: Any) -> Any:
+    """`patch` over `base`: mappings key by key, null removes, anything else replaces."""
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    result = dict(base)
+    for key, value in patch.items():
+        if value is None and isinstance(base.get(key), dict):
+            result.pop(key)
+        else:
+            result[key] = merge(base.get(key), value)
+    return result
+
+
+def planned(case: dict[str, Any]) -> Plan:
+    """The plan of a case."""
+    wanted = merge(document(), case.get("document", {}))
+    base = {"bare": bare, "converged": converged}[case["base"]](merge(document(), case.get("seen_as", {})))
+    return judge(wanted, Observed(**merge(asdict(base), case.get("seen", {}))), PROGRAM)
+
+
+FILES = sorted(CASES.glob("*/*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_case(path: Path) -> None:
+    case = json.loads(path.read_text())
+    unknown = set(case) - {"base", "document", "seen", "seen_as", "actions", "contains", "absent", "refusals", "notes", "reboot", "lines"}
+    assert not unknown, f"{path}: unknown keys {unknown}"
+    plan = planned(case)
+    lines = [f"{action.part} {action.kind} {action.target}: {action.reason}" for action in plan.actions]
+    if "actions" in case:
+        assert len(lines) == len(case["actions"]), "\n".join(lines)
+        for line, wanted in zip(lines, case["actions"], strict=True):
+            head, _, fragment = wanted.partition(": ")
+            assert line.startswith(f"{head}: "), "\n".join(lines)
+            assert fragment in line
+    for fragment in case.get("contains", []):
+        assert any(fragment in line for line in lines), "\n".join(lines)
+    for fragment in case.get("absent", []):
+        assert not any(fragment in line for line in lines), "\n".join(lines)
+    assert [refusal.code for refusal in plan.refusals] == list(case.get("refusals", {}))
+    for refusal in plan.refusals:
+        assert case["refusals"][refusal.code] in refusal.line()
+        assert refusal.remedy.endswith(".")
+    if "notes" in case:
+        assert sorted(note.subject for note in plan.notes) == sorted(case["notes"])
+    if "reboot" in case:
+        assert plan.reboot_after() == case["reboot"]
+    if "lines" in case:
+        transaction = next(action for action in plan.actions if action.kind == "packages.transact")
+        assert transaction.data["lines"] == case["lines"]
+
+
+def test_every_domain_has_cases() -> None:
+    assert len(FILES) >= 25, "the case tables were not found"
+    assert {path.parent.name for path in FILES} >= {"apt", "packages", "kernel", "driver", "preflight", "files"}
+
+
+def test_a_converged_node_is_left_alone() -> None:
+    wanted = document()
+    plan = judge(wanted, converged(wanted), PROGRAM)
+    assert plan.actions == ()
+    assert plan.refusals == ()
+    assert plan.reboot_after() == []
+
+
+def test_the_order_of_parts_is_the_order_of_actions() -> None:
+    wanted = document()
+    parts = [action.part for action in judge(wanted, bare(wanted), PROGRAM).actions]
+    assert parts == sorted(parts, key=("node_class", "kernel", "gpu_driver", "sanity").index)
+
+
+def test_wanted_files_show_their_content_unless_told_otherwise() -> None:
+    assert Wanted("/x", "text", "kernel", "why").show is None
