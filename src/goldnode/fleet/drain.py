@@ -22,11 +22,19 @@ def run(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
     except FileNotFoundError:
-        raise GoldnodeError(f"{argv[0]}: not found on this machine", remedy="Install the scheduler's client, or set goldnode_drain: none") from None
+        raise GoldnodeError(
+            f"{argv[0]}: not found on this machine",
+            remedy="Install the scheduler's client, or set goldnode_drain: none",
+        ) from None
     except subprocess.TimeoutExpired:
-        raise GoldnodeError(f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again") from None
+        raise GoldnodeError(
+            f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again"
+        ) from None
     if done.returncode != 0:
-        raise GoldnodeError(f"{' '.join(argv)} failed: {done.stderr.strip() or done.stdout.strip()}", remedy="Put that right, then run again")
+        raise GoldnodeError(
+            f"{' '.join(argv)} failed: {done.stderr.strip() or done.stdout.strip()}",
+            remedy="Put that right, then run again",
+        )
     return done.stdout
 
 
@@ -61,9 +69,14 @@ class Command:
         try:
             done = subprocess.run([*self.drain_command, node, reason], capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise GoldnodeError(f"{self.drain_command[0]}: not found", remedy="Correct goldnode_drain_command") from None
+            raise GoldnodeError(
+                f"{self.drain_command[0]}: not found", remedy="Correct goldnode_drain_command"
+            ) from None
         if done.returncode not in (0, 3):
-            raise GoldnodeError(f"{' '.join(self.drain_command)} {node} failed: {done.stderr.strip()}", remedy="Put that right, then run again")
+            raise GoldnodeError(
+                f"{' '.join(self.drain_command)} {node} failed: {done.stderr.strip()}",
+                remedy="Put that right, then run again",
+            )
         return done.returncode == 0
 
     def resume(self, node: str, was_in_service: bool) -> None:
@@ -84,7 +97,9 @@ class Slurm:
         for word in self.run(["scontrol", "show", "node", node, "--oneliner"]).split():
             if word.startswith("State="):
                 return set(word.removeprefix("State=").rstrip("*").split("+"))
-        raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
+        raise GoldnodeError(
+            f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name"
+        )
 
     def drain(self, node: str, reason: str) -> bool:
         in_service = "DRAIN" not in self._state(node)
@@ -93,7 +108,10 @@ class Slurm:
         waited = 0.0
         while self._state(node) & {"ALLOCATED", "MIXED", "COMPLETING"}:
             if waited >= self.wait:
-                raise GoldnodeError(f"node {node} still has jobs after {self.wait:g} s of draining", remedy="Wait for them and run again; it stays drained")
+                raise GoldnodeError(
+                    f"node {node} still has jobs after {self.wait:g} s of draining",
+                    remedy="Wait for them and run again; it stays drained",
+                )
             self.sleep(self.pause)
             waited += self.pause
         return in_service
@@ -133,5 +151,8 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
     if name == "command" and drain_command and resume_command:
         return Command(drain_command, resume_command)
     if name == "command":
-        raise GoldnodeError("goldnode_drain: command needs goldnode_drain_command and goldnode_resume_command", remedy="Set both to lists of words")
+        raise GoldnodeError(
+            "goldnode_drain: command needs goldnode_drain_command and goldnode_resume_command",
+            remedy="Set both to lists of words",
+        )
     raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy="Use none, command, slurm or kubectl")

@@ -64,10 +64,12 @@ class Host:
             if not here.is_symlink():
                 return here
             target = os.readlink(str(here))
-            current = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
+            current = (
+                target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
+            )
         raise OSError(f"{name}: too many levels of symbolic links")
 
-    def bytes(self, name: str) -> Optional[bytes]:
+    def data(self, name: str) -> Optional[bytes]:
         """The content of a file, or None when there is none."""
         try:
             return self.real(name).read_bytes()
@@ -76,7 +78,7 @@ class Host:
 
     def text(self, name: str) -> Optional[str]:
         """The content of a text file, or None when there is none."""
-        data = self.bytes(name)
+        data = self.data(name)
         return None if data is None else data.decode("utf-8", "replace")
 
     def glob(self, directory: str, pattern: str) -> List[str]:
@@ -143,7 +145,7 @@ def is_container(host: Host) -> bool:
         return False
     if host.text("/run/systemd/container"):
         return True
-    environment = host.bytes("/proc/1/environ") or b""
+    environment = host.data("/proc/1/environ") or b""
     return any(item.startswith(b"container=") for item in environment.split(b"\0"))
 
 

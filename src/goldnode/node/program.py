@@ -40,7 +40,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         ("apply", "apply one part of the plan"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
+        command.add_argument(
+            "--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})"
+        )
         command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "check":
@@ -81,7 +83,9 @@ def run_check(host: Host, options: Any) -> int:
     except Exception as problem:
         if not isinstance(problem, NodeError):
             traceback.print_exc()
-        verdict = checking.unreadable(f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem))
+        verdict = checking.unreadable(
+            f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
+        )
     if not options.no_write:
         host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
     if options.json:
@@ -104,5 +108,7 @@ def read_document(host: Host, options: Any) -> Json:
     except ValueError as problem:
         raise NodeError(f"{name}: not JSON ({problem}). Run site.yml for this host.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
-        raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
+        raise NodeError(
+            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
+        )
     return document

@@ -7,7 +7,6 @@ the reason after a colon.
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +40,16 @@ def bare(wanted: dict[str, Any]) -> Observed:
         running_kernel="6.1.0-901-amd64",
         boot_identity="boot-1",
         packages={"linux-image-6.1.0-901-amd64": installed("6.1.1-1"), "libc6": installed("2.36-9")},
-        sources=[{"file": "/etc/apt/sources.list", "line": 1, "uri": "http://mirror.example/debian", "suite": "bookworm", "components": ["main"], "signed_by": None}],
+        sources=[
+            {
+                "file": "/etc/apt/sources.list",
+                "line": 1,
+                "uri": "http://mirror.example/debian",
+                "suite": "bookworm",
+                "components": ["main"],
+                "signed_by": None,
+            }
+        ],
         keyrings={"/usr/share/keyrings/debian-archive-keyring.gpg": ["AAAA"]},
         kernels=["6.1.0-901-amd64"],
         boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
@@ -101,7 +109,19 @@ FILES = sorted(CASES.glob("*/*.json"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_case(path: Path) -> None:
     case = json.loads(path.read_text())
-    unknown = set(case) - {"base", "document", "seen", "seen_as", "actions", "contains", "absent", "refusals", "notes", "reboot", "lines"}
+    unknown = set(case) - {
+        "base",
+        "document",
+        "seen",
+        "seen_as",
+        "actions",
+        "contains",
+        "absent",
+        "refusals",
+        "notes",
+        "reboot",
+        "lines",
+    }
     assert not unknown, f"{path}: unknown keys {unknown}"
     plan = planned(case)
     lines = [f"{action.part} {action.kind} {action.target}: {action.reason}" for action in plan.actions]

@@ -27,7 +27,10 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
-            {"state": {"type": "str", "choices": ["drained", "resumed"], "required": True}, "reason": {"type": "str", "default": "goldnode"}}
+            {
+                "state": {"type": "str", "choices": ["drained", "resumed"], "required": True},
+                "reason": {"type": "str", "default": "goldnode"},
+            }
         )
 
         def variable(name: str, default: Any) -> Any:

@@ -83,7 +83,9 @@ class ActionModule(ActionBase):
         result["ansible_facts"] = {FACT: plan}
         result.pop("plan")
         if plan["refusals"]:
-            lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
+            lines = "\n".join(
+                f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]
+            )
             result.update(failed=True, msg=f"refused before anything was touched:\n{lines}")
             return result
         result["msg"] = summary(plan)
@@ -101,7 +103,9 @@ class ActionModule(ActionBase):
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions)}
-        result = self.execute(document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")})
+        result = self.execute(
+            document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")}
+        )
         if result.get("failed"):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
@@ -118,7 +122,9 @@ def line(done: dict[str, Any]) -> str:
 
 def summary(plan: dict[str, Any]) -> list[str]:
     """A plan in a few lines: what each part would do, what cannot be judged here, whether a reboot follows."""
-    lines = [f"{part}: {text}" for part, texts in plan["parts"].items() for text in texts] or ["the node is what its class says"]
+    lines = [f"{part}: {text}" for part, texts in plan["parts"].items() for text in texts] or [
+        "the node is what its class says"
+    ]
     for action in plan["actions"]:
         lines += [f"  {text}" for text in action["data"].get("lines", [])]
     lines += [f"not verified here: {note['message']}" for note in plan["notes"]]

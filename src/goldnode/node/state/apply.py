@@ -101,7 +101,9 @@ class Applier:
         """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
         self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
-        fixed = self.host.run(*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again, timeout=APT_TIME)
+        fixed = self.host.run(
+            *APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again, timeout=APT_TIME
+        )
         if fixed.rc != 0:
             raise self._apt_error("apt cannot finish what was interrupted", fixed)
 
@@ -151,7 +153,11 @@ class Applier:
     def _update(self) -> None:
         self.say("reading package indexes")
         updated = self.host.run(*APT, "update", timeout=600)
-        bad = [line for line in (updated.out + updated.err).splitlines() if re.match(r"(E:|W: (GPG error|An error|Failed))", line)]
+        bad = [
+            line
+            for line in (updated.out + updated.err).splitlines()
+            if re.match(r"(E:|W: (GPG error|An error|Failed))", line)
+        ]
         if updated.rc != 0 or bad:
             raise self._apt_error("apt cannot read the stack's archives", updated)
 
@@ -169,7 +175,11 @@ class Applier:
         missing = self._missing(install, wanted)
         if missing:
             name = missing[0].partition("=")[0]
-            offered = [line.split("|")[1].strip() for line in self.host.run("apt-cache", "madison", name).out.splitlines() if "|" in line]
+            offered = [
+                line.split("|")[1].strip()
+                for line in self.host.run("apt-cache", "madison", name).out.splitlines()
+                if "|" in line
+            ]
             raise NodeError(
                 f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
                 f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
@@ -180,7 +190,9 @@ class Applier:
     def _missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]]) -> List[str]:
         shown = self.host.run("apt-cache", "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
-            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), "")
+            shown = Result(
+                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), ""
+            )
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):
             fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))
@@ -241,20 +253,37 @@ class Applier:
         fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
         if fault is None:
             return "built by the package's own scripts"
-        built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values())
+        built, installed = (
+            re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values()
+        )
         if built and installed and built.group(1) != installed.group(1):
             raise NodeError(
                 f"kernel {data['release']} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
                 f"Install gcc-{built.group(1)}, then run again."
             )
         if not self.host.path(f"/lib/modules/{data['release']}/build").exists():
-            raise NodeError(f"the headers of {data['release']} are not installed, so no module can be built. Lock the stack again: it names them.")
+            raise NodeError(
+                f"the headers of {data['release']} are not installed, so no module can be built. Lock the stack again: it names them."
+            )
         self.say(f"building {data['module']} {data['version']} for {data['release']}")
-        done = self.host.run("dkms", "install", "--force", "-m", data["dkms"], "-v", data["version"], "-k", data["release"], timeout=APT_TIME)
+        done = self.host.run(
+            "dkms",
+            "install",
+            "--force",
+            "-m",
+            data["dkms"],
+            "-v",
+            data["version"],
+            "-k",
+            data["release"],
+            timeout=APT_TIME,
+        )
         fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
         if fault is not None:
             log = self._make_log() or done.tail()
-            raise NodeError(f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}")
+            raise NodeError(
+                f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}"
+            )
         return "built by dkms"
 
     def rebuild_initramfs(self, action: Action) -> None:
@@ -287,12 +316,18 @@ class Applier:
             text = self.host.text("/boot/grub/grub.cfg") or ""
             entry = grub.entry_for(text, release)
         if entry is None:
-            raise NodeError(f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node.")
+            raise NodeError(
+                f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node."
+            )
         self.host.write(kernel.DROP_IN, kernel.drop_in(entry.id_path).encode())
         self._update_grub()
-        choice = grub.next_boot(self.host.text("/boot/grub/grub.cfg") or "", self.host.bytes("/boot/grub/grubenv") or b"")
+        choice = grub.next_boot(
+            self.host.text("/boot/grub/grub.cfg") or "", self.host.data("/boot/grub/grubenv") or b""
+        )
         if choice.release != release:
-            raise NodeError(f"after update-grub the next boot is {choice.release or 'unknown'} ({choice.reason}), want {release}. Look at /etc/default/grub.d.")
+            raise NodeError(
+                f"after update-grub the next boot is {choice.release or 'unknown'} ({choice.reason}), want {release}. Look at /etc/default/grub.d."
+            )
 
     def _update_grub(self) -> None:
         done = self.host.run("update-grub", timeout=300)
@@ -339,11 +374,15 @@ def apply(
     with alone(host):
         before = plan(host, document, payloads)
         if before.refusals:
-            raise NodeError("refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals))
+            raise NodeError(
+                "refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals)
+            )
         done: List[Dict[str, Any]] = []
         applier = Applier(host, document, payloads, say)
         if before.part(part):
-            host.write(JOURNAL, json.dumps({"part": part, "class": document["class"], "digest": document["digest"]}).encode())
+            host.write(
+                JOURNAL, json.dumps({"part": part, "class": document["class"], "digest": document["digest"]}).encode()
+            )
         for action in before.part(part):
             told = applier.apply(action)
             if action.reboot and host.live:

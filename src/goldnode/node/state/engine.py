@@ -13,7 +13,9 @@ from .observe import observe, observe_use
 Document = Mapping[str, Any]
 
 
-def difference(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Tuple[List[Action], List[Note]]:
+def difference(
+    document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
+) -> Tuple[List[Action], List[Note]]:
     """The actions that take the node to its class, in the order in which they are applied, and what cannot be judged here. Pure."""
     actions: List[Action] = list(packages.repair(seen))
     transaction = packages.transaction(document, seen)
@@ -57,7 +59,9 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     loaded = seen.loaded.get("nvidia")
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
-    reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
+    reasons += [
+        f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded
+    ]
     return list(dict.fromkeys(reasons))
 
 
@@ -70,14 +74,16 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
     return Plan(
         tuple(actions),
         tuple(refusals),
-        tuple([*notes, *preflight.notes(document, seen)]),
+        (*notes, *preflight.notes(document, seen)),
         tuple(reboot_reasons(document, seen)),
         document["digest"],
         seen.boot_identity,
     )
 
 
-def plan(host: Host, document: Document, payloads: Optional[Mapping[str, Any]] = None, phases: Optional[Sequence[str]] = None) -> Plan:
+def plan(
+    host: Host, document: Document, payloads: Optional[Mapping[str, Any]] = None, phases: Optional[Sequence[str]] = None
+) -> Plan:
     """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere."""
     phases = phases or (PHASES if host.live else (IMAGE,))
     seen = observe(host, document)

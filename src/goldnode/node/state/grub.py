@@ -23,8 +23,23 @@ _RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
 # Set by the firmware or by commands that are not interpreted.
 _UNKNOWN = ("root", "cmdpath", "grub_platform", "grub_cpu", "lang", "locale_dir", "lockdown", "shim_lock", *"?@*#")
 # These read menus from other files, or boot something before any menu is shown.
-_BLIND = ("source", ".", "configfile", "normal", "blscfg", "legacy_source", "legacy_configfile", "syslinux_configfile",
-          "boot", "exit", "return", "halt", "reboot", "chainloader", *_LINUX)
+_BLIND = (
+    "source",
+    ".",
+    "configfile",
+    "normal",
+    "blscfg",
+    "legacy_source",
+    "legacy_configfile",
+    "syslinux_configfile",
+    "boot",
+    "exit",
+    "return",
+    "halt",
+    "reboot",
+    "chainloader",
+    *_LINUX,
+)
 
 
 class GrubError(ValueError):
@@ -44,7 +59,7 @@ class Entry(NamedTuple):
     @property
     def selector(self) -> str:
         """What to write into GRUB_DEFAULT: the id path, with an index for an id that GRUB would read as a number."""
-        pairs = zip(_split(self.id_path), self.index_path.split(">"))  # noqa: B905 - strict= is newer than Python 3.9
+        pairs = zip(_split(self.id_path), self.index_path.split(">"))
         return ">".join(index if _number(name) is not None else _escape(name) for name, index in pairs)
 
 
@@ -66,7 +81,7 @@ def environment(grubenv: bytes) -> Dict[str, str]:
     if not grubenv.startswith(SIGNATURE):
         raise GrubError("grubenv has no environment block signature, GRUB refuses it: run grub-editenv - create")
     values: Dict[str, str] = {}
-    text = grubenv[len(SIGNATURE):].decode("utf-8", "surrogateescape")
+    text = grubenv[len(SIGNATURE) :].decode("utf-8", "surrogateescape")
     # A backslash keeps the character after it, also a newline, in the value.
     for line in re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S):
         name, equal, value = line.partition("=")
@@ -251,7 +266,7 @@ def _lex(text: str) -> List[_Token]:
             end = text.find("'", at + 1)
             if end < 0:
                 raise GrubError(f"grub.cfg:{line}: a ' has no end")
-            word.append((text[at + 1:end], False, True))
+            word.append((text[at + 1 : end], False, True))
             line += text.count("\n", at, end)
             at = end + 1
         elif char == '"':
@@ -262,7 +277,7 @@ def _lex(text: str) -> List[_Token]:
                     word += [(piece, False, True), (found.group(1) or found.group(2), True, True)]
                     at, piece = found.end(), ""
                     continue
-                if text[at] == "\\" and text[at + 1:at + 2] in ('"', "\\", "$"):
+                if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$"):
                     at += 1
                 piece += text[at]
                 line += text[at] == "\n"
@@ -277,7 +292,7 @@ def _lex(text: str) -> List[_Token]:
                 word.append((found.group(1) or found.group(2), True, False))
                 at = found.end()
             elif char == "\\":
-                word.append((text[at + 1:at + 2], False, True))
+                word.append((text[at + 1 : at + 2], False, True))
                 at += 2
             else:
                 word.append((char, False, False))
@@ -503,8 +518,9 @@ class _Script:
             expanded = [self.expand(word) or "" for word in words_[1:]]
             found = _KERNEL.fullmatch(expanded[0]) if expanded else None
             releases.add(found.group(1) if found else None)
-            recovery = recovery or any(w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency"))
-                                       for w in expanded[1:])
+            recovery = recovery or any(
+                w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency")) for w in expanded[1:]
+            )
         joined = [">".join(parts) for parts in path]
         release = releases.pop() if len(releases) == 1 else None
         node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain)

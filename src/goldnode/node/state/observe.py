@@ -57,10 +57,12 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         boot=boot_choice(host, document),
         journal=load_json(host, JOURNAL),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
-        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
+        runfile=next(
+            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None
+        ),
     )
     for archive in document.get("site", {}).get("archives", ()):
-        data = host.bytes(archive["signed_by"])
+        data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
     driver = document.get("driver") or {}
     release = document["kernel"]["release"]
@@ -104,13 +106,17 @@ def os_release(text: str) -> Dict[str, str]:
     """os-release(5) as {id, version, codename}; unquoted."""
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     plain = {key: value.strip().strip("\"'") for key, value in values.items()}
-    return {"id": plain.get("ID", ""), "version": plain.get("VERSION_ID", ""), "codename": plain.get("VERSION_CODENAME", "")}
+    return {
+        "id": plain.get("ID", ""),
+        "version": plain.get("VERSION_ID", ""),
+        "codename": plain.get("VERSION_CODENAME", ""),
+    }
 
 
 def secure_boot(host: Host) -> Optional[bool]:
     """State of UEFI Secure Boot: the fifth byte of its variable (four attribute bytes come first); None without UEFI."""
     for name in host.glob("/sys/firmware/efi/efivars", "SecureBoot-8be4df61-*"):
-        data = host.bytes(name)
+        data = host.data(name)
         return bool(data and len(data) >= 5 and data[4] == 1)
     return None
 
@@ -183,21 +189,40 @@ def apt_sources(host: Host) -> List[Json]:
             found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
             if found:
                 options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
-                rows.append(_source(name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")))
+                rows.append(
+                    _source(
+                        name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")
+                    )
+                )
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
         number = 1
         for stanza in re.split(r"\n[ \t]*\n", host.text(name) or ""):
             fields = deb822(stanza)
-            if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in ("no", "false", "0"):
+            if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in (
+                "no",
+                "false",
+                "0",
+            ):
                 for uri in fields.get("uris", "").split():
                     for suite in fields.get("suites", "").split():
-                        rows.append(_source(name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")))
+                        rows.append(
+                            _source(
+                                name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")
+                            )
+                        )
             number += stanza.count("\n") + 2
     return rows
 
 
 def _source(name: str, line: int, uri: str, suite: str, components: List[str], signed_by: Optional[str]) -> Json:
-    return {"file": name, "line": line, "uri": uri.rstrip("/"), "suite": suite, "components": components, "signed_by": signed_by}
+    return {
+        "file": name,
+        "line": line,
+        "uri": uri.rstrip("/"),
+        "suite": suite,
+        "components": components,
+        "signed_by": signed_by,
+    }
 
 
 def deb822(stanza: str) -> Dict[str, str]:
@@ -218,7 +243,7 @@ def deb822(stanza: str) -> Dict[str, str]:
 
 def apt_pins(host: Host) -> List[Json]:
     """Package names that somebody else's preferences pin: [{file, line, package}]."""
-    rows = []
+    rows: List[Json] = []
     for name in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d", "*")]:
         if name.rpartition("/")[2].startswith("goldnode-"):
             continue
@@ -244,7 +269,7 @@ def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
 def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
     """Lines of an administrator that load an unwanted module by name, at boot or inside the initramfs."""
     names = {module.replace("-", "_") for module in unwanted}
-    rows = []
+    rows: List[Json] = []
     for name in ["/etc/initramfs-tools/modules", "/etc/modules", *host.glob("/etc/modules-load.d", "*.conf")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
             words = line.split()
@@ -283,11 +308,19 @@ def boot_choice(host: Host, document: Mapping[str, Any]) -> Dict[str, Optional[s
     """Which kernel the boot loader starts next, why, and how it calls the entry of the class's kernel."""
     text = host.text("/boot/grub/grub.cfg")
     if text is None:
-        other = any(host.path(name).exists() for name in ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries"))
+        other = any(
+            host.path(name).exists()
+            for name in ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+        )
         return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None}
-    choice = grub.next_boot(text, host.bytes("/boot/grub/grubenv") or b"")
+    choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"")
     wanted = grub.entry_for(text, document["kernel"]["release"])
-    return {"loader": "grub", "release": choice.release, "reason": choice.reason, "entry": wanted.id_path if wanted else None}
+    return {
+        "loader": "grub",
+        "release": choice.release,
+        "reason": choice.reason,
+        "entry": wanted.id_path if wanted else None,
+    }
 
 
 def gpus(host: Host, document: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
@@ -348,7 +381,11 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     installed: Optional[str] = None
     for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
         if host.path(f"/usr/bin/{candidate}").exists():
-            installed = host.run(candidate, "--version").out.splitlines()[0] if host.run(candidate, "--version").rc == 0 else None
+            installed = (
+                host.run(candidate, "--version").out.splitlines()[0]
+                if host.run(candidate, "--version").rc == 0
+                else None
+            )
             break
     return {"kernel": built.group(1) if built else None, "installed": installed}
 

@@ -60,13 +60,18 @@ def notes(document: Document, seen: Observed) -> List[Note]:
     """What the class declares and this place cannot show."""
     found = []
     if document.get("gpu") and seen.gpus is None:
-        found.append(Note("gpu", "a container or an image does not show the GPUs of a node: PCI ids and count are not verified here"))
+        found.append(
+            Note(
+                "gpu",
+                "a container or an image does not show the GPUs of a node: their PCI ids and count",
+            )
+        )
     elif document.get("gpu") and document["simulated"]:
         found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
     if seen.running_kernel is None:
-        found.append(Note("kernel.running", "the kernel that runs here is another machine's: not verified here"))
+        found.append(Note("kernel.running", "the kernel that runs here is another machine's"))
     if document.get("driver") and seen.running_kernel is None:
-        found.append(Note("driver.loaded", "loaded modules are another machine's: not verified here"))
+        found.append(Note("driver.loaded", "the modules that are loaded here are another machine's"))
     return found
 
 
@@ -115,7 +120,11 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     if seen.holders:
         who = "; ".join(_holder(holder) for holder in seen.holders)
         found.append(
-            Refusal("gpu-in-use", f"Processes hold the GPU: {who}.", "Drain the node (stop those units or containers), then run again.")
+            Refusal(
+                "gpu-in-use",
+                f"Processes hold the GPU: {who}.",
+                "Drain the node (stop those units or containers), then run again.",
+            )
         )
     found += _space(document, seen, transaction, "module.build" in kinds)
     return found + _compiler(seen, kinds)
@@ -144,7 +153,9 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
         Refusal(
             "no-space",
             f"{mount} has {seen.space[mount] // MIB} MiB free and {need // MIB} MiB are needed.",
-            "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it." if mount == "/boot" else "Make room there.",
+            "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
+            if mount == "/boot"
+            else "Make room there.",
         )
         for mount, need in needs.items()
         if mount in seen.space and seen.space[mount] < need

@@ -16,11 +16,23 @@ from ..state.observe import digest, load_json, observe
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
 
-MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE = "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here"
+MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE = (
+    "match",
+    "mismatch",
+    "not_exposed",
+    "could_not_read",
+    "not_verified_here",
+)
 
 # Exit codes (design, section 6).
 HEALTHY, DEGRADED, DRAIN, UNKNOWN, NOT_THIS_CLASS = 0, 1, 2, 3, 4
-STATUS = {HEALTHY: "healthy", DEGRADED: "degraded", DRAIN: "drain", UNKNOWN: "could_not_check", NOT_THIS_CLASS: "not_this_class"}
+STATUS = {
+    HEALTHY: "healthy",
+    DEGRADED: "degraded",
+    DRAIN: "drain",
+    UNKNOWN: "could_not_check",
+    NOT_THIS_CLASS: "not_this_class",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,10 @@ def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) 
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "status": STATUS[code],
         "exit_code": code,
-        "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)},
+        "counts": {
+            outcome: sum(f.outcome == outcome for f in findings)
+            for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)
+        },
         "findings": [asdict(finding) for finding in findings],
     }
 
@@ -70,7 +85,14 @@ def exit_code(findings: List[Finding]) -> int:
 
 def unreadable(reason: str) -> Dict[str, Any]:
     """The verdict of a check that could not be made at all: exit code 3, never anything better."""
-    finding = Finding("check", UNREAD, "drain", "a class document and a node to hold against it", reason, "Run site.yml for this host.")
+    finding = Finding(
+        "check",
+        UNREAD,
+        "drain",
+        "a class document and a node to hold against it",
+        reason,
+        "Run site.yml for this host.",
+    )
     return {
         "schema": SCHEMA,
         "class": None,
@@ -88,14 +110,16 @@ def unreadable(reason: str) -> Dict[str, Any]:
 
 def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     """One finding per declared item. Pure."""
-    found = _identity(document, seen, plan) + _kernel(document, seen)
+    found = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
         found += _driver(document, seen)
     found += _kept_out(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
     return found
 
 
-def _judge(name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None) -> Finding:
+def _judge(
+    name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None
+) -> Finding:
     """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
     if elsewhere:
         return Finding(name, ELSEWHERE, severity, expected, elsewhere)
@@ -110,26 +134,59 @@ def _place(seen: Observed) -> Optional[str]:
     return "a container shows the kernel and devices of its host" if seen.container else None
 
 
-def _identity(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     wanted = document["os"]
     have = f"{seen.os.get('id')} {seen.os.get('version')}"
-    found = [_judge("node.os", f"{wanted['id']} {wanted['version']}", have, "drain", "Reinstall the node, or move it to the class of its release.")]
+    found = [
+        _judge(
+            "node.os",
+            f"{wanted['id']} {wanted['version']}",
+            have,
+            "drain",
+            "Reinstall the node, or move it to the class of its release.",
+        )
+    ]
     gpu = document.get("gpu")
     if gpu:
         place = _place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
         ids = sorted({str(item["id"]) for item in seen.gpus or []})
         foreign = [item for item in ids if item not in gpu["pci_ids"]]
         found.append(
-            _judge("gpu.ids", f"{gpu['model']} only", f"{gpu['model']} only" if not foreign else ", ".join(foreign), "drain", "Move the node to the class of its GPUs.", place)
+            _judge(
+                "gpu.ids",
+                f"{gpu['model']} only",
+                f"{gpu['model']} only" if not foreign else ", ".join(foreign),
+                "drain",
+                "Move the node to the class of its GPUs.",
+                place,
+            )
         )
         count = f"{len(seen.gpus or [])}"
-        found.append(_judge("gpu.count", f"{gpu['count']}", count, "drain", "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", place))
+        found.append(
+            _judge(
+                "gpu.count",
+                f"{gpu['count']}",
+                count,
+                "drain",
+                "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.",
+                place,
+            )
+        )
     return found
 
 
 def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     release = document["kernel"]["release"]
-    return [_judge("kernel.running", release, seen.running_kernel, "drain", f"Boot {release}: `goldnode_reboot=true` with site.yml, or reboot the node.", _place(seen))]
+    return [
+        _judge(
+            "kernel.running",
+            release,
+            seen.running_kernel,
+            "drain",
+            f"Boot {release}: `goldnode_reboot=true` with site.yml, or reboot the node.",
+            _place(seen),
+        )
+    ]
 
 
 def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
@@ -140,30 +197,85 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     if not driver["in_tree"]:
         fault = driver_domain.module_fault(document, seen.modules.get(release))
         want = f"{driver['module']} {version} ({driver['flavour']}) for {release}"
-        found.append(_judge("driver.module_file", want, want if fault is None else fault, "drain", "Run site.yml: it builds the module, and tells why when it cannot."))
+        found.append(
+            _judge(
+                "driver.module_file",
+                want,
+                want if fault is None else fault,
+                "drain",
+                "Run site.yml: it builds the module, and tells why when it cannot.",
+            )
+        )
         loaded = seen.loaded.get("nvidia")
-        found.append(_judge("driver.loaded", version, loaded, "drain", "Reboot the node: what is loaded is not what is installed.", place))
+        found.append(
+            _judge(
+                "driver.loaded",
+                version,
+                loaded,
+                "drain",
+                "Reboot the node: what is loaded is not what is installed.",
+                place,
+            )
+        )
     else:
         loaded = driver["module"] if driver["module"] in seen.loaded else None
-        found.append(_judge("driver.loaded", driver["module"], loaded, "drain", f"See why {driver['module']} is not loaded: dmesg.", place))
+        found.append(
+            _judge(
+                "driver.loaded",
+                driver["module"],
+                loaded,
+                "drain",
+                f"See why {driver['module']} is not loaded: dmesg.",
+                place,
+            )
+        )
     name = driver.get("library")
     if name:
         file = (seen.library or "").rpartition("/")[2]
         got = file.split(".so.", 1)[1] if ".so." in file else None
-        found.append(_judge("driver.library", version, got, "drain", f"Run site.yml: {name} is of another version than the module, and CUDA will not start."))
+        found.append(
+            _judge(
+                "driver.library",
+                version,
+                got,
+                "drain",
+                f"Run site.yml: {name} is of another version than the module, and CUDA will not start.",
+            )
+        )
     return found
 
 
 def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     found = []
     for module in document["blacklist"]:
-        inside = sorted({f"initramfs of {release}" for release, image in seen.initramfs.items() if any(module in path.replace("-", "_") for path in image.get("unwanted", ()))})
-        where = inside + ([f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else [])
+        inside = sorted(
+            {
+                f"initramfs of {release}"
+                for release, image in seen.initramfs.items()
+                if any(module in path.replace("-", "_") for path in image.get("unwanted", ()))
+            }
+        )
+        where = inside + (
+            [f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else []
+        )
         where += [f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module]
-        found.append(_judge(f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."))
+        found.append(
+            _judge(
+                f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."
+            )
+        )
     unread = [f"{release}: {image['error']}" for release, image in seen.initramfs.items() if "error" in image]
     if unread and document["blacklist"]:
-        found.append(Finding("blacklist.initramfs", UNREAD, "degraded", "an initramfs that can be listed", "; ".join(unread), "Install the compressor it was made with (zstd, lz4)."))
+        found.append(
+            Finding(
+                "blacklist.initramfs",
+                UNREAD,
+                "degraded",
+                "an initramfs that can be listed",
+                "; ".join(unread),
+                "Install the compressor it was made with (zstd, lz4).",
+            )
+        )
     return found
 
 
@@ -173,20 +285,50 @@ def _bound(seen: Observed, module: str) -> List[str]:
 
 def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     """Drift: whatever the engine would change, in the groups in which a person thinks of it."""
-    wrong = [f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})" for p in document["packages"] if seen.version(p["name"]) != p["version"]]
+    wrong = [
+        f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})"
+        for p in document["packages"]
+        if seen.version(p["name"]) != p["version"]
+    ]
     free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
     total = len(document["packages"])
     lock = f"{total} packages as locked"
     held = f"{total} packages on hold"
-    rest = [a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")]
+    rest = [
+        a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")
+    ]
     files = "as declared"
     declared = seen.files.get(program.CLASS)
     same = declared is not None and declared["content"] == program.class_file(document).content
     return [
-        _judge("class.document", document["digest"], document["digest"] if same else digest(str(declared).encode()), "degraded", "Run site.yml: the class has changed since it was applied."),
-        _judge("stack.lock", lock, lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""), "drain", "Run site.yml: it takes the set back to its lock in one transaction."),
-        _judge("stack.holds", held, held if not free else f"{len(free)} free: {', '.join(free[:4])}", "degraded", "Run site.yml: an upgrade could move these."),
-        _judge("node.files", files, files if not rest else "; ".join(a.line() for a in rest[:4]), "degraded", "Run site.yml."),
+        _judge(
+            "class.document",
+            document["digest"],
+            document["digest"] if same else digest(str(declared).encode()),
+            "degraded",
+            "Run site.yml: the class has changed since it was applied.",
+        ),
+        _judge(
+            "stack.lock",
+            lock,
+            lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
+            "drain",
+            "Run site.yml: it takes the set back to its lock in one transaction.",
+        ),
+        _judge(
+            "stack.holds",
+            held,
+            held if not free else f"{len(free)} free: {', '.join(free[:4])}",
+            "degraded",
+            "Run site.yml: an upgrade could move these.",
+        ),
+        _judge(
+            "node.files",
+            files,
+            files if not rest else "; ".join(a.line() for a in rest[:4]),
+            "degraded",
+            "Run site.yml.",
+        ),
     ]
 
 
@@ -196,9 +338,21 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     if note:
         finding = Finding("boot.next", ELSEWHERE, "drain", release, note)
     else:
-        finding = _judge("boot.next", release, seen.boot.get("release"), "drain", "Run site.yml: the next boot would start another kernel than the class's.")
+        finding = _judge(
+            "boot.next",
+            release,
+            seen.boot.get("release"),
+            "drain",
+            "Run site.yml: the next boot would start another kernel than the class's.",
+        )
     reasons = list(plan.reboot)
-    pending = _judge("boot.pending", "no reboot pending", "; ".join(reasons) or "no reboot pending", "degraded", "Reboot the node in its turn (`goldnode_reboot=true`).")
+    pending = _judge(
+        "boot.pending",
+        "no reboot pending",
+        "; ".join(reasons) or "no reboot pending",
+        "degraded",
+        "Reboot the node in its turn (`goldnode_reboot=true`).",
+    )
     return [finding, pending] if seen.live else [finding]
 
 

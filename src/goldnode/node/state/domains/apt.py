@@ -54,7 +54,12 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
             *([f"Signed-By: {signed_by}"] if signed_by else []),
         ]
         wanted.append(
-            Wanted(f"/etc/apt/sources.list.d/goldnode-{archive['id']}.sources", "\n".join(lines) + "\n", "node_class", f"archive {archive['id']} of the stack")
+            Wanted(
+                f"/etc/apt/sources.list.d/goldnode-{archive['id']}.sources",
+                "\n".join(lines) + "\n",
+                "node_class",
+                f"archive {archive['id']} of the stack",
+            )
         )
     return wanted
 
@@ -66,7 +71,16 @@ def keys(document: Document) -> List[Wanted]:
         if archive["key"]:
             content = printable(b64decode(archive["key"]))
             why = f"signing key of archive {archive['id']}"
-            wanted.append(Wanted(archive["signed_by"], content, "node_class", why, show=f"key {', '.join(archive['fingerprints'])}\n", base64=archive["key"]))
+            wanted.append(
+                Wanted(
+                    archive["signed_by"],
+                    content,
+                    "node_class",
+                    why,
+                    show=f"key {', '.join(archive['fingerprints'])}\n",
+                    base64=archive["key"],
+                )
+            )
     return wanted
 
 
@@ -76,7 +90,13 @@ def pins(document: Document) -> Wanted:
     for package in document["packages"]:
         lines += [f"Package: {package['name']}", f"Pin: version {package['version']}", "Pin-Priority: 1001", ""]
     if document["fence"]:
-        lines += ["# These would drag the stack forward.", f"Package: {' '.join(document['fence'])}", "Pin: release *", "Pin-Priority: -1", ""]
+        lines += [
+            "# These would drag the stack forward.",
+            f"Package: {' '.join(document['fence'])}",
+            "Pin: release *",
+            "Pin-Priority: -1",
+            "",
+        ]
     return Wanted("/etc/apt/preferences.d/goldnode-stack", "\n".join(lines), "node_class", "pins of the stack set")
 
 
@@ -85,8 +105,12 @@ def fence(document: Document) -> Wanted:
     names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
     # The entries are Python regular expressions, matched at the start of a name.
     items = "".join(f'  "{re.escape(name).replace(chr(92) + "-", "-")}$";\n' for name in names)
-    text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
-    return Wanted("/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set")
+    text = (
+        f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
+    )
+    return Wanted(
+        "/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set"
+    )
 
 
 def refusals(document: Document, seen: Observed) -> List[Refusal]:
@@ -108,7 +132,9 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
                 )
             )
     for pin in seen.pins:
-        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
+        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
+            pin["package"], family
+        ):
             found.append(
                 Refusal(
                     "foreign-pin",
@@ -123,7 +149,11 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
             continue  # a shipped key was compared with its fingerprints when the class was compiled, and is written as shipped
         if have is None:
             found.append(
-                Refusal("missing-key", f"{path}: the keyring of archive {archive['id']} is not there.", "Install the OS's archive keyring, or give `key:` in the site file.")
+                Refusal(
+                    "missing-key",
+                    f"{path}: the keyring of archive {archive['id']} is not there.",
+                    "Install the OS's archive keyring, or give `key:` in the site file.",
+                )
             )
         elif not set(wanted) & set(have):
             found.append(
@@ -142,5 +172,8 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
 
 def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
     """Entries of the node's own for the archive's URI and suite."""
-    return [row for row in seen.sources if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]]
-
+    return [
+        row
+        for row in seen.sources
+        if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
+    ]

@@ -19,14 +19,25 @@ def module_files(document: Document, part: str) -> List[Wanted]:
         for module in document["blacklist"]:
             lines += [f"blacklist {module}", f"install {module} /bin/false"]
         wanted.append(
-            Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "\n".join(lines) + "\n", part, f"{', '.join(document['blacklist'])} kept out")
+            Wanted(
+                "/etc/modprobe.d/goldnode-blacklist.conf",
+                "\n".join(lines) + "\n",
+                part,
+                f"{', '.join(document['blacklist'])} kept out",
+            )
         )
     driver = document.get("driver") or {}
     if driver.get("options"):
         options = " ".join(f"{key}={value}" for key, value in sorted(driver["options"].items()))
         text = f"# goldnode: module options of the class\noptions {driver['module']} {options}\n"
         wanted.append(
-            Wanted("/etc/modprobe.d/goldnode-options.conf", text, part, "module options of the class", reboot="options of the GPU module changed")
+            Wanted(
+                "/etc/modprobe.d/goldnode-options.conf",
+                text,
+                part,
+                "module options of the class",
+                reboot="options of the GPU module changed",
+            )
         )
     return wanted
 
@@ -102,7 +113,9 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
             if inside["unwanted"]:
                 reasons.append(f"it holds {', '.join(inside['unwanted'])}")
             reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
-            reasons += [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
+            reasons += [
+                f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha
+            ]
         if reasons:
             actions.append(
                 Action(

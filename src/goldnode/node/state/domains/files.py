@@ -48,11 +48,20 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
         if len(data) == 1:
             data["content"] = file.content
         actions.append(
-            Action(file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data)
+            Action(
+                file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data
+            )
         )
     for path, have in sorted(seen.files.items()):
         if path not in names and have is not None:
             actions.append(
-                Action("node_class", "file.remove", path, "goldnode wrote it for an earlier class; this one does not want it", IMAGE, have["content"])
+                Action(
+                    "node_class",
+                    "file.remove",
+                    path,
+                    "goldnode wrote it for an earlier class; this one does not want it",
+                    IMAGE,
+                    have["content"],
+                )
             )
     return actions

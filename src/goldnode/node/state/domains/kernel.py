@@ -21,7 +21,8 @@ wanted={version}
 [ -n "$release" ] || exit 0
 have=$(modinfo -k "$release" -F version "$module" 2>/dev/null)
 if [ "$have" != "$wanted" ]; then
-    text="goldnode: kernel $release has no module $module $wanted (found: ${{have:-none}}); booted, it would leave this node without its GPUs. Stay on {kernel}, or lock this kernel: goldnode lock {stack}"
+    text="goldnode: kernel $release has no module $module $wanted (found: ${{have:-none}}); booted, it would leave"
+    text="$text this node without its GPUs. Stay on {kernel}, or lock this kernel: goldnode lock {stack}"
     echo "W: $text" >&2
     command -v logger >/dev/null 2>&1 && logger -t goldnode -p daemon.warning -- "$text"
 fi
@@ -40,7 +41,15 @@ def hook(document: Document, part: str) -> List[Wanted]:
         kernel=document["kernel"]["release"],
         stack=document["stack"]["name"],
     )
-    return [Wanted("/etc/kernel/postinst.d/zz-goldnode", text, part, "a kernel that arrives without the locked module is told", 0o755)]
+    return [
+        Wanted(
+            "/etc/kernel/postinst.d/zz-goldnode",
+            text,
+            part,
+            "a kernel that arrives without the locked module is told",
+            0o755,
+        )
+    ]
 
 
 def drop_in(entry: str) -> str:
@@ -58,12 +67,20 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
         return [], [Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")]
     if loader is None:
         where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
-        return [], [Note("boot.entry", f"{where}: which kernel boots next is not verified here")]
+        return [], [Note("boot.entry", f"which kernel boots next: {where}")]
     if loader != "grub":
-        return [], [Note("boot.entry", f"boot loader {loader} is not read by this version: which kernel boots next is not verified here")]
+        return [], [
+            Note(
+                "boot.entry",
+                f"which kernel boots next: boot loader {loader} is not read by this version",
+            )
+        ]
     if seen.boot.get("release") == release:
         return [], []
-    reason = f"want {release} as the next boot, have {seen.boot.get('release') or 'unknown'} ({seen.boot.get('reason')})"
+    reason = (
+        f"want {release} as the next boot, have {seen.boot.get('release') or 'unknown'} ({seen.boot.get('reason')})"
+    )
     before = (seen.files.get(DROP_IN) or {}).get("content")
-    after = drop_in(seen.boot["entry"]) if seen.boot.get("entry") else f"(entry of {release}, once it is installed)\n"
+    entry = seen.boot.get("entry")
+    after = drop_in(entry) if entry else f"(entry of {release}, once it is installed)\n"
     return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []

@@ -65,7 +65,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     if not lines:
         return None
     part = next(role for role in PARTS if role in roles)
-    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (f", {len(remove)} others leave" if remove else "")
+    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (
+        f", {len(remove)} others leave" if remove else ""
+    )
     driver = document.get("driver") or {}
     reboot = None
     if new_kernel:
@@ -74,9 +76,15 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         reboot = f"driver {driver['version']} replaces what is loaded"
     elif moved_driver:
         reboot = "firmware or libraries of the GPU driver changed"
-    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
+    before = "".join(
+        f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages))
+    )
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
-    data: Dict[str, Any] = {"install": [f"{p['name']}={p['version']}" for p in document["packages"]], "remove": remove, "lines": lines}
+    data: Dict[str, Any] = {
+        "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
+        "remove": remove,
+        "lines": lines,
+    }
     return Action(part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data)
 
 
@@ -92,7 +100,17 @@ def holds(document: Document, seen: Observed) -> List[Action]:
         if have and have["state"] == "installed" and not have["hold"]:
             free.setdefault("kernel", []).append(name)
     return [
-        Action(part, "packages.hold", part, f"{len(names)} packages of the stack set are not on hold", IMAGE, "", "".join(f"hold {n}\n" for n in names), None, {"names": names})
+        Action(
+            part,
+            "packages.hold",
+            part,
+            f"{len(names)} packages of the stack set are not on hold",
+            IMAGE,
+            "",
+            "".join(f"hold {n}\n" for n in names),
+            None,
+            {"names": names},
+        )
         for part, names in free.items()
     ]
 
@@ -103,4 +121,17 @@ def way_back(seen: Observed) -> List[Action]:
         return []
     names = [f"linux-image-{seen.running_kernel}"]
     found = [name for name in names if name in seen.packages and name in seen.automatic]
-    return [Action("kernel", "packages.manual", name, "the kernel that runs now is the way back; apt holds it for nobody's", BOOT, "auto\n", "manual\n", None, {"names": [name]}) for name in found]
+    return [
+        Action(
+            "kernel",
+            "packages.manual",
+            name,
+            "the kernel that runs now is the way back; apt holds it for nobody's",
+            BOOT,
+            "auto\n",
+            "manual\n",
+            None,
+            {"names": [name]},
+        )
+        for name in found
+    ]

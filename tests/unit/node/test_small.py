@@ -1,0 +1,272 @@
+"""Small pure pieces of the node's code, as tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.node.test_cases import document
+
+from goldnode.node.host import Host, boot_identity, is_container
+from goldnode.node.report import plan_text, verdict_table
+from goldnode.node.state.apply import Applier
+from goldnode.node.state.debversion import compare, upstream
+from goldnode.node.state.domains import driver, files
+from goldnode.node.state.domains.apt import fence, in_family, pins, sources
+from goldnode.node.state.domains.kernel import hook
+from goldnode.node.state.engine import plan
+from goldnode.node.state.model import Action, Observed
+from goldnode.node.state.observe import (
+    apt_sources,
+    automatic,
+    deb822,
+    forced_modules,
+    managed_files,
+    os_release,
+    secure_boot,
+)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "order"),
+    [
+        ("1.0", "1.0", 0),
+        ("1.0~rc1", "1.0", -1),
+        ("1:0.1", "2.0", 1),
+        ("535.309.01-0+deb12u1", "535.261.03-1", 1),
+        ("6.1.192-2", "6.1.192-10", -1),
+        ("1.0", "1.0a", -1),
+        ("1.0a", "1.0+", -1),
+        ("2.10", "2.9", 1),
+        ("1.0-1~bpo12+1", "1.0-1", -1),
+        ("0:1.0", "1.0", 0),
+    ],
+)
+def test_version_order(left: str, right: str, order: int) -> None:
+    assert (compare(left, right), compare(right, left)) == (order, -order)
+
+
+@pytest.mark.parametrize(
+    ("version", "want"),
+    [("535.309.01-0+deb12u1", "535.309.01"), ("1:580.65.06-1", "580.65.06"), ("550.163.01-2+standin1", "550.163.01")],
+)
+def test_upstream(version: str, want: str) -> None:
+    assert upstream(version) == want
+
+
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [
+        ("nvidia-smi", True),
+        ("libnvidia-ml1:i386", True),
+        ("nvidia-container-toolkit", False),
+        ("nvidia-container-runtime", False),
+        ("linux-image-amd64", False),
+    ],
+)
+def test_family_globs(name: str, member: bool) -> None:
+    assert in_family(name, ["nvidia-*", "libnvidia-*", "!nvidia-container-*"]) is member
+
+
+def write(root: Path, name: str, text: str) -> Path:
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "/etc/apt/sources.list",
+        "# deb http://off.example x main\ndeb http://a.example/debian/ bookworm main contrib # why\ndeb-src http://a.example/debian bookworm main\n",
+    )
+    write(tmp_path, "/etc/apt/sources.list.d/b.list", "deb [arch=amd64 signed-by=/k.gpg] http://b.example /\n")
+    write(
+        tmp_path,
+        "/etc/apt/sources.list.d/c.sources",
+        "Types: deb deb-src\nURIs: http://c.example\nSuites: one two\nComponents: main\n contrib\nSigned-By: /c.gpg\n\n"
+        "Types: deb\nURIs: http://d.example\nSuites: x\nEnabled: no\n",
+    )
+    found = [
+        (row["file"].rpartition("/")[2], row["line"], row["uri"], row["suite"], row["components"], row["signed_by"])
+        for row in apt_sources(Host(str(tmp_path)))
+    ]
+    assert found == [
+        ("sources.list", 2, "http://a.example/debian", "bookworm", ["main", "contrib"], None),
+        ("b.list", 1, "http://b.example", "/", [], "/k.gpg"),
+        ("c.sources", 1, "http://c.example", "one", ["main", "contrib"], "/c.gpg"),
+        ("c.sources", 1, "http://c.example", "two", ["main", "contrib"], "/c.gpg"),
+    ]
+
+
+def test_our_source_takes_the_signed_by_of_the_nodes_own_entry() -> None:
+    wanted = document()
+    own = {
+        "file": "/etc/apt/sources.list",
+        "line": 1,
+        "uri": "http://mirror.example/debian",
+        "suite": "bookworm",
+        "components": ["main"],
+        "signed_by": None,
+    }
+    text = sources(wanted, Observed(sources=[own]))[0].content
+    assert deb822(text)["components"] == "non-free"
+    assert "signed-by" not in deb822(text)
+    text = sources(wanted, Observed())[0].content
+    assert deb822(text)["components"] == "main non-free"
+    assert deb822(text)["signed-by"] == "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def test_fence_and_pins_name_the_whole_stack_set() -> None:
+    wanted = document()
+    wanted["packages"].append({**wanted["packages"][0], "name": "linux-image-6.12.94+deb13-amd64"})
+    for package in wanted["packages"]:
+        assert (
+            f"Package: {package['name']}\nPin: version {package['version']}\nPin-Priority: 1001" in pins(wanted).content
+        )
+    assert '"linux-image-6\\.12\\.94\\+deb13-amd64$";' in fence(wanted).content
+    assert '"libnvidia-ml1$";' in fence(wanted).content
+    assert '"linux-image-amd64$";' in fence(wanted).content
+
+
+@pytest.mark.parametrize(
+    ("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)]
+)
+def test_secure_boot_variable(tmp_path: Path, value: bytes, want: bool) -> None:
+    assert secure_boot(Host(str(tmp_path))) is None
+    path = write(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "")
+    path.write_bytes(value)
+    assert secure_boot(Host(str(tmp_path))) is want
+
+
+def test_os_release_and_extended_states() -> None:
+    assert os_release('ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n# x=y\n') == {
+        "id": "debian",
+        "version": "12",
+        "codename": "bookworm",
+    }
+    assert automatic(
+        "Package: a\nAuto-Installed: 1\n\nPackage: b\nAuto-Installed: 0\n\nPackage: c\nAuto-Installed: 1\n"
+    ) == ["a", "c"]
+
+
+def test_forced_modules_are_found_and_commented_in_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "/etc/initramfs-tools/modules", "# comment\nraid1\nnouveau modeset=1\n")
+    path.chmod(0o600)
+    write(tmp_path, "/etc/modules-load.d/x.conf", "nova-core\n")
+    host = Host(str(tmp_path))
+    rows = forced_modules(host, ["nouveau", "nova_core"])
+    assert [(row["file"], row["line"], row["module"]) for row in rows] == [
+        ("/etc/initramfs-tools/modules", 3, "nouveau"),
+        ("/etc/modules-load.d/x.conf", 1, "nova-core"),
+    ]
+    applier = Applier(host, document(), {}, lambda text: None)
+    for action in driver.forced(Observed(forced=rows), "gpu_driver"):
+        applier.apply(action)
+    assert path.read_text() == "# comment\nraid1\n# goldnode: nouveau modeset=1\n"
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert forced_modules(host, ["nouveau", "nova_core"]) == []
+
+
+def test_files_are_written_whole_and_read_back_as_wanted(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    wanted = [files.Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "text\n", "kernel", "why", 0o640)]
+    write(tmp_path, "/etc/modprobe.d/goldnode-old.conf", "old\n")
+    write(tmp_path, "/etc/modprobe.d/admin.conf", "not ours\n")
+    applier = Applier(host, document(), {}, lambda text: None)
+    for action in files.plan(wanted, Observed(files=managed_files(host))):
+        applier.apply(action)
+    assert files.plan(wanted, Observed(files=managed_files(host))) == []
+    assert sorted(path.name for path in (tmp_path / "etc/modprobe.d").iterdir()) == [
+        "admin.conf",
+        "goldnode-blacklist.conf",
+    ]
+
+
+def test_an_absolute_link_does_not_lead_out_of_the_root(tmp_path: Path) -> None:
+    write(tmp_path, "/data/file", "inside")
+    (tmp_path / "link").symlink_to("/data/file")
+    (tmp_path / "loop").symlink_to("/loop")
+    host = Host(str(tmp_path))
+    assert host.text("/link") == "inside"
+    with pytest.raises(OSError, match="too many levels"):
+        host.data("/loop")
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "/etc/x", "old")
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        Host(str(tmp_path)).write("/etc/x", b"new")
+    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["x"]
+    assert (tmp_path / "etc/x").read_text() == "old"
+
+
+def test_a_root_that_is_no_machine_is_neither_container_nor_booted(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    assert not is_container(host)
+    assert boot_identity(host) is None
+
+
+def test_a_plan_of_an_image_holds_only_what_an_image_can_show(tmp_path: Path) -> None:
+    write(tmp_path, "/var/lib/dpkg/status", "")
+    write(tmp_path, "/etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
+    found = plan(Host(str(tmp_path)), document())
+    assert {action.phase for action in found.actions} == {"image"}
+    assert any(action.kind == "packages.transact" for action in found.actions)
+    assert "boot.entry" in {note.subject for note in found.notes}
+
+
+def test_the_hook_warns_and_never_fails(tmp_path: Path) -> None:
+    script = write(tmp_path, "hook", hook(document(), "kernel")[0].content)
+    script.chmod(0o755)
+    stub = write(tmp_path, "bin/modinfo", '#!/bin/sh\n[ "$2" = 6.1.0-902-amd64 ] && echo 535.2\n')
+    stub.chmod(0o755)
+    host = Host("/")
+    path = f"{stub.parent}:/usr/bin:/bin"
+    warned = host.run("env", f"PATH={path}", str(script), "6.1.0-999-amd64")
+    assert warned.rc == 0
+    assert "kernel 6.1.0-999-amd64 has no module nvidia-current 535.2 (found: none)" in warned.err
+    quiet = host.run("env", f"PATH={path}", str(script), "6.1.0-902-amd64")
+    assert (quiet.rc, quiet.err) == (0, "")
+
+
+def test_reports_say_simulated_first_and_never_call_the_unseen_ok() -> None:
+    finding = {
+        "id": "kernel.running",
+        "outcome": "not_verified_here",
+        "severity": "drain",
+        "expected": "x",
+        "got": "a container",
+        "remedy": None,
+    }
+    text = verdict_table(
+        {
+            "class": "c",
+            "time": "t",
+            "simulated": True,
+            "status": "could_not_check",
+            "exit_code": 3,
+            "counts": {"match": 0, "not_verified_here": 1},
+            "findings": [finding],
+        }
+    )
+    assert text.splitlines()[0].startswith("SIMULATED")
+    assert "not verified here" in text
+    assert " ok" not in text
+    plan_json = json.loads(json.dumps(plan(Host("/nonexistent-root"), document()).to_json()))
+    assert "packages.transact" in plan_text(plan_json)
+
+
+def test_actions_print_in_one_line() -> None:
+    assert Action("kernel", "link", "/x", "why").line() == "link /x: why"

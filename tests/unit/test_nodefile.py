@@ -1,0 +1,75 @@
+"""What is shipped to a node: small, standard library only, the same bytes from the same sources."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from goldnode import nodefile
+
+LIMIT = 150 * 1024
+
+
+def closure(start: str) -> dict[str, bytes]:
+    """Sources reached from `goldnode.node.<start>` by relative imports, as AnsiballZ follows them."""
+    found = nodefile.sources()
+    reached: dict[str, bytes] = {}
+    todo = [f"goldnode/node/{start}.py"]
+    while todo:
+        name = todo.pop()
+        if name in reached or name not in found:
+            continue
+        reached[name] = found[name]
+        parts = name.removesuffix(".py").split("/")
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = "/".join(parts[: -node.level]) + (f"/{node.module.replace('.', '/')}" if node.module else "")
+                todo += [f"{base}.py", f"{base}/__init__.py", *(f"{base}/{alias.name}.py" for alias in node.names)]
+    return reached
+
+
+def test_the_closure_of_the_module_is_small() -> None:
+    sizes = {name: len(content) for name, content in (closure("state/apply") | closure("verdict/check")).items()}
+    assert len(sizes) > 12, "the walk over imports has stopped finding them"
+    assert sum(sizes.values()) <= LIMIT, sizes
+
+
+@pytest.mark.parametrize("name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")])
+def test_only_the_standard_library_is_imported(name: str) -> None:
+    for node in ast.walk(ast.parse(nodefile.sources()[name])):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        for module in names:
+            assert module.split(".")[0] in sys.stdlib_module_names, f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")])
+def test_the_oldest_python_of_a_node_can_read_it(name: str) -> None:
+    ast.parse(nodefile.sources()[name], feature_version=(3, 9))
+
+
+def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
+    nodefile.build.cache_clear()
+    first = nodefile.build()
+    nodefile.build.cache_clear()
+    assert first == nodefile.build()
+    program = tmp_path / "goldnode-node"
+    program.write_bytes(first)
+    program.chmod(0o755)
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    check = subprocess.run(
+        [program, "check", "--class", tmp_path / "none.json", "--no-write", "--root", tmp_path],
+        capture_output=True,
+        text=True,
+        env=clean,
+    )
+    assert check.returncode == 3
+    assert "there is no class document" in check.stdout
+    wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
+    assert wrong.returncode == 3, "a wrong use must not read as a verdict"
