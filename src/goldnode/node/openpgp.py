@@ -36,6 +36,15 @@ def dearmor(data: bytes) -> bytes:
     return b"".join(blocks)
 
 
+def armor(data: bytes) -> bytes:
+    """Return the keys in `data` (armoured or binary) as one armoured block, always the same for the same keys."""
+    binary = dearmor(data)
+    text = base64.b64encode(binary)
+    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
+    head, tail = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
+    return b"\n".join([head, b"", *lines, b"=" + base64.b64encode(_crc24(binary)), tail, b""])
+
+
 def primary_fingerprints(data: bytes) -> List[str]:
     """Return the fingerprints (40 upper-case hex digits) of the primary public keys in `data`, in file order.
 

@@ -69,7 +69,13 @@ class ActionModule(ActionBase):
     def execute(self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any) -> dict[str, Any]:
         """One remote execution of the module."""
         result: dict[str, Any] = self._execute_module(
-            module_name="goldnode_state", module_args={"document": document, **arguments}, task_vars=task_vars
+            module_name="goldnode_state",
+            module_args={
+                "document": document,
+                "lock_timeout": self._templar.template(task_vars.get("goldnode_lock_timeout", 120)),
+                **arguments,
+            },
+            task_vars=task_vars,
         )
         result.pop("invocation", None)  # the class document, again
         return result

@@ -30,6 +30,10 @@ options:
     description: Files whose bytes are not in the document, by name, each with C(sha256) and, to apply, C(content) in base64.
     type: dict
     default: {}
+  lock_timeout:
+    description: Seconds to wait for whoever holds dpkg's lock, or for another run of goldnode on the node.
+    type: int
+    default: 120
 attributes:
   check_mode: {support: full, description: A plan changes nothing; apply in check mode returns the plan.}
   diff_mode: {support: full, description: Each action carries what it changes, before and after.}
@@ -81,17 +85,19 @@ def main() -> None:
             "part": {"type": "str", "choices": list(PARTS)},
             "document": {"type": "dict", "required": True},
             "payloads": {"type": "dict", "default": {}},
+            "lock_timeout": {"type": "int", "default": 120},
         },
         required_if=[("operation", "apply", ["part"])],
         supports_check_mode=True,
     )
     host = Host("/")
     document, payloads = module.params["document"], module.params["payloads"]
+    timeout = module.params["lock_timeout"]
     try:
         if module.params["operation"] == "plan" or module.check_mode:
-            module.exit_json(changed=False, plan=plan(host, document, payloads).to_json())
+            module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
         part = module.params["part"]
-        done, before, after = applying.apply(host, document, part, payloads)
+        done, before, after = applying.apply(host, document, part, payloads, lock_timeout=timeout)
     except NodeError as problem:
         module.fail_json(msg=str(problem))
     result = {"changed": bool(done), "done": done, "plan": after.to_json(), "before": before.to_json()}

@@ -12,12 +12,11 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host, Result
-from . import grub
 from .domains import driver as driver_domain
 from .domains import kernel
 from .engine import plan
 from .model import Action, NodeError, Plan
-from .observe import JOURNAL, REBOOT_MARKS, compiler, load_json, modinfo
+from .observe import JOURNAL, REBOOT_MARKS, boot_choice, compiler, load_json, modinfo
 
 Document = Mapping[str, Any]
 LOCK = "/run/goldnode/engine.lock"
@@ -297,36 +296,32 @@ class Applier:
 
     def _hold_boot_entry(self) -> None:
         """Before a kernel arrives: name the one that runs as the default, so that a run that ends here still boots what worked."""
-        text = self.host.text("/boot/grub/grub.cfg") if self.host.live else None
-        if text is None or self.document["kernel"]["image"] in self._installed():
+        if not self.host.live or self.document["kernel"]["image"] in self._installed():
             return
-        entry = grub.entry_for(text, os.uname().release)
-        if entry is not None:
-            self.host.write(kernel.DROP_IN, kernel.drop_in(entry.id_path).encode())
+        entry = boot_choice(self.host, os.uname().release)["entry"]
+        if entry:
+            self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
 
     def _installed(self) -> List[str]:
         return self.host.run("dpkg-query", "-W", "-f", "${Package}\n").out.split()
 
     def boot_entry(self, action: Action) -> None:
         release = action.data["release"]
-        text = self.host.text("/boot/grub/grub.cfg") or ""
-        entry = grub.entry_for(text, release)
-        if entry is None:
+        entry = boot_choice(self.host, release)["entry"]
+        if not entry:
             self._update_grub()
-            text = self.host.text("/boot/grub/grub.cfg") or ""
-            entry = grub.entry_for(text, release)
-        if entry is None:
+            entry = boot_choice(self.host, release)["entry"]
+        if not entry:
             raise NodeError(
                 f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node."
             )
-        self.host.write(kernel.DROP_IN, kernel.drop_in(entry.id_path).encode())
+        self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
         self._update_grub()
-        choice = grub.next_boot(
-            self.host.text("/boot/grub/grub.cfg") or "", self.host.data("/boot/grub/grubenv") or b""
-        )
-        if choice.release != release:
+        choice = boot_choice(self.host, release)
+        if choice["release"] != release:
             raise NodeError(
-                f"after update-grub the next boot is {choice.release or 'unknown'} ({choice.reason}), want {release}. Look at /etc/default/grub.d."
+                f"after update-grub the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}. "
+                "Look at /etc/default/grub.d and at grub-editenv list."
             )
 
     def _update_grub(self) -> None:
@@ -336,7 +331,7 @@ class Applier:
 
 
 @contextlib.contextmanager
-def alone(host: Host, wait: float = 60.0) -> Iterator[None]:
+def alone(host: Host, wait: float) -> Iterator[None]:
     """One apply at a time on a node; a run that was killed leaves no lock behind, since the kernel drops it."""
     here = host.path(LOCK)
     here.parent.mkdir(parents=True, exist_ok=True)
@@ -365,14 +360,15 @@ def apply(
     part: str,
     payloads: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
+    lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
     """Apply one part. Returns what was done, action by action, the plan before, and the plan after.
 
     :raises NodeError: when the node refuses, an action fails, or the part is not empty afterwards. The journal stays, so that the next
         run knows that what it finds half done is goldnode's own and may finish it.
     """
-    with alone(host):
-        before = plan(host, document, payloads)
+    with alone(host, lock_timeout):
+        before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
             raise NodeError(
                 "refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from . import preflight
 from .domains import apt, driver, files, kernel, packages, program
 from .model import IMAGE, PARTS, PHASES, Action, Note, Observed, Plan
-from .observe import observe, observe_use
+from .observe import dpkg_lock_holder, observe, observe_use
 
 Document = Mapping[str, Any]
 
@@ -82,11 +83,32 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
 
 
 def plan(
-    host: Host, document: Document, payloads: Optional[Mapping[str, Any]] = None, phases: Optional[Sequence[str]] = None
+    host: Host,
+    document: Document,
+    payloads: Optional[Mapping[str, Any]] = None,
+    phases: Optional[Sequence[str]] = None,
+    lock_timeout: float = 0,
 ) -> Plan:
-    """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere."""
+    """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere.
+
+    :param lock_timeout: seconds to wait for whoever holds dpkg's lock, where the plan needs it; then the holder is named in a refusal.
+    """
     phases = phases or (PHASES if host.live else (IMAGE,))
     seen = observe(host, document)
-    if difference(document, seen, payloads or {}, phases)[0]:
+    actions, _ = difference(document, seen, payloads or {}, phases)
+    if any(action.kind.startswith("packages.") for action in actions) and wait_for_dpkg(host, lock_timeout):
+        seen = observe(host, document)
+        actions, _ = difference(document, seen, payloads or {}, phases)
+    if actions:
         observe_use(host, document, seen)
     return judge(document, seen, payloads or {}, phases)
+
+
+def wait_for_dpkg(host: Host, seconds: float) -> bool:
+    """Wait until nobody holds dpkg's lock, at most so long. Whether there was anything to wait for: then the node may have changed."""
+    end = time.monotonic() + seconds
+    waited = False
+    while host.live and dpkg_lock_holder(host) is not None and time.monotonic() < end:
+        waited = True
+        time.sleep(0.5)
+    return waited

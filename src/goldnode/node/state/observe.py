@@ -54,7 +54,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         sources=apt_sources(host),
         pins=apt_pins(host),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
-        boot=boot_choice(host, document),
+        boot=boot_choice(host, document["kernel"]["release"]),
         journal=load_json(host, JOURNAL),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next(
@@ -304,22 +304,23 @@ def initramfs_contents(host: Host, unwanted: List[str]) -> Dict[str, Json]:
     return result
 
 
-def boot_choice(host: Host, document: Mapping[str, Any]) -> Dict[str, Optional[str]]:
-    """Which kernel the boot loader starts next, why, and how it calls the entry of the class's kernel."""
+def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
+    """Which kernel the boot loader starts next, why, and what GRUB_DEFAULT has to say for `release` to be it."""
     text = host.text("/boot/grub/grub.cfg")
     if text is None:
-        other = any(
-            host.path(name).exists()
-            for name in ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
-        )
+        places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+        other = any(host.path(name).exists() for name in places)
         return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None}
-    choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"")
-    wanted = grub.entry_for(text, document["kernel"]["release"])
+    choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
+    try:
+        wanted = grub.entry_for(text, release)
+    except grub.GrubError:  # next_boot has said what is wrong
+        wanted = None
     return {
         "loader": "grub",
         "release": choice.release,
         "reason": choice.reason,
-        "entry": wanted.id_path if wanted else None,
+        "entry": wanted.selector if wanted else None,
     }
 
 

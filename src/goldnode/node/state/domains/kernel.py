@@ -53,7 +53,7 @@ def hook(document: Document, part: str) -> List[Wanted]:
 
 
 def drop_in(entry: str) -> str:
-    """Content of the GRUB drop-in that makes `entry` (an id path) the default."""
+    """Content of the GRUB drop-in that makes `entry` (as `Entry.selector` gives it) the default."""
     return f'# goldnode: the kernel of the node class is the default of every boot\nGRUB_DEFAULT="{entry}"\n'
 
 
