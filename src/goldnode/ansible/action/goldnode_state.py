@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 from goldnode.nodefile import payload
 
 FACT = "goldnode_plan"
+FEW = 4  # hosts whose plans a person still reads
 
 
 def plain(value: Any) -> Any:
@@ -96,7 +97,22 @@ class ActionModule(ActionBase):
             return result
         result["msg"] = summary(plan)
         result["changed"] = False
+        self.tell(plan, document, task_vars)
         return result
+
+    def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
+        """Print what is about to happen: in full for a handful of hosts (or with -v), in one line for a fleet."""
+        if not plan["actions"]:
+            return
+        name = task_vars.get("inventory_hostname")
+        head = f"[{name}] {document['class']}: {len(plan['actions'])} differences"
+        few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
+        lines = (
+            [head, *(f"  {text}" for text in summary(plan))]
+            if few or self._display.verbosity
+            else [f"{head}, see them with -v"]
+        )
+        self._display.display("\n".join(lines))
 
     def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Apply a part of the plan that the node gave."""
@@ -128,10 +144,10 @@ def line(done: dict[str, Any]) -> str:
 
 def summary(plan: dict[str, Any]) -> list[str]:
     """A plan in a few lines: what each part would do, what cannot be judged here, whether a reboot follows."""
-    lines = [f"{part}: {text}" for part, texts in plan["parts"].items() for text in texts] or [
-        "the node is what its class says"
-    ]
+    lines: list[str] = []
     for action in plan["actions"]:
-        lines += [f"  {text}" for text in action["data"].get("lines", [])]
+        lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
+        lines += [f"    {text}" for text in action["data"].get("lines", [])]
+    lines = lines or ["the node is what its class says"]
     lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

@@ -97,7 +97,7 @@ def main() -> None:
         if module.params["operation"] == "plan" or module.check_mode:
             module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
         part = module.params["part"]
-        done, before, after = applying.apply(host, document, part, payloads, lock_timeout=timeout)
+        done, before, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
     except NodeError as problem:
         module.fail_json(msg=str(problem))
     result = {"changed": bool(done), "done": done, "plan": after.to_json(), "before": before.to_json()}

@@ -9,10 +9,9 @@ from ansible.errors import AnsibleParserError
 from ansible.inventory.group import Group
 from ansible.plugins.vars import BaseVarsPlugin
 
-from goldnode.catalog import Catalog, class_document, classes_of_hosts
-from goldnode.errors import GoldnodeError
-from goldnode.lock import LockError
-from goldnode.site import Site
+from goldnode.catalog import Catalog, class_document, classes_of_hosts, load_catalog
+from goldnode.errors import GoldnodeError, LockError
+from goldnode.site import load_site
 
 DOCUMENTATION = """
 name: goldnode_class
@@ -55,7 +54,7 @@ class VarsModule(BaseVarsPlugin):
 
     def _group(self, name: str, path: str) -> dict[str, Any]:
         if VarsModule._catalog is None:
-            VarsModule._catalog = Catalog.load()
+            VarsModule._catalog = load_catalog()
         catalog = VarsModule._catalog
         if path not in self._checked and Path(path).exists():
             self._checked.add(path)
@@ -64,7 +63,7 @@ class VarsModule(BaseVarsPlugin):
             return {}
         if name not in self._documents:
             try:
-                self._documents[name] = class_document(name, catalog=catalog, site=Site.load())
+                self._documents[name] = class_document(name, catalog=catalog, site=load_site())
             except LockError as problem:  # of this class alone: other hosts go on
                 self._documents[name] = {"class": name, "error": str(problem)}
         return {"goldnode_node_class": self._documents[name]}

@@ -20,6 +20,7 @@ from .observe import JOURNAL, REBOOT_MARKS, boot_choice, compiler, load_json, mo
 
 Document = Mapping[str, Any]
 LOCK = "/run/goldnode/engine.lock"
+PROGRESS = "/run/goldnode/progress"
 RECORD = "/var/lib/goldnode/state.json"
 APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs
 
@@ -328,6 +329,18 @@ class Applier:
         done = self.host.run("update-grub", timeout=300)
         if done.rc != 0:
             raise NodeError(f"update-grub fails: {done.tail()}")
+
+
+def teller(host: Host) -> Callable[[str], None]:
+    """A `say` that appends to /run/goldnode/progress, where a person can follow a run that takes minutes."""
+
+    def say(text: str) -> None:
+        here = host.path(PROGRESS)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        with here.open("a") as opened:
+            opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+    return say
 
 
 @contextlib.contextmanager
