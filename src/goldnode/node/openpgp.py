@@ -131,6 +131,12 @@ def _crc24(data: bytes) -> bytes:
     return (value & 0xFFFFFF).to_bytes(3, "big")
 
 
+def _number(octets: bytes, size: int) -> int:
+    if len(octets) != size:
+        raise OpenPGPError("it is cut short")
+    return int.from_bytes(octets, "big")
+
+
 def _packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
     """Yield (tag, body) of every packet (RFC 4880, section 4.2). Raises OpenPGPError where the framing breaks."""
     position = 0
@@ -148,7 +154,7 @@ def _packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
                 elif first < 224:
                     length, position = ((first - 192) << 8) + data[position + 1] + 192, position + 2
                 elif first == 255:
-                    length, position = int.from_bytes(data[position + 1 : position + 5], "big"), position + 5
+                    length, position = _number(data[position + 1 : position + 5], 4), position + 5
                 else:
                     raise OpenPGPError("it has a packet of partial length, which no key may have")
             else:
@@ -156,7 +162,7 @@ def _packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
                 size = (1, 2, 4, 0)[head & 0x03]
                 if not size:
                     raise OpenPGPError("it has a packet of unknown length, which no key may have")
-                length, position = int.from_bytes(data[position : position + size], "big"), position + size
+                length, position = _number(data[position : position + size], size), position + size
             body = data[position : position + length]
             if len(body) != length:
                 raise OpenPGPError("it is cut short")

@@ -20,7 +20,9 @@ REQUIREMENTS = ("lz4", "lzop", "zstd")
 CONF = b"blacklist nouveau\n"
 
 
-def member(name: str, data: bytes = b"", mode: int = 0o100644, inode: int = 0, links: int = 1, magic: bytes = b"070701") -> bytes:
+def member(
+    name: str, data: bytes = b"", mode: int = 0o100644, inode: int = 0, links: int = 1, magic: bytes = b"070701"
+) -> bytes:
     raw = name.encode() + b"\0"
     fields = (inode, mode, 0, 0, links, 0, len(data), 0, 0, 0, 0, len(raw), 0)
     head = magic + b"".join(b"%08X" % field for field in fields) + raw
@@ -32,10 +34,16 @@ def archive(*members: bytes) -> bytes:
     return whole + b"\0" * (-len(whole) % 512)
 
 
-EARLY = archive(member("kernel", mode=stat.S_IFDIR | 0o755), member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001))
-MAIN = archive(member(".", mode=stat.S_IFDIR | 0o755), member("lib", b"usr/lib", mode=stat.S_IFLNK | 0o777),
-               member("./etc/modprobe.d/goldnode-blacklist.conf", CONF), member("/init", b"#!/bin/sh\n"),
-               member("usr/lib/modules/6.1/nouveau.ko", b"\x7fELF" * 9999))
+EARLY = archive(
+    member("kernel", mode=stat.S_IFDIR | 0o755), member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001)
+)
+MAIN = archive(
+    member(".", mode=stat.S_IFDIR | 0o755),
+    member("lib", b"usr/lib", mode=stat.S_IFLNK | 0o777),
+    member("./etc/modprobe.d/goldnode-blacklist.conf", CONF),
+    member("/init", b"#!/bin/sh\n"),
+    member("usr/lib/modules/6.1/nouveau.ko", b"\x7fELF" * 9999),
+)
 MAIN_NAMES = [".", "lib", "etc/modprobe.d/goldnode-blacklist.conf", "init", "usr/lib/modules/6.1/nouveau.ko"]
 EARLY_NAMES = ["kernel", "kernel/x86/microcode/AuthenticAMD.bin"]
 
@@ -68,8 +76,11 @@ def wanted(name: str) -> bool:
 
 
 @pytest.mark.parametrize("packing", PACKED)
-@pytest.mark.parametrize(("early", "names"), [(b"", []), (EARLY, EARLY_NAMES), (EARLY * 2 + b"\0" * 1536, EARLY_NAMES * 2)],
-                         ids=["alone", "behind microcode", "behind two archives and padding"])
+@pytest.mark.parametrize(
+    ("early", "names"),
+    [(b"", []), (EARLY, EARLY_NAMES), (EARLY * 2 + b"\0" * 1536, EARLY_NAMES * 2)],
+    ids=["alone", "behind microcode", "behind two archives and padding"],
+)
 def test_lists_and_keeps(tmp_path: Path, packing: str, early: bytes, names: list[str]) -> None:
     listing = initramfs.contents(write(tmp_path, early + PACKED[packing]()), wanted)
     assert listing.names == names + MAIN_NAMES
@@ -82,11 +93,16 @@ def test_keeps_nothing_unless_asked(tmp_path: Path) -> None:
 
 def test_a_link_is_not_a_file(tmp_path: Path) -> None:
     assert list(initramfs.contents(write(tmp_path, MAIN), lambda name: True).files) == [
-        "etc/modprobe.d/goldnode-blacklist.conf", "init", "usr/lib/modules/6.1/nouveau.ko"]
+        "etc/modprobe.d/goldnode-blacklist.conf",
+        "init",
+        "usr/lib/modules/6.1/nouveau.ko",
+    ]
 
 
 def test_files_linked_to_each_other_have_one_content(tmp_path: Path) -> None:
-    image = archive(member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2))
+    image = archive(
+        member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2)
+    )
     assert initramfs.contents(write(tmp_path, image), lambda name: name in "ab").files == {"a": b"data", "b": b"data"}
 
 
@@ -97,28 +113,31 @@ def test_checksummed_headers_and_a_second_archive_in_the_stream(tmp_path: Path) 
 
 def cut(packing: str) -> bytes:
     whole = PACKED[packing]()
-    return whole[:len(whole) // 2]
+    return whole[: len(whole) // 2]
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    (lambda: b"", "holds nothing"),
-    (lambda: b"\0" * 4096, "holds nothing"),
-    (lambda: b"hello, this is no image", "neither a cpio archive nor a known compression"),
-    (lambda: EARLY + b"\x12\x34\x56\x78", "bytes 12 34 56 78 at"),
-    (lambda: EARLY[:3000], "ends in the middle of an archive"),
-    (lambda: MAIN[:60], "ends in the middle of an archive"),
-    (lambda: cut("gzip"), "gzip data is broken or truncated"),
-    (lambda: cut("xz"), "xz data is broken or truncated|ends in the middle"),
-    (lambda: cut("bzip2"), "bzip2 data is broken or truncated"),
-    (lambda: cut("zstd"), "zstd cannot unpack it"),
-    (lambda: cut("lz4"), "lz4 cannot unpack it"),
-    (lambda: cut("lzo"), "lzop cannot unpack it"),
-    (lambda: tool("zstd", "-q", "-c") + b"junk", "zstd cannot unpack it"),
-    (lambda: gzip.compress(MAIN[:700]), "ends in the middle of an archive"),
-    (lambda: gzip.compress(MAIN + b"junk behind the last archive" * 9), "no cpio header"),
-    (lambda: archive(member("a"), b"\x01" * 200), "no cpio header at byte"),
-    (lambda: archive(member("n" * 5000)), "a name of 5001 bytes"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: b"", "holds nothing"),
+        (lambda: b"\0" * 4096, "holds nothing"),
+        (lambda: b"hello, this is no image", "neither a cpio archive nor a known compression"),
+        (lambda: EARLY + b"\x12\x34\x56\x78", "bytes 12 34 56 78 at"),
+        (lambda: EARLY[:3000], "ends in the middle of an archive"),
+        (lambda: MAIN[:60], "ends in the middle of an archive"),
+        (lambda: cut("gzip"), "gzip data is broken or truncated"),
+        (lambda: cut("xz"), "xz data is broken or truncated|ends in the middle"),
+        (lambda: cut("bzip2"), "bzip2 data is broken or truncated"),
+        (lambda: cut("zstd"), "zstd cannot unpack it"),
+        (lambda: cut("lz4"), "lz4 cannot unpack it"),
+        (lambda: cut("lzo"), "lzop cannot unpack it"),
+        (lambda: tool("zstd", "-q", "-c") + b"junk", "zstd cannot unpack it"),
+        (lambda: gzip.compress(MAIN[:700]), "ends in the middle of an archive"),
+        (lambda: gzip.compress(MAIN + b"junk behind the last archive" * 9), "no cpio header"),
+        (lambda: archive(member("a"), b"\x01" * 200), "no cpio header at byte"),
+        (lambda: archive(member("n" * 5000)), "a name of 5001 bytes"),
+    ],
+)
 def test_defects(tmp_path: Path, content: object, words: str) -> None:
     assert callable(content)
     path = write(tmp_path, content())
@@ -135,10 +154,14 @@ def test_a_wanted_file_must_be_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("packing", "program"), [("zstd", "zstd"), ("lz4", "lz4"), ("lzo", "lzop")])
-def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str) -> None:
+def test_a_missing_program_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str
+) -> None:
     path = write(tmp_path, PACKED[packing]())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(initramfs.InitramfsError, match=f"compressed with {program}, which is not installed. Install the package"):
+    with pytest.raises(
+        initramfs.InitramfsError, match=f"compressed with {program}, which is not installed. Install the package"
+    ):
         initramfs.contents(path)
 
 
@@ -154,19 +177,22 @@ def test_leaves_no_child_behind(tmp_path: Path) -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-@pytest.mark.parametrize(("path", "found"), [
-    ("usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko", True),
-    ("usr/lib/modules/6.1/kernel/nouveau.ko.xz", True),
-    ("lib/modules/6.1/nouveau.ko.zst", True),
-    ("nouveau.ko.gz", True),
-    ("usr/lib/modules/6.1/nova-core.ko", True),
-    ("usr/lib/modules/6.1/nova_core.ko.xz", True),
-    ("usr/lib/modules/6.1/nova_drm.ko", True),
-    ("usr/lib/modules/6.1/nouveau.ko.sig", False),
-    ("usr/lib/modules/6.1/xnouveau.ko", False),
-    ("usr/lib/modules/6.1/nouveau", False),
-    ("usr/lib/modules/6.1/nouveau.ko/file", False),
-    ("usr/lib/firmware/nouveau", False),
-])
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko", True),
+        ("usr/lib/modules/6.1/kernel/nouveau.ko.xz", True),
+        ("lib/modules/6.1/nouveau.ko.zst", True),
+        ("nouveau.ko.gz", True),
+        ("usr/lib/modules/6.1/nova-core.ko", True),
+        ("usr/lib/modules/6.1/nova_core.ko.xz", True),
+        ("usr/lib/modules/6.1/nova_drm.ko", True),
+        ("usr/lib/modules/6.1/nouveau.ko.sig", False),
+        ("usr/lib/modules/6.1/xnouveau.ko", False),
+        ("usr/lib/modules/6.1/nouveau", False),
+        ("usr/lib/modules/6.1/nouveau.ko/file", False),
+        ("usr/lib/firmware/nouveau", False),
+    ],
+)
 def test_modules_named(path: str, found: bool) -> None:
     assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == ([path] if found else [])

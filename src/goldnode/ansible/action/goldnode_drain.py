@@ -37,17 +37,19 @@ class ActionModule(ActionBase):
             return self._templar.template(task_vars.get(name, default))
 
         node = str(variable("goldnode_drain_name", task_vars.get("inventory_hostname")))
+        name = str(variable("goldnode_drain", "none"))
+        told = name != "none"  # nobody was told, so nothing changed
         try:
             drain = choose(
-                str(variable("goldnode_drain", "none")),
+                name,
                 [str(word) for word in variable("goldnode_drain_command", [])],
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
             if arguments["state"] == "drained":
                 in_service = drain.drain(node, arguments["reason"])
-                return {"changed": in_service, "ansible_facts": {FACT: in_service}}
+                return {"changed": in_service and told, "ansible_facts": {FACT: in_service}}
             in_service = bool(task_vars.get("ansible_facts", {}).get(FACT, True))
             drain.resume(node, in_service)
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
-        return {"changed": in_service}
+        return {"changed": in_service and told}

@@ -8,6 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from goldnode.node.report import verdict_table
 from goldnode.nodefile import payload
 
 FACT = "goldnode_plan"
@@ -133,6 +134,8 @@ class ActionModule(ActionBase):
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs([action for action in plain(result.pop("before"))["actions"] if action["part"] == part])
         result["msg"] = [line(done) for done in result["done"]]
+        if result.get("verdict") and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+            self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
         return result
 
 

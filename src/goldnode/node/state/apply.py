@@ -16,12 +16,11 @@ from .domains import driver as driver_domain
 from .domains import kernel
 from .engine import plan
 from .model import Action, NodeError, Plan
-from .observe import JOURNAL, REBOOT_MARKS, boot_choice, compiler, load_json, modinfo
+from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, compiler, load_json, modinfo
 
 Document = Mapping[str, Any]
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
-RECORD = "/var/lib/goldnode/state.json"
 APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs
 
 APT = (
@@ -52,6 +51,7 @@ class Applier:
             "packages.repair": self.repair,
             "packages.transact": self.transact,
             "packages.hold": self.hold,
+            "packages.unhold": self.unhold,
             "packages.manual": self.manual,
             "module.build": self.build_module,
             "initramfs.rebuild": self.rebuild_initramfs,
@@ -97,21 +97,22 @@ class Applier:
 
     # -- packages
 
-    def repair(self, action: Action) -> None:
+    def repair(self, action: Action) -> str:
         """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
-        self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
+        first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
-        fixed = self.host.run(
-            *APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again, timeout=APT_TIME
-        )
+        request = (*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
+        fixed = self.host.run(*request, timeout=APT_TIME)
         if fixed.rc != 0:
             raise self._apt_error("apt cannot finish what was interrupted", fixed)
+        return f"{first.tail(6)}\n{fixed.tail(6)}"
 
     def _again(self) -> List[str]:
         """Packages whose unpacking was cut off: they have to be unpacked again, at the locked version."""
         wanted = {package["name"]: package["version"] for package in self.document["packages"]}
-        state = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Eflag}\n").out.split("\n")
-        cut = [line.split()[0] for line in state if line.endswith("reinst-required")]
+        state = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${db:Status-Eflag}\n").out
+        rows = [line.split() for line in state.splitlines()]
+        cut = [row[0] for row in rows if row[2] == "reinstreq" or row[1] == "half-installed"]
         names = [f"{name}={wanted[name]}" if name in wanted else name for name in cut]
         return ["--reinstall", *names] if names else []
 
@@ -127,12 +128,7 @@ class Applier:
             simulated = self.host.run(*APT, "-s", *request, timeout=300)
         if simulated.rc != 0:
             raise self._apt_error("apt finds no way to install the locked set", simulated)
-        leaving = set(re.findall(r"^Remv (\S+)", simulated.out, re.MULTILINE)) - set(action.data["remove"])
-        if leaving:
-            raise NodeError(
-                f"installing the locked set would remove {', '.join(sorted(leaving))}, which goldnode has not been told to remove. "
-                "Remove those packages yourself, or change the stack; nothing was changed."
-            )
+        self._refuse_removals(simulated.out, action.data["remove"])
         fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
         if fetched.rc != 0:
             if not updated:
@@ -149,6 +145,18 @@ class Applier:
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
         return "\n".join(action.data["lines"])
+
+    def _refuse_removals(self, simulated: str, expected: List[str]) -> None:
+        """Nothing leaves that somebody asked for: only what the plan names, what apt itself brought in, what goldnode had held."""
+        free = {*expected, *automatic(self.host.text("/var/lib/apt/extended_states") or "")}
+        free |= set((load_json(self.host, RECORD) or {}).get("held", []))
+        free |= set((load_json(self.host, RECORD) or {}).get("was_held", []))
+        leaving = sorted(set(re.findall(r"^Remv (\S+)", simulated, re.MULTILINE)) - free)
+        if leaving:
+            raise NodeError(
+                f"installing the locked set would remove {', '.join(leaving)}, which goldnode has not been told to remove. "
+                "Remove those packages yourself, or change the stack; nothing was changed."
+            )
 
     def _update(self) -> None:
         self.say("reading package indexes")
@@ -219,13 +227,20 @@ class Applier:
             raise NodeError(f"apt-mark cannot hold {', '.join(names)}: {done.tail(3)}")
         self._remember("held", names)
 
+    def unhold(self, action: Action) -> None:
+        names = list(action.data["names"])
+        self.host.run("apt-mark", "unhold", *names)
+        self._remember("held", names, forget=True)
+        self._remember("was_held", names)
+
     def manual(self, action: Action) -> None:
         self.host.run("apt-mark", "manual", *action.data["names"])
 
-    def _remember(self, key: str, names: List[str]) -> None:
+    def _remember(self, key: str, names: List[str], forget: bool = False) -> None:
         """Keep a record of what was done to things that are not goldnode's, so that it can be undone."""
         record = load_json(self.host, RECORD) or {}
-        record[key] = sorted({*record.get(key, []), *names})
+        known = set(record.get(key, []))
+        record[key] = sorted(known - set(names) if forget else known | set(names))
         self.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
@@ -408,6 +423,9 @@ def apply(
             after = plan(host, document, payloads)
             left = after.part(part)
         if left:
-            raise NodeError("still different after it was applied: " + "; ".join(action.line() for action in left))
+            told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
+            raise NodeError(
+                f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}"
+            )
         host.remove(JOURNAL)
         return done, before, after

@@ -37,7 +37,7 @@ def difference(
         keep += [path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))]
     actions += files.plan(owned, seen, keep)
     actions += driver.forced(seen, early)
-    actions += packages.way_back(seen)
+    actions += packages.way_back(seen) + packages.let_go(document, seen)
     if transaction:
         actions.append(transaction)
     actions += packages.holds(document, seen)

@@ -31,6 +31,7 @@ MANAGED = (
 )
 LINKS = ("/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",)
 JOURNAL = "/var/lib/goldnode/journal.json"
+RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 SPACE = ("/", "/boot", "/usr", "/var")
@@ -55,6 +56,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         pins=apt_pins(host),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
         boot=boot_choice(host, document["kernel"]["release"]),
+        held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next(

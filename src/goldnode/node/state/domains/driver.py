@@ -79,7 +79,7 @@ def module(document: Document, seen: Observed) -> List[Action]:
             IMAGE,
             None,
             f"{driver['module']} {driver['version']} for {release}\n",
-            f"module {driver['module']} {driver['version']} was built",
+            "the GPU module was built anew",
             {"module": driver["module"], "version": driver["version"], "release": release, "dkms": dkms["name"]},
         )
     ]

@@ -73,9 +73,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     if new_kernel:
         reboot = f"kernel {document['kernel']['release']} is installed and has to be booted"
     elif moved_driver and driver.get("version"):
-        reboot = f"driver {driver['version']} replaces what is loaded"
+        reboot = "the GPU driver was replaced"
     elif moved_driver:
-        reboot = "firmware or libraries of the GPU driver changed"
+        reboot = "firmware or libraries of the GPU driver were replaced"
     before = "".join(
         f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages))
     )
@@ -113,6 +113,26 @@ def holds(document: Document, seen: Observed) -> List[Action]:
         )
         for part, names in free.items()
     ]
+
+
+def let_go(document: Document, seen: Observed) -> List[Action]:
+    """Holds that goldnode set for an earlier lock and that would now stand in the way of this one.
+
+    The image of the kernel that runs stays held: it is the way back.
+    """
+    wanted = {package["name"] for package in document["packages"]} | set(document["fence"])
+    stale = [
+        name
+        for name in seen.held_by_us
+        if name not in wanted
+        and name != f"linux-image-{seen.running_kernel}"
+        and seen.packages.get(name, {}).get("hold")
+    ]
+    if not stale:
+        return []
+    text = "".join(f"hold {name}\n" for name in stale)
+    reason = f"{len(stale)} packages were held for an earlier lock of this node"
+    return [Action("node_class", "packages.unhold", "earlier lock", reason, IMAGE, text, "", None, {"names": stale})]
 
 
 def way_back(seen: Observed) -> List[Action]:

@@ -1,0 +1,271 @@
+"""What a catalog file may not say, given the facts and the other files.
+
+Each check raises the error of the first fault, at the line of the value. What the facts cannot judge is returned by
+`not_checked`, so that silence is never taken for a pass.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from goldnode.catalog import models
+from goldnode.compat import facts, rules
+from goldnode.errors import FactsError, nearest
+
+if TYPE_CHECKING:
+    from goldnode.catalog.load import Catalog, Entry
+
+# Which driver vendor a backend runs on.
+VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
+
+
+def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
+    """Check a stack's archives, and its driver and dates against the facts. Raises CatalogError."""
+    stack = entry.item
+    for index, name in enumerate(stack.archives):
+        if name not in catalog.archives:
+            raise entry.error(
+                f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives)
+            )
+    driver = stack.driver
+    if driver is None or driver.vendor != "nvidia" or driver.branch is None:
+        return
+    try:
+        branch = facts.branch(driver.branch)
+    except FactsError as error:
+        raise entry.error(error.message, "driver", "branch", remedy=error.remedy) from None
+    if branch.end_of_life is not None:
+        last = rules.last_day(branch.end_of_life)
+        if stack.end_of_life.date > last:
+            said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
+            raise entry.error(
+                f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} ends "
+                f"{branch.end_of_life} ({said})",
+                "end_of_life",
+                "date",
+                remedy=f'write "{last}" or earlier',
+            )
+    if driver.fabric_manager is not None:
+        expected = rules.fabric_manager_package(driver.branch)
+        if driver.fabric_manager.package != expected:
+            raise entry.error(
+                f'the fabric manager of branch {driver.branch} is called "{expected}", '
+                f'not "{driver.fabric_manager.package}"',
+                "driver",
+                "fabric_manager",
+                "package",
+                remedy=f'use "{expected}"',
+            )
+
+
+def check_platform(entry: Entry[models.Platform]) -> None:
+    """Check the GPU models a platform names. Raises CatalogError."""
+    if entry.item.gpus is None:
+        return
+    for index, model in enumerate(entry.item.gpus.models):
+        try:
+            facts.gpu(model)
+        except FactsError as error:
+            raise entry.error(error.message, "gpus", "models", index, remedy=error.remedy) from None
+
+
+def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
+    """Check a class's references and values. Raises CatalogError."""
+    item = entry.item
+    if item.stack not in catalog.stacks:
+        raise entry.error(
+            f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
+        )
+    stack = catalog.stacks[item.stack].item
+    _check_backend(entry, stack)
+    gpu = None
+    if item.gpu is not None:
+        try:
+            gpu = facts.gpu(item.gpu.model)
+        except FactsError as error:
+            raise entry.error(error.message, "gpu", "model", remedy=error.remedy) from None
+    _check_platform_of(entry, catalog, stack)
+    if gpu is None:
+        if item.policy != models.Policy(governor=item.policy.governor):
+            raise entry.error(
+                "the class has no GPU, but its policy sets one",
+                "policy",
+                remedy="keep only `governor`, or declare `gpu`",
+            )
+        return
+    _check_gpu(entry, gpu, stack)
+    _check_policy(entry, gpu)
+
+
+def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
+    """Refuse a class whose stack is past its end of life on day `on` (default today) and has no waiver in force.
+
+    Simulated classes are exempt: they show the machinery, not a stack anyone should run. Raises CatalogError.
+    """
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    stack_entry = catalog.stacks[entry.item.stack]
+    stack = stack_entry.item
+    if entry.item.simulated or stack.end_of_life.date >= today:
+        return
+    ended = f'stack "{stack.stack}" is past its end of life since {stack.end_of_life.date} ({stack.end_of_life.source})'
+    waiver = stack.waiver
+    if waiver is None:
+        raise entry.error(
+            f"{ended} and has no waiver",
+            "stack",
+            remedy=f"choose a supported stack, or record a waiver with reason, owner and expiry in {stack_entry.file}",
+        )
+    if waiver.classes and entry.name not in waiver.classes:
+        raise entry.error(
+            f"{ended}, and its waiver is for {', '.join(waiver.classes)} only",
+            "stack",
+            remedy="choose a supported stack, or have the waiver's owner add the class",
+        )
+    if waiver.expires < today:
+        raise stack_entry.error(
+            f'{ended}, and its waiver expired on {waiver.expires}; class "{entry.name}" uses it',
+            "waiver",
+            "expires",
+            remedy=f"move the class to a supported stack, or have {waiver.owner} renew the waiver",
+        )
+
+
+def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
+    """Return what the class declares and the facts cannot judge, one sentence each."""
+    item = entry.item
+    if item.gpu is None:
+        return []
+    gpu = facts.gpu(item.gpu.model)
+    found = []
+    if item.policy.clocks is not None:
+        found.append(f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}")
+    if item.policy.power_limit_watts is not None and gpu.power_limit_default_w is None:
+        found.append(f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}")
+    if item.policy.mig is not None and gpu.mig_capable is None:
+        found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
+    if item.policy.module_options:
+        found.append("policy.module_options was not checked: the facts hold no list of module options")
+    return found
+
+
+def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:
+    item = entry.item
+    wanted = VENDOR_OF_BACKEND[item.backend]
+    have = stack.driver.vendor if stack.driver is not None else None
+    if wanted != have:
+        backend = next(name for name, vendor in VENDOR_OF_BACKEND.items() if vendor == have)
+        carries = f"carries {_driver_of(have)}"
+        raise entry.error(
+            f'backend "{item.backend}" needs {_driver_of(wanted)}, but stack "{item.stack}" {carries}',
+            "backend",
+            remedy=f'use backend "{backend}", or a stack with {_driver_of(wanted)}',
+        )
+    if item.backend == "cpu" and item.gpu is not None:
+        raise entry.error("a class of backend cpu declares GPUs", "gpu", remedy="remove `gpu` or change `backend`")
+    if item.backend != "cpu" and item.gpu is None:
+        raise entry.error(
+            f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}"
+        )
+
+
+def _driver_of(vendor: str | None) -> str:
+    names = {"nvidia": "an NVIDIA driver", "amd": "an AMD driver", "intel": "an Intel driver"}
+    return "no GPU driver" if vendor is None else names[vendor]
+
+
+def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: models.Stack) -> None:
+    item = entry.item
+    if item.platform is None:
+        return
+    if item.platform not in catalog.platforms:
+        raise entry.error(
+            f'platform "{item.platform}" is not in the catalog',
+            "platform",
+            remedy=nearest(item.platform, catalog.platforms),
+        )
+    platform = catalog.platforms[item.platform].item
+    slots = platform.gpus
+    if item.gpu is not None and slots is not None:
+        if slots.models and item.gpu.model not in slots.models:
+            raise entry.error(
+                f'platform "{item.platform}" is not built with {item.gpu.model}',
+                "gpu",
+                "model",
+                remedy=nearest(item.gpu.model, slots.models),
+            )
+        if item.gpu.count > slots.count:
+            raise entry.error(
+                f'{item.gpu.count} GPUs do not fit platform "{item.platform}", which has {slots.count}',
+                "gpu",
+                "count",
+                remedy=f"use at most {slots.count}",
+            )
+    driver = stack.driver
+    no_manager = driver is None or driver.fabric_manager is None
+    if platform.nvswitch and no_manager and not item.simulated:
+        raise entry.error(
+            f'platform "{item.platform}" has NVSwitch, but stack "{item.stack}" carries no fabric manager',
+            "stack",
+            remedy="use a stack with `driver.fabric_manager`: without it CUDA does not start on such a machine",
+        )
+
+
+def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Stack) -> None:
+    driver = stack.driver
+    if driver is None:
+        return
+    if gpu.vendor != driver.vendor:
+        raise entry.error(
+            f'{gpu.sku} needs {_driver_of(gpu.vendor)}, but stack "{stack.stack}" carries {_driver_of(driver.vendor)}',
+            "gpu",
+            "model",
+            remedy="correct the model or the stack",
+        )
+    if driver.branch is not None and driver.flavour in ("open", "proprietary"):
+        fault = rules.flavour_fault(gpu, driver.branch, driver.flavour)
+        if fault is not None:
+            other = "open" if driver.flavour == "proprietary" else "proprietary"
+            raise entry.error(
+                f'{fault}, but stack "{stack.stack}" carries the {driver.flavour} ones',
+                "stack",
+                remedy=f"use a stack with the {other} modules",
+            )
+
+
+def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+    policy = entry.item.policy
+    limit = gpu.power_limit_default_w
+    if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
+        raise entry.error(
+            f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} ({_origin(gpu, 'memory_power')})",
+            "policy",
+            "power_limit_watts",
+            remedy=f"use at most {limit}",
+        )
+    mig = policy.mig
+    if mig is None or not mig.enabled:
+        return
+    # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
+    if gpu.mig_capable is False or gpu.vendor != "nvidia":
+        raise entry.error(
+            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", "policy", "mig", "enabled", remedy="remove `mig`"
+        )
+    known = gpu.mig_profiles or ()
+    for index, profile in enumerate(mig.profiles):
+        if known and profile not in known:
+            same_slices = [name for name in known if name.split(".")[0] == profile.split(".")[0]]
+            raise entry.error(
+                f'"{profile}" is not a MIG profile of {gpu.sku} ({_origin(gpu, "mig")})',
+                "policy",
+                "mig",
+                "profiles",
+                index,
+                remedy=nearest(profile, same_slices or known),
+            )
+
+
+def _origin(gpu: facts.Gpu, name: str) -> str:
+    # AMD's rows keep power and memory apart, NVIDIA's have one source for both.
+    found = gpu.origins(name) or gpu.origins("power")
+    return "; ".join(str(origin) for origin in found) or "compat/facts/gpus.yml"

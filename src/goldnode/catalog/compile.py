@@ -1,0 +1,195 @@
+"""Compiling a class into the class document: the one JSON from which a node, an image and a check know the class.
+
+The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes, same digest. What only
+concerns the site (addresses and keys of archives) is kept out of the digest, so that two sites with one lock agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from goldnode.catalog import checks, models
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.compat import facts, rules
+from goldnode.errors import SigningKeyError
+from goldnode.lock.model import Lock, digest_of, find_lock
+from goldnode.node import openpgp
+from goldnode.site import Site, archive_url, check_archives
+
+SCHEMA = "goldnode.class/1"
+
+# In-tree and competing drivers that would take the GPU before the vendor's module does.
+_BLACKLIST: Mapping[str, list[str]] = {"nvidia": ["nouveau", "nova_core", "nova_drm"], "amd": []}
+
+__all__ = ["SCHEMA", "class_document", "digest_of", "document_digest", "site_archives"]
+
+
+def class_document(
+    name: str,
+    catalog: Catalog,
+    site: Site,
+    locks: Mapping[str, Lock] | None = None,
+    *,
+    on: dt.date | None = None,
+) -> dict[str, Any]:
+    """Return the class document of class `name` (schema goldnode.class/1).
+
+    `locks` gives locks by stack name; without it the stack's lock is searched as `lock.model.find_lock` says. `on` is
+    the day against which ends of life are judged, today by default. Raises GoldnodeError for an unknown class, a stack
+    past its end of life, a missing or stale lock, and an archive whose address or key is not known.
+    """
+    entry = catalog.node_class(name)
+    item = entry.item
+    checks.check_use(entry, catalog, on)
+    stack_entry = catalog.stacks[item.stack]
+    stack = stack_entry.item
+    lock = locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+    platform = catalog.platforms[item.platform].item if item.platform is not None else None
+    gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
+    nvswitch = platform is not None and platform.nvswitch
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "class": name,
+        "backend": item.backend,
+        "simulated": item.simulated,
+        "gate": item.gate,
+        "os": stack.os.model_dump(),
+        "stack": {
+            "name": stack.stack,
+            "exercised": stack.exercised,
+            "end_of_life": stack.end_of_life.date.isoformat(),
+            "limits": stack.limits,
+            "waiver": _waiver(stack.waiver, name),
+        },
+        "lock": {"digest": lock.digest, "resolved": lock.resolved},
+        "gpu": None
+        if gpu is None or item.gpu is None
+        else {
+            "vendor": gpu.vendor,
+            "model": gpu.sku,
+            "count": item.gpu.count,
+            "pci_ids": list(gpu.pci_ids),
+            "architecture": gpu.architecture,
+        },
+        "platform": {"name": item.platform, "nvswitch": nvswitch},
+        "kernel": {
+            "release": lock.kernel_release,
+            "image": f"linux-image-{lock.kernel_release}",
+            "headers": f"linux-headers-{lock.kernel_release}",
+        },
+        "driver": _driver(stack.driver, lock, item, gpu),
+        "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
+        "fence": sorted(stack.fence),
+        "packages": [
+            {
+                "name": package.name,
+                "version": package.version,
+                "architecture": package.architecture,
+                "sha256": package.sha256,
+                "size": package.size,
+                "part": package.part,
+                "requested": package.requested,
+            }
+            for package in lock.stack_set(nvswitch=nvswitch)
+        ],
+        "policy": item.policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        "site": {"archives": site_archives(stack_entry, catalog, site)},
+    }
+    document["digest"] = document_digest(document)
+    return document
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest a class document must carry: of all of it but `digest` and `site`."""
+    return digest_of({key: value for key, value in document.items() if key not in ("digest", "site")})
+
+
+def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
+    """The stack's waiver, where it is given to class `name`."""
+    if waiver is None or (waiver.classes and name not in waiver.classes):
+        return None
+    return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
+
+
+def _driver(
+    driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None
+) -> dict[str, Any] | None:
+    if driver is None or gpu is None:
+        return None
+    flavour: str | None = driver.flavour
+    if driver.flavour == "auto" and driver.branch is not None:
+        flavour = rules.module_flavour(gpu, driver.branch)[0]
+    return {
+        "vendor": driver.vendor,
+        "branch": driver.branch,
+        "version": lock.driver_version,
+        "flavour": flavour,
+        "module": driver.module,
+        "in_tree": driver.in_tree,
+        "dkms": None if driver.dkms is None else driver.dkms.model_dump(),
+        "family": list(driver.family),
+        "library": driver.library,
+        "options": dict(sorted(item.policy.module_options.items())),
+    }
+
+
+def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:
+    """Return the archives of `stack` as this site has them.
+
+    `key` is base64 of the armoured key where the site ships one, to be installed at `signed_by`; null where the node's
+    OS brings the keyring. Raises SiteError and SigningKeyError.
+    """
+    check_archives(site, catalog.archives)
+    found = []
+    for name in stack.item.archives:
+        archive = catalog.archives[name].item
+        key, fingerprints = archive_key(name, archive, site)
+        found.append(
+            {
+                "id": name,
+                "uri": archive_url(site, name),
+                "suite": archive.suite.format(codename=stack.item.os.codename),
+                "components": list(archive.components),
+                "signed_by": archive.keyring if key is None else f"/etc/apt/keyrings/goldnode-{name}.asc",
+                "fingerprints": fingerprints,
+                "key": None if key is None else base64.b64encode(openpgp.armor(key)).decode(),
+            }
+        )
+    return found
+
+
+def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes | None, list[str]]:
+    """Return the key the site ships for `archive` (binary), None where the OS has it, and the accepted fingerprints.
+
+    Raises SigningKeyError for a key file that holds anything but the accepted keys, and where there is no key at all.
+    """
+    entry = site.archives.get(name)
+    fingerprints = list(entry.fingerprints) if entry is not None and entry.fingerprints else archive.fingerprints
+    data = site.key_bytes(name)
+    if data is None:
+        if archive.keyring is None:
+            raise SigningKeyError(
+                f'the site names no key for archive "{name}"',
+                file=site.file,
+                remedy=f"add `key:` to its entry; the catalog expects {', '.join(fingerprints)}",
+            )
+        return None, fingerprints
+    where = site.resolve(entry.key) if entry is not None and entry.key is not None else None
+    try:
+        foreign = openpgp.unexpected(data, fingerprints)
+        binary = openpgp.dearmor(data)
+    except openpgp.OpenPGPError as error:
+        raise SigningKeyError(
+            f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there"
+        ) from error
+    if foreign:
+        raise SigningKeyError(
+            f'this is not the key of archive "{name}": it holds {", ".join(foreign)}, expected {", ".join(fingerprints)}',
+            file=where,
+            remedy="get the right key, or name the fingerprint of a mirror's own key in the site's `fingerprints`",
+        )
+    return binary, fingerprints

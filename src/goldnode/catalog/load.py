@@ -1,0 +1,161 @@
+"""Reading a catalog: one directory of goldnode's own, and those a user names, as one set of names.
+
+A catalog directory holds `archives.yml` and the folders `stacks`, `platforms` and `classes` with one file per name.
+Every error names file and line. A name defined in two files is refused, naming both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from goldnode import yamlsource
+from goldnode.catalog import checks, models
+from goldnode.errors import CatalogError, nearest
+from goldnode.yamlsource import Source
+
+Item = TypeVar("Item", bound=models.Strict)
+
+LOCK_SUFFIX = ".lock.yml"
+
+
+@dataclass(frozen=True)
+class Entry(Generic[Item]):
+    """One named thing of the catalog, with the file it was read from and the lines of its keys."""
+
+    name: str
+    item: Item
+    source: Source
+
+    @property
+    def file(self) -> Path:
+        """The file it was read from."""
+        return self.source.file
+
+    def error(self, message: str, *path: str | int, remedy: str | None = None) -> CatalogError:
+        """Return the error about the value at `path` of this file."""
+        return CatalogError(message, file=self.file, line=self.source.line(path), remedy=remedy)
+
+
+@dataclass
+class Catalog:
+    """All stacks, platforms, classes and archives, by name."""
+
+    directories: tuple[Path, ...]
+    archives: dict[str, Entry[models.Archive]] = field(default_factory=dict)
+    stacks: dict[str, Entry[models.Stack]] = field(default_factory=dict)
+    platforms: dict[str, Entry[models.Platform]] = field(default_factory=dict)
+    classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, directories: Sequence[Path] | None = None) -> Catalog:
+        """Read the catalog in force; see `load_catalog`."""
+        return load_catalog(directories)
+
+    def stack(self, name: str) -> Entry[models.Stack]:
+        """Return a stack. Raises CatalogError with the nearest right spelling."""
+        return _named("stack", name, self.stacks)
+
+    def node_class(self, name: str) -> Entry[models.NodeClass]:
+        """Return a node class. Raises CatalogError with the nearest right spelling."""
+        return _named("class", name, self.classes)
+
+
+def builtin_catalog() -> Path:
+    """Return goldnode's own catalog directory, beside its sources."""
+    return Path(__file__).resolve().parents[3] / "catalog"
+
+
+def catalog_directories() -> list[Path]:
+    """Return goldnode's own catalog and those of $GOLDNODE_CATALOG. Raises CatalogError for one that is absent."""
+    own = builtin_catalog()
+    found = [own] if own.is_dir() else []
+    for part in os.environ.get("GOLDNODE_CATALOG", "").split(os.pathsep):
+        path = Path(part).expanduser()
+        if not part or path.resolve() in [item.resolve() for item in found]:
+            continue
+        if not path.is_dir():
+            raise CatalogError(
+                f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
+            )
+        found.append(path)
+    if not found:
+        raise CatalogError("there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG")
+    return found
+
+
+def load_catalog(directories: Sequence[Path] | None = None) -> Catalog:
+    """Read and check the catalog in `directories`, or the one in force.
+
+    What depends on the day (an end of life, a waiver) is judged when a class is used: see `checks.check_use`. Raises
+    CatalogError for the first fault.
+    """
+    places = tuple(directories if directories is not None else catalog_directories())
+    catalog = Catalog(places)
+    for place in places:
+        _read_archives(place, catalog.archives)
+        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks)
+        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms)
+        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes)
+    for stack in catalog.stacks.values():
+        checks.check_stack(stack, catalog)
+    for platform in catalog.platforms.values():
+        checks.check_platform(platform)
+    for node_class in catalog.classes.values():
+        checks.check_class(node_class, catalog)
+    return catalog
+
+
+def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
+    path = place / "archives.yml"
+    if not path.is_file():
+        return
+    source = yamlsource.read(path)
+    for name, archive in yamlsource.validate(models.Archives, source).archives.items():
+        if name in into:
+            other = into[name]
+            raise CatalogError(
+                f'archive "{name}" is defined twice, also in {other.file}:{other.source.line(("archives", name))}',
+                file=path,
+                line=source.line(("archives", name)),
+                remedy="rename or remove one of them",
+            )
+        into[name] = Entry(name, archive, source)
+
+
+def _read_folder(folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]]) -> None:
+    for path in _files(folder):
+        source = yamlsource.read(path)
+        item = yamlsource.validate(model, source)
+        name = source.data[key]
+        entry = Entry(name, item, source)
+        if name in into:
+            other = into[name]
+            raise entry.error(
+                f'{key} "{name}" is defined twice, also in {other.file}:{other.source.line((key,))}',
+                key,
+                remedy="rename or remove one of them",
+            )
+        if path.stem != name:
+            raise entry.error(
+                f'the file is called {path.name} but defines {key} "{name}"',
+                key,
+                remedy=f"call it {name}.yml or write `{key}: {path.stem}`",
+            )
+        into[name] = entry
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if path.suffix in (".yml", ".yaml") and not path.name.endswith(LOCK_SUFFIX):
+                yield path
+
+
+def _named(kind: str, name: str, known: dict[str, Entry[Item]]) -> Entry[Item]:
+    if name not in known:
+        raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=nearest(name, known))
+    return known[name]

@@ -1,0 +1,318 @@
+"""What the catalog's files may say: stack, platform, node class, archive. Unknown keys are errors everywhere.
+
+The models hold what one file can be judged by alone; what needs the facts or another file is in `catalog.checks`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
+Vendor = Literal["nvidia", "amd"]
+
+_NAME = re.compile(r"^[a-z0-9][a-z0-9_]*$")
+_PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError(
+            f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it'
+        )
+    return value
+
+
+def _package(value: str) -> str:
+    if not _PACKAGE.match(value):
+        raise ValueError(f'"{value}" is not a Debian package name | correct the name')
+    return value
+
+
+def _date(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return dt.date.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f'"{value}" is not a date | write it as YYYY-MM-DD') from None
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Package = Annotated[str, AfterValidator(_package)]
+IsoDate = Annotated[dt.date, BeforeValidator(_date)]
+Sentence = Annotated[str, Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    """Base of all catalog models: no unknown key, no silent conversion of types, not changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+
+class OperatingSystem(Strict):
+    """The OS release a stack is for."""
+
+    id: Literal["debian", "ubuntu"] = Field(description="ID of os-release.")
+    version: str = Field(description="VERSION_ID of os-release, in quotes.")
+    codename: str = Field(description="VERSION_CODENAME of os-release.")
+    architecture: Literal["amd64", "arm64"] = Field(description="Debian's name of the architecture.")
+
+
+class Kernel(Strict):
+    """Which kernel: the newest release of a series whose image and headers both exist, or one exact release."""
+
+    series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
+        default=None, description='Mainline series, for instance "6.1".'
+    )
+    flavour: str | None = Field(default=None, description="End of the release name, for instance amd64.")
+    release: str | None = Field(default=None, description="Exact release as `uname -r` shows it.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Kernel:
+        if (self.release is None) == (self.series is None):
+            raise ValueError("kernel needs either `series` and `flavour`, or `release` | keep one of the two")
+        if (self.series is None) != (self.flavour is None):
+            raise ValueError("`series` and `flavour` belong together | write both, or `release` alone")
+        return self
+
+
+class Dkms(Strict):
+    """How DKMS knows the module's source."""
+
+    name: str = Field(description="Name in `dkms status`.")
+    package: Package = Field(description="Package that ships the source.")
+
+
+class FabricManager(Strict):
+    """NVSwitch's daemon; installed only where the platform has NVSwitch."""
+
+    package: Package
+
+
+class Driver(Strict):
+    """The GPU driver family of a stack."""
+
+    vendor: Vendor
+    branch: Annotated[str, Field(pattern=r"^\d+$")] | None = Field(
+        default=None, description="NVIDIA driver branch, in quotes; null for the kernel's own driver."
+    )
+    flavour: Literal["open", "proprietary", "auto"] | None = Field(
+        default=None,
+        description="Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry both.",
+    )
+    version: str | None = Field(
+        default=None, description="Exact upstream version; null: the newest of the branch that is complete."
+    )
+    module: str = Field(description="Name modinfo knows the module by.")
+    dkms: Dkms | None = Field(default=None, description="null: the module comes with the kernel.")
+    library: str | None = Field(default=None, description="soname of the management library.")
+    packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
+    lockstep: list[Package] = Field(
+        default_factory=list,
+        description="Packages whose upstream version must be the driver's: module, libraries, GSP firmware.",
+    )
+    family: list[str] = Field(
+        min_length=1,
+        description="Globs of all packages of this vendor's drivers; the last match decides, a leading ! takes out.",
+    )
+    fabric_manager: FabricManager | None = None
+
+    @property
+    def in_tree(self) -> bool:
+        """Whether the module comes with the kernel."""
+        return self.dkms is None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Driver:
+        if self.vendor == "nvidia":
+            for key in ("branch", "flavour", "dkms"):
+                if getattr(self, key) is None:
+                    raise ValueError(f"an NVIDIA driver needs `{key}` | add it")
+            if self.version is not None and not self.version.startswith(f"{self.branch}."):
+                raise ValueError(f'version "{self.version}" is not of branch "{self.branch}" | correct one of the two')
+        elif self.branch is not None or self.flavour is not None:
+            raise ValueError("`branch` and `flavour` are of NVIDIA drivers only | remove them")
+        stray = [name for name in self.lockstep if name not in self.packages]
+        if stray:
+            raise ValueError(f'lockstep package "{stray[0]}" is not among `packages` | add it there')
+        if self.dkms is not None and self.dkms.package not in self.packages:
+            raise ValueError(f'the DKMS package "{self.dkms.package}" is not among `packages` | add it there')
+        return self
+
+
+class EndOfLife(Strict):
+    """The last day on which the stack is supported, and who says so."""
+
+    date: IsoDate
+    source: Sentence
+
+
+class Waiver(Strict):
+    """Leave to use a stack past its end of life."""
+
+    reason: Sentence
+    owner: Sentence
+    expires: IsoDate
+    classes: list[Name] = Field(default_factory=list, description="Classes it is given to; empty: all.")
+
+
+class Stack(Strict):
+    """Kernel, driver, container engine and toolkit for one OS release: intent, which a lock makes exact."""
+
+    stack: Name
+    description: str | None = None
+    os: OperatingSystem
+    exercised: Literal["debian-archive", "local-archive", "none"] = Field(
+        description="What it was installed from in tests: the real archive, a local one of the same shapes, or nothing."
+    )
+    archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
+    kernel: Kernel
+    driver: Driver | None = Field(description="null for machines without a GPU.")
+    packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
+    fence: list[Package] = Field(
+        default_factory=list, description="Metapackages that would drag the stack forward; kept from moving."
+    )
+    end_of_life: EndOfLife
+    limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
+    waiver: Waiver | None = None
+
+
+class Slots(Strict):
+    """The GPU slots of a server model."""
+
+    count: PositiveInt
+    models: list[str] = Field(default_factory=list, description="GPU models it is built with; empty: any.")
+
+
+class Platform(Strict):
+    """A server model. What it does not say here is not declared, and nothing is checked against it."""
+
+    platform: Name
+    description: Sentence
+    nvswitch: bool = Field(description="Whether the GPUs are joined by NVSwitch, which needs the fabric manager.")
+    gpus: Slots | None = None
+    source: Sentence = Field(description="Where the statements of this file come from.")
+    not_declared: list[Sentence] = Field(default_factory=list, description="What is known to be missing here.")
+
+
+class Gpu(Strict):
+    """The GPUs of a class; everything else about the model comes from the facts."""
+
+    model: str = Field(description="Name in compat/facts/gpus.yml.")
+    count: PositiveInt = Field(description="How many a node has.")
+
+
+class Clocks(Strict):
+    """Locked clocks in MHz."""
+
+    graphics_mhz: PositiveInt | None = None
+    memory_mhz: PositiveInt | None = None
+
+
+class Mig(Strict):
+    """Partitioning of every GPU of the node."""
+
+    enabled: bool
+    profiles: list[str] = Field(default_factory=list, description="Instances of one GPU, for instance 3g.20gb.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Mig:
+        if self.profiles and not self.enabled:
+            raise ValueError("`profiles` with `enabled: false` | enable MIG or remove the profiles")
+        return self
+
+
+class Policy(Strict):
+    """What is set on the GPUs and the host of a class; null means not touched."""
+
+    persistence_mode: bool | None = None
+    clocks: Clocks | None = None
+    power_limit_watts: PositiveInt | None = None
+    ecc: bool | None = None
+    compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = None
+    mig: Mig | None = None
+    governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = None
+    module_options: dict[str, str] = Field(
+        default_factory=dict, description="Options of the GPU's kernel module, values as text."
+    )
+
+
+class Interface(Strict):
+    """A network interface as it should be."""
+
+    mtu: PositiveInt | None = None
+    speed_mbps: PositiveInt | None = None
+
+
+class Baseline(Strict):
+    """What a healthy node of the class looks like, beyond what the facts say of its GPUs."""
+
+    network: dict[str, Interface] = Field(default_factory=dict)
+
+
+class NodeClass(Strict):
+    """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
+
+    class_: Name = Field(alias="class")
+    description: str | None = None
+    backend: Backend
+    stack: str
+    platform: str | None = None
+    gpu: Gpu | None = None
+    simulated: bool = Field(default=False, description="The hardware is simulated; everything shown says so.")
+    gate: Literal["report", "drain", "block"] = Field(
+        default="report", description="What a bad verdict does: tell, drain the node, or keep container runtimes down."
+    )
+    policy: Policy = Field(default_factory=Policy)
+    baseline: Baseline = Field(default_factory=Baseline)
+
+
+class SigningKey(Strict):
+    """A key an archive signs with."""
+
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
+    owner: Sentence = Field(description="User id of the key, or what it is called.")
+
+
+class Archive(Strict):
+    """A package archive: everything about it but its address, which is the site's to say."""
+
+    description: Sentence
+    suite: str = Field(description="Suite, {codename} is the stack's; / for a flat repository.")
+    components: list[str] = Field(default_factory=list)
+    keys: list[SigningKey] = Field(min_length=1)
+    source: Sentence = Field(description="Where the keys were read.")
+    keyring: str | None = Field(default=None, description="Keyring the OS ships; null: the site gives the key.")
+
+    @model_validator(mode="after")
+    def _flat(self) -> Archive:
+        if self.suite.endswith("/") and self.components:
+            raise ValueError("a flat repository has no components | remove them")
+        if not self.suite.endswith("/") and not self.components:
+            raise ValueError("an archive with suites needs `components` | name them")
+        return self
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The fingerprints of its keys."""
+        return [key.fingerprint for key in self.keys]
+
+
+class Archives(Strict):
+    """A catalog's archives.yml."""
+
+    archives: dict[str, Archive]
+
+
+# What `goldnode schema NAME` knows, by the name of the thing a file holds.
+FILES: Mapping[str, type[Strict]] = {
+    "archives": Archives,
+    "class": NodeClass,
+    "platform": Platform,
+    "stack": Stack,
+}

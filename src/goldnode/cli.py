@@ -1,0 +1,188 @@
+"""`goldnode …`: every command is one call into the package.
+
+An expected error is one line on stderr and exit 2; anything else is a fault of goldnode and keeps its trace.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from goldnode.errors import GoldnodeError
+
+
+class _Commands(click.Group):
+    """A group that turns GoldnodeError into its one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GoldnodeError as error:
+            if ctx.params.get("debug"):
+                raise
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the trace of an error.")
+def main(debug: bool) -> None:
+    """One declared GPU node class into running nodes and images that carry the same locked stack."""
+
+
+@main.command()
+def classes() -> None:
+    """List the node classes."""
+    from goldnode.catalog.load import load_catalog
+
+    catalog = load_catalog()
+    rows = [("class", "backend", "gpu", "stack", "exercised", "")]
+    for name, entry in sorted(catalog.classes.items()):
+        item, gpu = entry.item, entry.item.gpu
+        stack = catalog.stacks[item.stack].item
+        hardware = f"{gpu.count} x {gpu.model}" if gpu is not None else "-"
+        rows.append(
+            (name, item.backend, hardware, item.stack, stack.exercised, "simulated hardware" if item.simulated else "")
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@main.group("class")
+def class_group() -> None:
+    """Work with one node class."""
+
+
+@class_group.command("export")
+@click.argument("name")
+def class_export(name: str) -> None:
+    """Print the class document of NAME as JSON."""
+    from goldnode.catalog.compile import class_document
+    from goldnode.catalog.load import load_catalog
+    from goldnode.site import load_site
+
+    document = class_document(name, load_catalog(), load_site())
+    click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+@main.command()
+@click.argument("stack")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to write or check."
+)
+@click.option(
+    "--on",
+    "status",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Resolve on top of this dpkg status file; default: an empty system.",
+)
+@click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Tell what of the lock left the archives; exit 1 if anything did."
+)
+def lock(stack: str, out: Path | None, status: Path | None, offline: bool, only_check: bool) -> None:
+    """Resolve STACK with apt and write STACK.lock.yml.
+
+    Without --out it goes where a lock of STACK is searched first: $GOLDNODE_LOCKS, the site's `locks`, else beside the
+    stack.
+    """
+    from goldnode.catalog.load import load_catalog
+    from goldnode.lock import model
+    from goldnode.lock.resolve import check, resolve
+    from goldnode.site import load_site
+
+    catalog, site = load_catalog(), load_site()
+    entry = catalog.stack(stack)
+    if only_check:
+        if out is None:
+            locked, path = model.find_lock(entry, site)
+        else:
+            path = out / model.lock_name(stack)
+            locked = model.load_lock(path)
+            model.check_intent(locked, path, entry)
+        findings = check(locked, entry, catalog, site, offline=offline)
+        for finding in findings:
+            click.echo(f"{finding.kind}: {finding.message}")
+        if findings:
+            click.echo(
+                f"error: {path}: {len(findings)} of {len(locked.packages)} locked packages. "
+                f"Run `goldnode lock {stack}`, or install from a mirror that kept them.",
+                err=True,
+            )
+            sys.exit(1)
+        click.echo(f"{path}: all {len(locked.packages)} packages are in the archives, unchanged")
+        return
+    result = resolve(entry, catalog, site, status=status, offline=offline)
+    path = model.write_lock(result, out or next(iter(site.lock_directories()), entry.file.parent))
+    held = len([item for item in result.packages if item.set == "stack"])
+    driver = f", driver {result.driver_version}" if result.driver_version else ""
+    click.echo(
+        f"{path}: kernel {result.kernel_release}{driver}; {held} packages in the stack set, {len(result.packages)} in all"
+    )
+    if offline:
+        click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
+
+
+@main.command()
+@click.argument("kind", required=False)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write all schemas to.")
+def schema(kind: str | None, out: Path | None) -> None:
+    """Print the JSON Schema of one KIND of file, or write all of them (default: into the catalog)."""
+    from goldnode.catalog.load import builtin_catalog
+    from goldnode.catalog.schema import KINDS, schema_text, write_schemas
+    from goldnode.errors import CatalogError, nearest
+
+    if kind is not None:
+        if kind not in KINDS:
+            raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, KINDS))
+        click.echo(schema_text(kind), nl=False)
+        return
+    for path in write_schemas(out or builtin_catalog() / "schema"):
+        click.echo(f"wrote {path}")
+
+
+@main.command("check-catalog")
+def check_catalog() -> None:
+    """Check every file of the catalog, and every class against its stack's end of life and lock."""
+    from goldnode.catalog import checks
+    from goldnode.catalog.load import load_catalog
+    from goldnode.errors import LockError
+    from goldnode.lock.model import find_lock
+    from goldnode.site import check_archives, load_site
+
+    catalog, site = load_catalog(), load_site()
+    check_archives(site, catalog.archives)
+    wrong = []
+    for name, entry in sorted(catalog.classes.items()):
+        try:
+            checks.check_use(entry, catalog)
+        except GoldnodeError as error:
+            wrong.append(error)
+        for sentence in checks.not_checked(entry):
+            click.echo(f"not checked: class {name}: {sentence}")
+    for _, stack in sorted(catalog.stacks.items()):
+        try:
+            find_lock(stack, site)
+        except LockError as error:
+            # A stack that was never resolved against its real archives is declared as such; a stale lock is a fault.
+            if "has no lock" in error.message and stack.item.exercised != "debian-archive":
+                click.echo(f"not checked: {error}")
+            else:
+                wrong.append(error)
+    for problem in wrong:
+        click.echo(f"error: {problem}", err=True)
+    if wrong:
+        sys.exit(2)
+    click.echo(
+        f"{len(catalog.classes)} classes, {len(catalog.stacks)} stacks, {len(catalog.platforms)} platforms and "
+        f"{len(catalog.archives)} archives: no errors"
+    )
+
+
+if __name__ == "__main__":
+    main()

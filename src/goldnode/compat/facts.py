@@ -1,0 +1,285 @@
+"""Typed access to `compat/facts/*.yml`. Files are read when first asked for and kept.
+
+Every answer carries where it comes from (`Origin`), so that an error can say which document states the fact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from goldnode.errors import FactsError, nearest
+
+FACTS = Path(__file__).parent / "facts"
+
+_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One source of a fact: the facts file it stands in, its key there, its title, and its address if it has one."""
+
+    file: str
+    key: str
+    title: str
+    where: str | None
+
+    def __str__(self) -> str:
+        return f"{self.title} (compat/facts/{self.file}, {self.key})"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model. None means that no source was found, never "not supported". Power is in watts, memory in MiB."""
+
+    sku: str
+    vendor: Literal["nvidia", "amd", "intel"]
+    pci_ids: tuple[str, ...]
+    architecture: str
+    compute_capability: str | None
+    gfx: str | None
+    memory_mib: int | None
+    power_limit_default_w: int | None
+    mig_capable: bool | None
+    mig_profiles: tuple[str, ...] | None
+    open_modules_required: bool | None
+    open_modules_supported: bool | None
+    source: Mapping[str, Any]
+
+    def origins(self, name: str) -> tuple[Origin, ...]:
+        """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
+        return origins("gpus.yml", self.source.get(name))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One NVIDIA driver branch. `end_of_life` is YYYY-MM-DD or YYYY-MM, None where no source was found."""
+
+    name: str
+    kind: str | None
+    end_of_life: str | None
+    end_of_life_sources: tuple[tuple[Origin, str], ...]
+    latest_known: str | None
+    max_cuda: str | None
+    open_kernel_modules: str
+    point_releases: tuple[str, ...]
+    note: str | None
+    conflict: str | None
+
+
+@dataclass(frozen=True)
+class SecurityFloor:
+    """The oldest version of a branch without known holes. `fixed` is False where no version of the branch is."""
+
+    branch: str
+    floor: str | None
+    fixed: bool
+    state: str
+    bulletin: str | None
+    bulletin_date: str | None
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True)
+class KernelBuild:
+    """Whether a driver version builds on a kernel: `ok`, `fails` or `unknown`, why, and who says so.
+
+    `confidence` is `seen` (a build was watched), `stated` (a source says so) or `derived`.
+    """
+
+    outcome: Literal["ok", "fails", "unknown"]
+    reason: str
+    confidence: Literal["seen", "stated", "derived"]
+    origins: tuple[Origin, ...]
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """Return the content of facts file `name` ("gpus.yml"). Raises FactsError for an unknown one."""
+    path = FACTS / name
+    if not path.is_file():
+        raise FactsError(
+            f'there is no facts file "{name}"', remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")])
+        )
+    with path.open(encoding="utf-8") as stream:
+        data: dict[str, Any] = yaml.load(stream, Loader=_Loader)  # noqa: S506 - a safe loader
+    return data
+
+
+def origins(file: str, keys: object) -> tuple[Origin, ...]:
+    """Return the sources that `keys` (one key, a list of keys, or None) names in facts file `file`."""
+    if keys is None:
+        return ()
+    table = load(file)["sources"]
+    found = []
+    for key in keys if isinstance(keys, list) else [keys]:
+        entry = table[key]
+        found.append(Origin(file, str(key), entry["title"], entry.get("url") or entry.get("repo")))
+    return tuple(found)
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Return every GPU model of the facts by its name (`sku`)."""
+    data = load("gpus.yml")
+    return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
+
+
+def gpu(sku: str) -> Gpu:
+    """Return one GPU model. Raises FactsError with the nearest right spelling."""
+    known = gpus()
+    if sku not in known:
+        raise FactsError(f'GPU model "{sku}" is not in the facts', remedy=nearest(sku, known))
+    return known[sku]
+
+
+def _gpu(row: Mapping[str, Any]) -> Gpu:
+    mig = row.get("mig") or {}
+    profiles = mig.get("profiles")
+    if profiles is not None:  # "3g.93gb|3g.95gb": two spellings of one profile in the source
+        profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
+    return Gpu(
+        sku=row["sku"],
+        vendor=row["vendor"],
+        pci_ids=tuple(row["pci_ids"]),
+        architecture=row["architecture"],
+        compute_capability=row.get("compute_capability"),
+        gfx=row.get("gfx"),
+        memory_mib=row.get("memory_mib"),
+        power_limit_default_w=row.get("power_limit_default_w"),
+        mig_capable=mig.get("capable"),
+        mig_profiles=profiles,
+        open_modules_required=row.get("open_modules_required"),
+        open_modules_supported=row.get("open_modules_supported"),
+        source=row["source"],
+    )
+
+
+def branch(name: str) -> Branch:
+    """Return one NVIDIA driver branch ("535"). Raises FactsError with the nearest known one."""
+    rows = {str(row["branch"]): row for row in load("nvidia_drivers.yml")["branches"]}
+    if name not in rows:
+        raise FactsError(f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows))
+    row = rows[name]
+    ends = tuple(
+        (origins("nvidia_drivers.yml", key)[0], str(value)) for key, value in (row.get("eol_sources") or {}).items()
+    )
+    return Branch(
+        name=name,
+        kind=row.get("type"),
+        end_of_life=None if row.get("eol") is None else str(row["eol"]),
+        end_of_life_sources=ends,
+        latest_known=row.get("latest_known"),
+        max_cuda=row.get("max_cuda"),
+        open_kernel_modules=row["open_kernel_modules"],
+        point_releases=tuple(str(item[0]) for item in row["point_releases"]),
+        note=row.get("note"),
+        conflict=row.get("conflict"),
+    )
+
+
+def security_floor(name: str) -> SecurityFloor:
+    """Return the security floor of driver branch `name`. Raises FactsError for an unknown branch."""
+    rows = {str(row["branch"]): row for row in load("security.yml")["floor_per_branch"]}
+    if name not in rows:
+        raise FactsError(f'NVIDIA driver branch "{name}" has no security facts', remedy=nearest(name, rows))
+    row = rows[name]
+    return SecurityFloor(
+        branch=name,
+        floor=row["floor"],
+        fixed=bool(row["covers_newest_bulletin"]),
+        state=row["state"],
+        bulletin=row["from_bulletin"],
+        bulletin_date=row["bulletin_date"],
+        origins=origins("security.yml", row["source"]),
+    )
+
+
+def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary"] = "proprietary") -> KernelBuild:
+    """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
+
+    A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
+    before its branch's fix, and is fine when its branch has the fix for this series or a later one. The table is of
+    upstream's sources: a distribution's patched package may build where this says `fails`.
+    """
+    table = load("nvidia_drivers.yml")["kernel_build"]
+    wanted, version = _numbers(kernel), _numbers(driver)
+    where = f"driver {driver} ({flavour}) on kernel {kernel}"
+    for row in table["observed_builds"]:
+        if _numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
+            seen: Literal["ok", "fails"] = "ok" if row["builds"] else "fails"
+            told = "was seen to build" if row["builds"] else "was seen to fail"
+            return KernelBuild(seen, f"{where} {told}", "seen", origins("nvidia_drivers.yml", row["source"]))
+    proof: KernelBuild | None = None
+    for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
+        reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
+        source = origins("nvidia_drivers.yml", row["source"])
+        if reached:
+            if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
+                return KernelBuild("fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source)
+            fixes = _fixes(row, version, flavour)
+            if fixes and version < min(fixes):
+                fix = _text(min(fixes))
+                return KernelBuild(
+                    "fails", f"{where} is older than {fix}, the first of its branch that builds", "derived", source
+                )
+        series = _points(row["kernel"])[-1][:2]
+        fixes = _fixes(row, version, flavour)
+        if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):
+            own = series == wanted[:2]
+            proof = KernelBuild(
+                "ok",
+                f"{where}: its branch builds on {_text(series)} since {_text(min(fixes))}",
+                "stated" if own else "derived",
+                source,
+            )
+    return proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _text(version: tuple[int, ...]) -> str:
+    first, *rest = version
+    # Driver versions write two digits after the second dot (535.309.01); kernels do not.
+    if first >= 100 and len(rest) == 2:
+        return f"{first}.{rest[0]}.{rest[1]:02d}"
+    return ".".join(str(part) for part in version)
+
+
+def _points(text: str) -> list[tuple[int, ...]]:
+    """ "6.1.76 / 6.6.15 / 6.8": every kernel a change arrived in, its mainline series last."""
+    return [_numbers(part.strip()) for part in str(text).split("/")]
+
+
+def _reaches(kernel: tuple[int, ...], point: tuple[int, ...]) -> bool:
+    """Whether `kernel` has what arrived at `point`: a stable update counts for its own series only."""
+    if len(point) > 2:
+        return kernel[:2] == point[:2] and kernel >= point
+    return kernel[:2] >= point
+
+
+def _applies(item: str, flavour: str) -> bool:
+    return "(open)" not in item or flavour == "open"
+
+
+def _names(item: str, driver: str, flavour: str) -> bool:
+    text = str(item)
+    listed = text.split()[0]
+    if listed.endswith(".x"):
+        return driver.startswith(listed[:-1])
+    return listed == driver and _applies(text, flavour)
+
+
+def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
+    """The listed first fixed versions of the branch of `version`."""
+    listed = [_numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
+    return [fix for fix in listed if fix[:1] == version[:1]]

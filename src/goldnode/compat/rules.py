@@ -1,0 +1,90 @@
+"""Rules over the facts that a class needs now. Pure functions; each answer says why."""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+from dataclasses import dataclass
+from typing import Literal
+
+from goldnode.compat import facts
+
+Flavour = Literal["open", "proprietary"]
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What an architecture allows: the open modules are `required`, `supported` or `impossible`."""
+
+    open_modules: Literal["required", "supported", "impossible"]
+    reason: str
+
+
+def open_modules(architecture: str) -> Modules:
+    """Return what NVIDIA `architecture` allows. One the facts do not know is taken for newer: open is required."""
+    rules = facts.load("nvidia_drivers.yml")["rules"]
+    order = [name.casefold() for name in rules["architectures"]["oldest_first"]]
+    limits = rules["open_modules"]
+    name = architecture.casefold()
+    if name not in order:
+        return Modules("required", f'architecture "{architecture}" is not in the facts and taken for a newer one')
+    if order.index(name) >= order.index(limits["required_from_architecture"].casefold()):
+        return Modules("required", f"{limits['required_from_architecture']} and later work with the open modules only")
+    if order.index(name) >= order.index(limits["first_architecture"].casefold()):
+        return Modules("supported", f"the open modules work on {limits['first_architecture']} and later")
+    return Modules("impossible", f"the open modules work on {limits['first_architecture']} and later only")
+
+
+def module_flavour(gpu: facts.Gpu, branch: str) -> tuple[Flavour, str]:
+    """Return the module flavour for `gpu` on driver `branch`, and the reason.
+
+    Where both are possible it is the branch's default: open from 560, proprietary before.
+    """
+    limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
+    allowed = open_modules(gpu.architecture)
+    if gpu.open_modules_required:
+        return "open", f"{gpu.sku} needs the open modules"
+    if allowed.open_modules == "required":
+        return "open", allowed.reason
+    if allowed.open_modules == "impossible":
+        return "proprietary", allowed.reason
+    first = limits["default_from_branch"]
+    if int(branch) >= first:
+        return "open", f"the open modules are the default from branch {first}"
+    return "proprietary", f"the proprietary modules are the default before branch {first}"
+
+
+def flavour_fault(gpu: facts.Gpu, branch: str, flavour: Flavour) -> str | None:
+    """Return why `flavour` cannot drive `gpu` on `branch`, or None."""
+    limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
+    allowed = open_modules(gpu.architecture)
+    if flavour == "proprietary":
+        if gpu.open_modules_required or allowed.open_modules == "required":
+            return f"{gpu.sku} ({gpu.architecture}) needs the open kernel modules"
+        if int(branch) >= limits["only_flavour_from_branch"]:
+            return f"branch {branch} has no proprietary kernel modules"
+        return None
+    if allowed.open_modules == "impossible":
+        return f"{gpu.sku} ({gpu.architecture}) does not work with the open kernel modules"
+    if int(branch) < limits["first_branch"]:
+        return f"branch {branch} has no open kernel modules, the first is {limits['first_branch']}"
+    return None
+
+
+def fabric_manager_package(branch: str) -> str:
+    """Return the fabric manager's package name for driver `branch`: it carries the branch below 580."""
+    rule = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
+    if int(branch) >= rule["plain_name_from_branch"]:
+        return str(rule["package"])
+    return str(rule["package_before"]).replace("<branch>", branch)
+
+
+def last_day(date: str) -> dt.date:
+    """Return the last day that `date` (YYYY-MM-DD or YYYY-MM) covers."""
+    year, month, *day = (int(part) for part in date.split("-"))
+    return dt.date(year, month, day[0] if day else calendar.monthrange(year, month)[1])
+
+
+def past_end_of_life(date: str, on: dt.date) -> bool:
+    """Return whether `date` (YYYY-MM-DD or YYYY-MM, the last supported day or month) lies before `on`."""
+    return last_day(date) < on

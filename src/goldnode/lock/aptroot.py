@@ -1,0 +1,230 @@
+"""apt in a throw-away root: its own sources, keys, status and configuration, nothing of this machine's.
+
+Only what concerns transport is taken over from the machine: proxies and the credentials of auth.conf(5). Downloaded
+indexes are kept in a cache per set of sources; apt itself revalidates them (If-Modified-Since) at every update.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from goldnode.errors import LockError
+
+Stanza = Mapping[str, str]
+
+_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) (?:SHA256:(?P<sha256>[0-9a-f]{64}))?")
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """One archive as apt sees it: address, suite (`/` at its end: flat), components, and a binary keyring."""
+
+    id: str
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    keyring: bytes
+    fingerprints: tuple[str, ...]
+
+    def text(self, keyring: Path) -> str:
+        """Return the deb822 source."""
+        lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {self.suite}"]
+        if self.components:
+            lines.append(f"Components: {' '.join(self.components)}")
+        return "\n".join([*lines, f"Signed-By: {keyring}", ""])
+
+
+@dataclass(frozen=True)
+class Download:
+    """One package apt would fetch. `uri` is unquoted, `size` in bytes."""
+
+    name: str
+    version: str
+    uri: str
+    size: int
+    sha256: str
+
+
+class AptRoot:
+    """An apt that resolves from given sources on top of a given dpkg status."""
+
+    def __init__(self, directory: Path, lists: Path, sources: Sequence[AptSource], architecture: str) -> None:
+        self.directory = directory
+        self.sources = tuple(sources)
+        self._lists = lists
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("APT_", "DEB", "LC_", "LANG"))},
+            "APT_CONFIG": str(directory / "apt.conf"),
+            "LC_ALL": "C.UTF-8",
+            "DEBIAN_FRONTEND": "noninteractive",
+        }
+        for part in ("etc/apt.conf.d", "etc/preferences.d", "etc/sources.list.d", "etc/trusted.gpg.d", "keys"):
+            (directory / part).mkdir(parents=True)
+        (directory / "cache/archives/partial").mkdir(parents=True)
+        (lists / "partial").mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            keyring = directory / "keys" / f"{source.id}.gpg"
+            keyring.write_bytes(source.keyring)
+            (directory / f"etc/sources.list.d/{source.id}.sources").write_text(source.text(keyring), encoding="utf-8")
+        (directory / "status").write_text("", encoding="utf-8")
+        settings = {
+            "Dir::State": directory,
+            "Dir::State::lists": lists,
+            "Dir::State::status": directory / "status",
+            "Dir::State::extended_states": directory / "extended_states",
+            "Dir::Cache": directory / "cache",
+            "Dir::Etc": directory / "etc",
+            "Dir::Etc::netrc": "/etc/apt/auth.conf",
+            "Dir::Etc::netrcparts": "/etc/apt/auth.conf.d",
+            "Dir::Log": directory,
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Install-Recommends": "false",
+            "APT::Install-Suggests": "false",
+            "APT::Sandbox::User": "root",  # the root is private to this user, so apt's own user could not read it
+            "APT::Update::Error-Mode": "any",
+            "APT::Get::List-Cleanup": "false",
+            "Acquire::Languages": "none",
+            "Acquire::ForceHash": "SHA256",
+            "Acquire::Retries": "3",
+        }
+        lines = [f'{key} "{value}";' for key, value in settings.items()]
+        (directory / "apt.conf").write_text("\n".join([*lines, *_transport()]) + "\n", encoding="utf-8")
+
+    def use_status(self, status: Path) -> None:
+        """Resolve on top of dpkg status file `status` instead of an empty system."""
+        shutil.copyfile(status, self.directory / "status")
+
+    def update(self) -> None:
+        """Bring the indexes up to date. Raises LockError when any source fails."""
+        done = self._run(["apt-get", "update", "-q"], check=False)
+        if done.returncode:
+            raise LockError(
+                f"the archives could not be read: {_complaint(done)}",
+                remedy="check the addresses and keys of the site's archives and the network, or use --offline",
+            )
+        (self._lists.parent / "complete").write_text("", encoding="utf-8")
+
+    def require_lists(self) -> None:
+        """Raises LockError where no complete set of indexes has been downloaded before."""
+        if not (self._lists.parent / "complete").exists():
+            raise LockError("these archives were never read before", remedy="run once without --offline")
+
+    def names(self) -> list[str]:
+        """Return the names of all packages the archives offer."""
+        return sorted(self._run(["apt-cache", "pkgnames"]).stdout.split())
+
+    def show(self, names: Iterable[str]) -> list[Stanza]:
+        """Return the records of all offered versions of `names` (or NAME=VERSION); unknown ones are left out."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return []
+        done = self._run(["apt-cache", "show", "--all-versions", *wanted], check=False)
+        return list(_stanzas(done.stdout))
+
+    def pin(self, versions: Mapping[str, str]) -> None:
+        """Make `versions` (by package name) the only candidates."""
+        text = "".join(
+            f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n"
+            for name, version in sorted(versions.items())
+        )
+        (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
+
+    def resolve(self, requests: Sequence[str]) -> list[Download]:
+        """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises LockError when it cannot."""
+        done = self._run(
+            ["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests], check=False
+        )
+        if done.returncode:
+            raise LockError(
+                f"apt finds no way to install the stack: {_complaint(done)}",
+                remedy="the archives do not fit together today: read the stack's `kernel` and `driver` against them",
+            )
+        found = []
+        for line in done.stdout.splitlines():
+            match = _URI.match(line)
+            if match is None:
+                continue
+            name, version, _ = unquote(match.group("file")).removesuffix(".deb").rsplit("_", 2)
+            if match.group("sha256") is None:
+                raise LockError(f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror")
+            found.append(
+                Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256"))
+            )
+        return found
+
+    def _run(self, command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        try:
+            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise LockError(
+                f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family"
+            ) from error
+        if check and done.returncode:
+            raise LockError(f"{command[0]} {command[1]} failed: {_complaint(done)}")
+        return done
+
+
+@contextmanager
+def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None = None) -> Iterator[AptRoot]:
+    """Give a fresh AptRoot; its indexes live in `cache` (default $GOLDNODE_CACHE, else ~/.cache/goldnode).
+
+    Runs with the same sources wait for each other, since apt takes its lists for itself.
+    """
+    key = hashlib.sha256(
+        repr([(s.id, s.uri, s.suite, s.components, s.fingerprints) for s in sources]).encode() + architecture.encode()
+    ).hexdigest()[:16]
+    place = (cache or cache_directory()) / "apt" / key
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "in-use").open("w") as handle, tempfile.TemporaryDirectory(prefix="goldnode-apt-") as name:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield AptRoot(Path(name), place / "lists", sources, architecture)
+
+
+def cache_directory() -> Path:
+    """Return where goldnode keeps what it can download again."""
+    named = os.environ.get("GOLDNODE_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "goldnode"
+
+
+def _transport() -> list[str]:
+    """The machine's own proxy settings, as lines of apt.conf."""
+    try:
+        done = subprocess.run(
+            ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return []
+    wanted = re.compile(r'^Acquire::(?:http|https|ftp)::(?:.*::)?Proxy(?:-Auto-Detect)? ".+";$')
+    return [line for line in done.stdout.splitlines() if wanted.match(line)]
+
+
+def _stanzas(text: str) -> Iterator[Stanza]:
+    for block in re.split(r"\n\n+", text):
+        fields: dict[str, str] = {}
+        for line in block.splitlines():
+            if line[:1] not in (" ", "\t", "") and ":" in line:
+                key, _, value = line.partition(":")
+                fields[key] = value.strip()
+        if "Package" in fields:
+            yield fields
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """What apt says is wrong, on one line: unmet dependencies where it lists them, else its errors."""
+    _, found, unmet = done.stdout.partition("The following packages have unmet dependencies:")
+    lines = [line.strip() for line in (unmet if found else done.stderr).splitlines()]
+    wrong = [line for line in lines if line and (found or line.startswith(("E:", "W:")))]
+    errors = [line for line in wrong if not line.startswith("W:")] or wrong
+    return "; ".join(re.sub(r"\s+", " ", line).removeprefix("E: ") for line in errors[:4]) or f"exit {done.returncode}"

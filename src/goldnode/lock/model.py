@@ -1,0 +1,190 @@
+"""The lock document: reading, writing, finding it, and telling whether it still is what its stack asks for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from goldnode import yamlsource
+from goldnode.catalog.load import LOCK_SUFFIX, Entry
+from goldnode.catalog.models import Stack
+from goldnode.errors import LockError
+from goldnode.site import Site
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+_HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.\n"
+# Only what decides which packages a stack resolves to. Prose, dates and waivers can change without a new lock.
+_INTENT: dict[str, Any] = {
+    "os": True,
+    "archives": True,
+    "kernel": True,
+    "packages": True,
+    "driver": {"vendor", "branch", "flavour", "version", "dkms", "packages", "lockstep", "family", "fabric_manager"},
+}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LockedArchive(_Model):
+    """An archive the packages were resolved from."""
+
+    id: str
+    suite: str
+    components: list[str]
+
+
+class LockedPackage(_Model):
+    """One package of the closure. `path` is relative to its archive; `size` is in bytes.
+
+    `set` is stack for what is pinned and held on a live node, base for what stays free to take updates. `when` is
+    nvswitch for what only platforms with NVSwitch get.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    sha256: Sha256
+    size: int
+    path: str
+    archive: str
+    set: Literal["stack", "base"]
+    part: Literal["kernel", "driver", "runtime", "base"]
+    requested: bool
+    why: str
+    when: Literal["nvswitch"] | None = None
+
+
+class Lock(_Model):
+    """What a stack resolved to on one day."""
+
+    lock: Literal[1]
+    stack: str
+    intent: Digest
+    resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
+    kernel_release: str
+    driver_version: str | None
+    archives: list[LockedArchive]
+    packages: list[LockedPackage]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON of the whole lock."""
+        return digest_of(self.model_dump())
+
+    def stack_set(self, *, nvswitch: bool) -> list[LockedPackage]:
+        """Return the packages that are pinned and held on a node, by name."""
+        return [item for item in self.packages if item.set == "stack" and (nvswitch or item.when != "nvswitch")]
+
+
+def digest_of(document: Any) -> str:
+    """Return `sha256:…` of the canonical JSON of `document`: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def intent_digest(stack: Stack) -> str:
+    """Return the digest of what `stack` asks apt for."""
+    return digest_of(stack.model_dump(mode="json", include=_INTENT))
+
+
+def lock_name(stack: str) -> str:
+    """Return the file name of a stack's lock."""
+    return stack + LOCK_SUFFIX
+
+
+def load_lock(path: Path) -> Lock:
+    """Read a lock file. Raises LockError naming file and line."""
+    source = yamlsource.read(path, error=LockError)
+    return yamlsource.validate(Lock, source, error=LockError)
+
+
+def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
+    """Return the lock of `stack` and its file: of $GOLDNODE_LOCKS, the site's `locks`, or beside the stack.
+
+    The first file found decides. Raises LockError where there is none, or where it was made for another intent.
+    """
+    remedy = f"run `goldnode lock {stack.name}`"
+    places = [*site.lock_directories(), stack.file.parent]
+    path = next((place / lock_name(stack.name) for place in places if (place / lock_name(stack.name)).is_file()), None)
+    if path is None:
+        why = "" if stack.item.exercised == "debian-archive" else " (it was never resolved against its real archives)"
+        raise LockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
+    lock = load_lock(path)
+    check_intent(lock, path, stack)
+    return lock, path
+
+
+def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+    """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
+    if lock.stack != stack.name:
+        raise LockError(
+            f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, remedy="rename the file"
+        )
+    if lock.intent != intent_digest(stack.item):
+        raise LockError(
+            f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
+            file=path,
+            remedy=f"run `goldnode lock {stack.name}`",
+        )
+
+
+def dump_lock(lock: Lock) -> str:
+    """Return the lock as the text of its file: fixed order, one line per package."""
+    lines = [
+        _HEADER.format(stack=lock.stack) + f"lock: {lock.lock}",
+        f"stack: {lock.stack}",
+        f"intent: {lock.intent}",
+        f"resolved: {_flow(lock.resolved)}",
+        f"kernel_release: {_flow(lock.kernel_release)}",
+        f"driver_version: {_flow(lock.driver_version)}",
+        "archives:",
+        *(f"  - {_flow(item.model_dump())}" for item in lock.archives),
+        "packages:",
+        *(f"  - {_flow(item.model_dump(exclude_none=True))}" for item in lock.packages),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_lock(lock: Lock, directory: Path) -> Path:
+    """Write the lock into `directory`, whole or not at all, and return its file. Raises LockError."""
+    path = directory / lock_name(lock.stack)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text(dump_lock(lock), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise LockError(
+            f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out"
+        ) from error
+    return path
+
+
+_PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_./+~-]*$")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+
+
+def _flow(value: Any) -> str:
+    """Return `value` in YAML's flow style; text is quoted unless it cannot be read as anything else."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    text = str(value)
+    return text if _PLAIN.match(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)

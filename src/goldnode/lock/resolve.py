@@ -1,0 +1,402 @@
+"""Resolving a stack: apt decides, goldnode asks it well and writes down the answer.
+
+Two choices are goldnode's, because apt has no word for them: the kernel release (the newest of the series whose image
+and headers both exist at one version) and the driver version (the newest of the branch that all lockstep packages have).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from goldnode.catalog.compile import archive_key
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.models import Driver, Stack
+from goldnode.errors import LockError, SigningKeyError, VanishedError, nearest
+from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
+from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
+from goldnode.node import openpgp
+from goldnode.node.state.debversion import compare, upstream
+from goldnode.node.state.domains.apt import in_family
+from goldnode.site import Site, archive_url, check_archives
+
+_order = functools.cmp_to_key(compare)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One locked package that is no longer what the lock says: `vanished` or `changed`."""
+
+    kind: str
+    package: LockedPackage
+    message: str
+
+
+def resolve(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    status: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    today: dt.date | None = None,
+) -> Lock:
+    """Resolve `stack` to a lock, on top of dpkg status file `status` (default: an empty system).
+
+    `offline` uses the indexes of the cache as they are. Raises LockError where apt finds no solution, VanishedError
+    where an exact kernel or driver version is asked for that the archives no longer have, SigningKeyError for a wrong
+    key, before anything is downloaded.
+    """
+    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+        if status is not None:
+            root.use_status(status)
+        _refresh(root, offline)
+        return _resolve(stack, catalog, root, today or dt.datetime.now(tz=dt.UTC).date())
+
+
+def check(
+    lock: Lock,
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    cache: Path | None = None,
+    offline: bool = False,
+) -> list[Finding]:
+    """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
+    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+        _refresh(root, offline)
+        offered: dict[str, dict[str, set[str]]] = {}
+        for stanza in root.show(package.name for package in lock.packages):
+            versions = offered.setdefault(stanza["Package"], {})
+            versions.setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+    found = []
+    for package in lock.packages:
+        versions = offered.get(package.name, {})
+        if package.version not in versions:
+            text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
+            found.append(Finding("vanished", package, text))
+        elif package.sha256 not in versions[package.version]:
+            text = f"{package.name} {package.version} has other bytes than were locked"
+            found.append(Finding("changed", package, text))
+    return found
+
+
+def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
+    """Return the archives of `stack` for apt, each with a keyring of the accepted keys only.
+
+    Raises SigningKeyError and SiteError.
+    """
+    check_archives(site, catalog.archives)
+    found = []
+    for name in stack.item.archives:
+        archive = catalog.archives[name].item
+        key, fingerprints = archive_key(name, archive, site)
+        if key is None:
+            assert archive.keyring is not None  # noqa: S101 - archive_key has seen to it
+            key = _os_keyring(name, Path(archive.keyring), fingerprints)
+        found.append(
+            AptSource(
+                id=name,
+                uri=archive_url(site, name),
+                suite=archive.suite.format(codename=stack.item.os.codename),
+                components=tuple(archive.components),
+                keyring=key,
+                fingerprints=tuple(fingerprints),
+            )
+        )
+    return found
+
+
+def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
+    """The accepted keys of a keyring this machine's OS ships, which may hold many more."""
+    remedy = "install the package that ships it, or name the key in the site's archives"
+    try:
+        chosen = openpgp.select(path.read_bytes(), fingerprints)
+    except OSError as error:
+        raise SigningKeyError(
+            f'the keyring of archive "{name}" is not on this machine: {error.strerror}', file=path, remedy=remedy
+        ) from error
+    except openpgp.OpenPGPError as error:
+        raise SigningKeyError(f"this is not a keyring: {error}", file=path, remedy=remedy) from error
+    if not chosen:
+        raise SigningKeyError(
+            f'none of the keys of archive "{name}" is in this keyring: {", ".join(fingerprints)}',
+            file=path,
+            remedy=remedy,
+        )
+    return chosen
+
+
+def _refresh(root: AptRoot, offline: bool) -> None:
+    if offline:
+        root.require_lists()
+    else:
+        root.update()
+
+
+def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.date) -> Lock:
+    item = stack.item
+    names = root.names()
+    release, kernel_version = _kernel(stack, root, names)
+    kernel = [f"linux-image-{release}", f"linux-headers-{release}"]
+    driver = item.driver
+    wanted = [*(driver.packages if driver is not None else []), *item.packages]
+    manager = driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    asked = [*wanted, *([manager] if manager else [])]
+    _require(stack, asked, names)
+    driver_version = None
+    pins = dict.fromkeys(kernel, kernel_version)
+    if driver is not None and driver.branch is not None:
+        driver_version, family = _driver(stack, driver, root, names)
+        pins |= family
+    root.pin(pins)
+    downloads = root.resolve([f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]])
+    stanzas = _records(root, downloads)
+    requested = [*kernel, *asked]
+    absent = [name for name in requested if name not in stanzas]
+    if absent:
+        raise LockError(
+            f'package "{absent[0]}" would not be fetched: the given status has it installed',
+            remedy="resolve on the status of a system without the stack",
+        )
+    graph = Graph(stanzas)
+    members = graph.stack_set(requested, driver)
+    ordinary = set(graph.reached([name for name in requested if name != manager]))
+    reasons = graph.reached(requested)
+    kernel_sources = {graph.source(name) for name in kernel}
+    driver_names = {*(driver.packages if driver is not None else []), *([manager] if manager else [])}
+    driver_sources = {graph.source(name) for name in driver_names}
+
+    def part(name: str) -> str:
+        if name not in members:
+            return "base"
+        if name in kernel or (graph.source(name) in kernel_sources and name not in driver_names):
+            return "kernel"
+        if name in driver_names or (driver is not None and in_family(name, driver.family)):
+            return "driver"
+        return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
+
+    packages = []
+    for download in sorted(downloads, key=lambda entry: entry.name):
+        stanza = stanzas[download.name]
+        archive, path = _origin(download, root.sources)
+        packages.append(
+            LockedPackage.model_validate(
+                {
+                    "name": download.name,
+                    "version": stanza["Version"],
+                    "architecture": stanza["Architecture"],
+                    "sha256": download.sha256,
+                    "size": download.size,
+                    "path": path,
+                    "archive": archive,
+                    "set": "stack" if download.name in members else "base",
+                    "part": part(download.name),
+                    "requested": download.name in requested,
+                    "why": reasons.get(download.name, "chosen by apt"),
+                    "when": None if download.name in ordinary or download.name not in reasons else "nvswitch",
+                }
+            )
+        )
+    return Lock(
+        lock=1,
+        stack=stack.name,
+        intent=intent_digest(item),
+        resolved=today.isoformat(),
+        kernel_release=release,
+        driver_version=driver_version,
+        archives=[
+            LockedArchive(id=source.id, suite=source.suite, components=list(source.components))
+            for source in root.sources
+        ],
+        packages=packages,
+    )
+
+
+def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[str, str]:
+    """Return release and package version of the kernel: image and headers exist, both at that version."""
+    kernel = stack.item.kernel
+    if kernel.release is not None:
+        pattern = re.escape(kernel.release)
+        wanted = f'kernel release "{kernel.release}"'
+    else:
+        # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
+        pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
+        wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
+    releases = [match.group(1) for name in names if (match := re.fullmatch(f"linux-image-({pattern})", name))]
+    versions: dict[str, set[str]] = {}
+    for stanza in root.show(f"linux-{kind}-{release}" for release in releases for kind in ("image", "headers")):
+        versions.setdefault(stanza["Package"], set()).add(stanza["Version"])
+    whole = [
+        (version, release)
+        for release in releases
+        for version in versions.get(f"linux-image-{release}", set()) & versions.get(f"linux-headers-{release}", set())
+    ]
+    if whole:
+        version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
+        return release, version
+    images = [name.removeprefix("linux-image-") for name in names if re.match(r"linux-image-\d+\.\d+\.\d", name)]
+    flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
+    offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
+    shown = f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
+    if releases:
+        raise LockError(
+            f"{wanted} has an image but no headers of the same version; {shown}",
+            file=stack.file,
+            line=stack.source.line(("kernel",)),
+            remedy="choose one whose headers exist, or add the archive that has them",
+        )
+    raise VanishedError(
+        f"{wanted} is in none of the archives {', '.join(stack.item.archives)}; {shown}",
+        file=stack.file,
+        line=stack.source.line(("kernel",)),
+        remedy="choose one of those, or lock from a mirror that kept it",
+    )
+
+
+def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
+    family = {name for name in names if in_family(name, driver.family)} | set(driver.lockstep)
+    offered: dict[str, dict[str, list[str]]] = {}
+    for stanza in root.show(family):
+        by_upstream = offered.setdefault(stanza["Package"], {})
+        by_upstream.setdefault(upstream(stanza["Version"]), []).append(stanza["Version"])
+    leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
+    known = sorted(offered.get(leader, {}), key=_order)
+    of_branch = [version for version in known if version.startswith(f"{driver.branch}.")]
+    if driver.version is not None and driver.version not in of_branch:
+        raise VanishedError(
+            f"{leader} {driver.version} is in none of the archives {', '.join(stack.item.archives)}; {_offer(known)}",
+            file=stack.file,
+            line=stack.source.line(("driver", "version")),
+            remedy="choose one of those, or lock from a mirror that kept it",
+        )
+    if not of_branch:
+        raise VanishedError(
+            f"{leader} of branch {driver.branch} is in none of the archives {', '.join(stack.item.archives)}; "
+            f"{_offer(known)}",
+            file=stack.file,
+            line=stack.source.line(("driver", "branch")),
+            remedy="choose a branch the archives have, or lock from a mirror that kept it",
+        )
+    incomplete = []
+    for version in [driver.version] if driver.version is not None else reversed(of_branch):
+        lacking = [name for name in driver.lockstep if version not in offered.get(name, {})]
+        if not lacking:
+            pins = {
+                name: max(versions[version], key=_order) for name, versions in offered.items() if version in versions
+            }
+            return version, pins
+        incomplete.append(f"{version} lacks {', '.join(lacking)}")
+    raise LockError(
+        f"no version of branch {driver.branch} is complete: {'; '.join(incomplete[:3])}",
+        file=stack.file,
+        line=stack.source.line(("driver", "lockstep")),
+        remedy="add the archive that has them, or correct `lockstep`",
+    )
+
+
+def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
+    known = set(names)
+    for name in asked:
+        if name in known:
+            continue
+        path: tuple[str | int, ...] = ("driver", "fabric_manager", "package")
+        item = stack.item
+        if name in item.packages:
+            path = ("packages", item.packages.index(name))
+        elif item.driver is not None and name in item.driver.packages:
+            path = ("driver", "packages", item.driver.packages.index(name))
+        close = nearest(name, [other for other in names if other[:3] == name[:3]])
+        raise VanishedError(
+            f'package "{name}" is in none of the archives {", ".join(item.archives)}',
+            file=stack.file,
+            line=stack.source.line(path),
+            remedy=close if close.startswith('use "') else "correct the name, or add the archive that has it",
+        )
+
+
+def _offer(versions: Iterable[str]) -> str:
+    known = sorted(versions, key=_order)
+    return f"the archives have {', '.join(known)}" if known else "the archives have no version of it"
+
+
+def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
+    """The archive's record of every download; the hash tells apart one version in two archives."""
+    wanted = {(download.name, download.sha256) for download in downloads}
+    found = {}
+    for stanza in root.show(f"{download.name}={download.version}" for download in downloads):
+        if (stanza["Package"], stanza.get("SHA256", "")) in wanted:
+            found[stanza["Package"]] = stanza
+    return found
+
+
+def _origin(download: Download, sources: Sequence[AptSource]) -> tuple[str, str]:
+    """The archive a download comes from and its path there: the longest address that begins it."""
+    bases = sorted(sources, key=lambda source: -len(source.uri))
+    for source in bases:
+        base = source.uri.rstrip("/") + "/"
+        # apt writes file:/x for file:///x
+        for head in (base, base.replace("file:///", "file:/"), base.replace("copy:///", "copy:/")):
+            if download.uri.startswith(head):
+                return source.id, download.uri[len(head) :].removeprefix("./")
+    raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
+
+
+class Graph:
+    """The resolved packages and who needs whom."""
+
+    def __init__(self, stanzas: Mapping[str, Stanza]) -> None:
+        self._stanzas = stanzas
+        self._providers: dict[str, set[str]] = {}
+        for name, stanza in stanzas.items():
+            for item in [name, *_names(stanza.get("Provides", ""))]:
+                self._providers.setdefault(item, set()).add(name)
+
+    def source(self, name: str) -> str:
+        """Return the source package of `name`."""
+        return self._stanzas[name].get("Source", name).split(" ")[0]
+
+    def needs(self, name: str) -> list[str]:
+        """Return the resolved packages that satisfy a dependency of `name`."""
+        stanza = self._stanzas[name]
+        wanted = [*_names(stanza.get("Pre-Depends", "")), *_names(stanza.get("Depends", ""))]
+        return sorted({found for item in wanted for found in self._providers.get(item, ())} - {name})
+
+    def reached(self, start: Sequence[str]) -> dict[str, str]:
+        """Return every package reached from `start`, with the reason it is there; the nearest one names it."""
+        reasons = dict.fromkeys(start, "requested by the stack")
+        pending = list(start)
+        while pending:
+            name = pending.pop(0)
+            for needed in self.needs(name):
+                if needed not in reasons:
+                    reasons[needed] = f"needed by {name}"
+                    pending.append(needed)
+        return reasons
+
+    def stack_set(self, requested: Sequence[str], driver: Driver | None) -> set[str]:
+        """Return what must move as one: the requested packages, what they need from the same sources, the family."""
+        sources = {self.source(name) for name in requested}
+        members = set(requested)
+        pending = list(requested)
+        while pending:
+            for needed in self.needs(pending.pop()):
+                if needed not in members and self.source(needed) in sources:
+                    members.add(needed)
+                    pending.append(needed)
+        if driver is not None:
+            members |= {name for name in self._stanzas if in_family(name, driver.family)}
+        return members
+
+
+def _names(relation: str) -> list[str]:
+    """The package names of a dependency field, alternatives included."""
+    parts = re.split(r"[,|]", relation)
+    return [re.split(r"[ (:\[]", part.strip(), maxsplit=1)[0] for part in parts if part.strip()]

@@ -1,0 +1,192 @@
+"""Site configuration: where this site's archives and locks are.
+
+A site file names what differs between sites and must not be in a catalog: archive addresses, signing keys, the
+directory of locks. It is found as `$GOLDNODE_SITE`, else `./goldnode-site.yml`, else `/etc/goldnode/site.yml`, else
+there is none and every value has its default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from goldnode import yamlsource
+from goldnode.errors import SiteError, nearest
+
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_upper=True)]
+
+SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
+
+_URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
+
+
+class SiteArchive(BaseModel):
+    """Where one archive of the catalog is found at this site."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(description="Address of the archive, without suite: http, https or file.")
+    key: str | None = Field(
+        default=None, description="Key file of the archive, armoured or binary; relative to the site file."
+    )
+    fingerprints: tuple[Fingerprint, ...] = Field(
+        default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
+    )
+
+
+class Site(BaseModel):
+    """A read site configuration; `file` is None where the site has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    archives: dict[str, SiteArchive] = Field(default_factory=dict, description="Archives by the catalog's id.")
+    locks: str | None = Field(
+        default=None, description="Directory searched for STACK.lock.yml before the catalog; relative to the site file."
+    )
+    file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Site:
+        """Read the site configuration in force; see `load_site`."""
+        return load_site(path)
+
+    def resolve(self, path: str) -> Path:
+        """Return `path` as the site file means it: relative to the directory of that file."""
+        base = self.file.parent if self.file is not None else Path.cwd()
+        return (base / Path(path).expanduser()).absolute()
+
+    def lock_directories(self) -> list[Path]:
+        """Return the directories that come before the catalog when a lock is searched: $GOLDNODE_LOCKS, then `locks`."""
+        found = [Path(part).expanduser() for part in os.environ.get("GOLDNODE_LOCKS", "").split(os.pathsep) if part]
+        if self.locks is not None:
+            found.append(self.resolve(self.locks))
+        return found
+
+    def key_bytes(self, archive: str) -> bytes | None:
+        """Return the content of the key file the site names for `archive`, or None where it names none.
+
+        Raises SiteError when the file cannot be read.
+        """
+        entry = self.archives.get(archive)
+        if entry is None or entry.key is None:
+            return None
+        path = self.resolve(entry.key)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise SiteError(
+                f'the key of archive "{archive}" cannot be read: {path}: {error.strerror}',
+                file=self.file,
+                remedy="put the archive's public key there, or correct `key`",
+            ) from error
+
+
+def find_site() -> Path | None:
+    """Return the site file in force, or None. Raises SiteError when $GOLDNODE_SITE names a file that is not there."""
+    named = os.environ.get("GOLDNODE_SITE")
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise SiteError(
+                f"GOLDNODE_SITE names {path}, which is not a file", remedy="correct the variable or create the file"
+            )
+        return path
+    return next((path for path in SITE_FILES if path.is_file()), None)
+
+
+def load_site(path: Path | None = None) -> Site:
+    """Read the site file at `path`, or the one in force; an absent one is an empty Site. Raises SiteError."""
+    path = path if path is not None else find_site()
+    if path is None:
+        return Site()
+    source = yamlsource.read(path, error=SiteError)
+    site = yamlsource.validate(Site, source, error=SiteError, allow_empty=True)
+    for name, archive in site.archives.items():
+        if not _URL.match(archive.url):
+            raise SiteError(
+                f'the url of archive "{name}" is "{archive.url}", expected an http, https or file address',
+                file=path,
+                line=source.line(("archives", name, "url")),
+                remedy="write it with its scheme, for instance file:///srv/mirror",
+            )
+    return site.model_copy(update={"file": path})
+
+
+def check_archives(site: Site, known: Mapping[str, object]) -> None:
+    """Refuse archive ids the catalog does not have. Raises SiteError with file, line and nearest spelling."""
+    for name in site.archives:
+        if name not in known and site.file is not None:
+            source = yamlsource.read(site.file, error=SiteError)
+            raise SiteError(
+                f'archive "{name}" is not in the catalog',
+                file=site.file,
+                line=source.line(("archives", name)),
+                remedy=nearest(name, known),
+            )
+
+
+def archive_url(site: Site, archive: str) -> str:
+    """Return the address of `archive`: the site's, else, for Debian's own archives, what this machine's apt uses.
+
+    Raises SiteError where neither names one.
+    """
+    entry = site.archives.get(archive)
+    if entry is not None:
+        return entry.url.rstrip("/")
+    if archive in ("debian", "debian-security"):
+        url = _machine_archives().get(archive)
+        if url is not None:
+            return url
+        why = "this machine's own apt uses no such archive"
+    else:
+        why = "only the site can say where it is"
+    raise SiteError(
+        f'no address is known for archive "{archive}": {why}',
+        file=site.file,
+        remedy=f"name it in goldnode-site.yml, as archives: {{{archive}: {{url: …}}}}",
+    )
+
+
+def _machine_archives() -> dict[str, str]:
+    """Return the addresses of Debian's archives in this machine's apt sources, by archive id.
+
+    A source counts when its suite is the machine's own Debian release: with the index downloaded, its Origin must be
+    Debian as well, so that a third party's archive that copies Debian's suite names is not taken for Debian's.
+    """
+    codename = _os_release().get("VERSION_CODENAME", "") if _os_release().get("ID") == "debian" else ""
+    if not codename:
+        return {}
+    try:
+        done = subprocess.run(
+            ["apt-get", "indextargets", "--format", "$(CREATED_BY)|$(REPO_URI)|$(RELEASE)|$(ORIGIN)"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"} | {"LC_ALL": "C.UTF-8"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    suites = {codename: "debian", f"{codename}-security": "debian-security"}
+    found: dict[str, str] = {}
+    for row in done.stdout.splitlines():
+        kind, uri, release, origin = [*row.split("|"), "", "", ""][:4]
+        name = suites.get(release)
+        if kind == "Packages" and name and origin in ("Debian", "", "$(ORIGIN)"):
+            found.setdefault(name, uri.rstrip("/"))
+    return found
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip().strip('"') for key, value in pairs}

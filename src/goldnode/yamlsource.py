@@ -1,0 +1,232 @@
+"""YAML that knows its lines: read a file, and turn every fault in it into one error with file, line and remedy.
+
+The composed node tree is kept beside the plain data, so that an error found much later (a power limit above the
+board's, a host in two classes) still names the line the value was written on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from goldnode.errors import CatalogError, GoldnodeError, nearest
+
+KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass
+class Source:
+    """One read file: its plain `data` and the line of every key and value in it."""
+
+    file: Path
+    data: Any
+    key_lines: dict[KeyPath, int] = field(default_factory=dict)
+    value_lines: dict[KeyPath, int] = field(default_factory=dict)
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """Return the 1-based line of the key at `path`, or of the nearest enclosing key that was written."""
+        whole = tuple(path)
+        for end in range(len(whole), -1, -1):
+            part = whole[:end]
+            if part in self.key_lines:
+                return self.key_lines[part]
+            if part in self.value_lines:
+                return self.value_lines[part]
+        return 1
+
+
+def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+    """Read one YAML document. Raises `error` for an unreadable file, broken YAML and a key written twice."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as problem:
+        raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"the file cannot be read: {problem}", file=path) from problem
+    return parse(text, path, error=error)
+
+
+def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+    """Parse `text` as the content of `path`; see `read`."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        source = Source(file=path, data=None)
+        if node is not None:
+            _walk(node, (), source, error, set())
+            source.data = loader.construct_document(node)
+        return source
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        raise error(
+            f"this is not valid YAML: {problem.problem or problem.context}",
+            file=path,
+            line=None if mark is None else mark.line + 1,
+            remedy="correct the indentation or quoting at this line",
+        ) from problem
+    except yaml.YAMLError as problem:
+        raise error(f"this is not valid YAML: {problem}", file=path) from problem
+    finally:
+        loader.dispose()
+
+
+def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeError], seen: set[int]) -> None:
+    source.value_lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in seen:  # an alias: walked where its anchor is
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = str(key.value)
+            if name in keys and key.tag != "tag:yaml.org,2002:merge":
+                raise error(
+                    f'key "{name}" is written twice, first on line {keys[name]}',
+                    file=source.file,
+                    line=line,
+                    remedy="keep one of the two",
+                )
+            keys[name] = line
+            source.key_lines[(*path, name)] = line
+            _walk(value, (*path, name), source, error, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _walk(value, (*path, index), source, error, seen)
+
+
+def validate(
+    model: type[Model], source: Source, *, error: type[GoldnodeError] = CatalogError, allow_empty: bool = False
+) -> Model:
+    """Return `source` as `model`. Raises `error` for the first fault, with its line and the nearest right spelling."""
+    data = source.data
+    if data is None and allow_empty:
+        data = {}
+    if not isinstance(data, dict):
+        raise error(
+            f"the document is {_kind(data)}, expected a mapping of keys",
+            file=source.file,
+            line=source.line(()),
+            remedy="write it as `key: value` lines",
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as problem:
+        # One at a time, top to bottom; but a misspelt key before the missing one it was meant to be.
+        details = sorted(
+            problem.errors(include_url=False),
+            key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
+        )
+        raise _explain(details[0], model, source, error) from None
+
+
+def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
+    """Return the part of a pydantic location that is in the file: tags of unions and validators are not."""
+    path: list[str | int] = []
+    for part in loc:
+        inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif part == loc[-1] and isinstance(data, dict) and isinstance(part, str) and "[" not in part:
+            path.append(part)
+    return tuple(path)
+
+
+def _explain(item: ErrorDetails, model: type[BaseModel], source: Source, error: type[GoldnodeError]) -> GoldnodeError:
+    loc = _written(item["loc"], source.data)
+    line = source.line(loc)
+    where = ".".join(str(part) for part in loc)
+    kind, context = item["type"], item.get("ctx", {})
+    name = str(loc[-1]) if loc else ""
+    if kind == "extra_forbidden":
+        known = _fields(model, loc[:-1])
+        inside = f' in "{where.rpartition(".")[0]}"' if len(loc) > 1 else ""
+        return error(f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known))
+    if kind == "missing":
+        return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
+    value = item["input"]
+    shown = f'"{where}" is {_show(value)}'
+    if kind in ("literal_error", "enum"):
+        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        expected = " or ".join(f'"{choice}"' for choice in choices)
+        return error(f"{shown}, expected {expected}", file=source.file, line=line, remedy=nearest(str(value), choices))
+    if kind == "value_error":
+        text, _, remedy = str(context["error"]).partition(" | ")
+        return error(
+            f'"{where}": {text}' if where else text, file=source.file, line=line, remedy=remedy or "correct the value"
+        )
+    if kind == "string_pattern_mismatch":
+        return error(
+            f"{shown}, expected text of the form {context.get('pattern')}",
+            file=source.file,
+            line=line,
+            remedy="correct the value",
+        )
+    expected = {
+        "greater_than": f"a number above {context.get('gt')}",
+        "greater_than_equal": f"a number of at least {context.get('ge')}",
+        "less_than_equal": f"a number of at most {context.get('le')}",
+        "int_type": "a whole number",
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "bool_type": "true or false",
+        "bool_parsing": "true or false",
+        "string_type": "text",
+        "list_type": "a list",
+        "tuple_type": "a list",
+        "dict_type": "a mapping of keys",
+        "model_type": "a mapping of keys",
+        "model_attributes_type": "a mapping of keys",
+        "too_short": "at least one entry",
+        "date_from_datetime_parsing": "a date as YYYY-MM-DD",
+        "date_type": "a date as YYYY-MM-DD",
+        "date_parsing": "a date as YYYY-MM-DD",
+    }.get(kind, str(item["msg"]))
+    remedy = "correct the value"
+    if kind == "string_type" and isinstance(value, int | float):
+        remedy = f'write it in quotes: "{value}"'
+    return error(f"{shown}, expected {expected}", file=source.file, line=line, remedy=remedy)
+
+
+def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Return the field names of the model at `path` inside `model`."""
+    current: Any = model
+    for part in path:
+        inner = next((m for m in _models(current) if isinstance(part, str) and part in m.model_fields), None)
+        if inner is not None:
+            current = inner.model_fields[str(part)].annotation
+        # Otherwise `part` is an index or a free key: the annotation's own arguments hold the model.
+    return [name for m in _models(current) for name, info in m.model_fields.items() if not info.exclude]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is None:
+        return []
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict | list) or value is None:
+        return _kind(value)
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else f"the value {value!r}"

@@ -1,0 +1,80 @@
+"""Nodes, archives and sites for the end-to-end tests. Everything is made once per session and taken away at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.e2e.support import Site, goldnode
+from tests.simulators import apt_archive
+
+from goldnode.lab import engine
+from goldnode.lab.nodes import Lab, Node, NodeSpec, Server
+
+CATALOG = Path(__file__).parent / "catalog"
+
+
+@dataclass
+class World:
+    """A lab with a stand-in archive that its nodes, and the locks, take their packages from."""
+
+    lab: Lab
+    directory: Path
+    server: Server
+
+    def publish(self, groups: Collection[str] = apt_archive.DEFAULT, **options: object) -> apt_archive.Archive:
+        """Publish the archive anew; the server goes on serving it."""
+        return apt_archive.publish(self.directory / "archive", groups=groups, **options)  # type: ignore[arg-type]
+
+    def node(self, name: str, group: str, os_name: str = "debian12") -> Node:
+        """A fresh node with compiler and initramfs-tools, and no packages of any stack."""
+        for found in self.lab.nodes():
+            if found.name == name:
+                found.destroy()
+        return self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm")])[0]
+
+    def site(self, name: str, release: str = "bookworm") -> Site:
+        """A site on this archive with a directory of locks of its own."""
+        archive = self.publish()
+        locks = self.directory / f"locks-{name}"
+        locks.mkdir(exist_ok=True)
+        path = archive.write_site(self.directory / f"{name}-site.yml", self.server.url, release=release)
+        return Site(catalog=CATALOG, site=path, locks=locks)
+
+    def lock(self, site: Site, node: Node, *stacks: str) -> None:
+        """Resolve stacks for what the archive has now, on top of what the node has."""
+        status = self.directory / f"{node.name}.status"
+        status.write_text(node.read("/var/lib/dpkg/status"))
+        for stack in stacks:
+            done = goldnode("lock", stack, "--on", str(status), "--out", str(site.locks), site=site)
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    lab = Lab(f"e2e-{os.getpid()}", engine.connect(), state=directory)
+    try:
+        apt_archive.publish(directory / "archive")
+        yield World(lab, directory, lab.serve(directory / "archive"))
+    finally:
+        lab.down()
+
+
+@pytest.fixture(scope="module")
+def make(world: World) -> Callable[..., tuple[Node, Site]]:
+    """A function that gives a fresh node and a site with locks for the stacks named."""
+
+    def build(
+        name: str, group: str, *stacks: str, os_name: str = "debian12", groups: Collection[str] = apt_archive.DEFAULT
+    ) -> tuple[Node, Site]:
+        release = {"debian12": "bookworm", "debian13": "trixie"}[os_name]
+        node, site = world.node(name, group, os_name), world.site(name, release)
+        world.publish(groups)
+        world.lock(site, node, *stacks)
+        return node, replace(site)
+
+    return build

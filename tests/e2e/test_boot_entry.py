@@ -1,0 +1,165 @@
+"""The default boot entry, shown by booting: real kernels, real update-grub, real GRUB under emulated UEFI firmware.
+
+A guest whose newest kernel boots gets a class with the older one: the engine on the node sets the entry, the guest reboots,
+and the older kernel comes up. Before each boot, what we read from the disk's own grub.cfg and grubenv must have said so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.qemu import disk
+from tests.nodes.reader import booted_by_id
+
+from goldnode import nodefile
+from goldnode.node.state import grub, initramfs
+from goldnode.site import archive_url, load_site
+
+pytestmark = pytest.mark.qemu
+
+CODENAME = "bookworm"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+KERNEL = "GUEST-KERNEL:"
+
+# The one place that knows how the engine is called on a node.
+APPLY = """set -eu
+echo "@KERNEL@ $(uname -r) @"
+cp /run/payload/goldnode-node /root/goldnode-node
+python3 /root/goldnode-node apply --class /run/payload/class.json --part kernel
+python3 /root/goldnode-node plan --json --class /run/payload/class.json >/root/plan.json
+lsinitramfs /boot/initrd.img-$(uname -r) >/root/lsinitramfs
+""".replace("@KERNEL@", KERNEL)
+LOOK = f"""echo "{KERNEL} $(uname -r) @"
+"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> disk.Base:
+    """The base disk: Debian from where this site has it."""
+    site = load_site()
+    archives = []
+    for name, suite in (("debian", CODENAME), ("debian-security", f"{CODENAME}-security")):
+        key = site.key_bytes(name)
+        keyring = KEYRING
+        if key is not None:
+            keyring = tmp_path_factory.mktemp("key") / (f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg")
+            keyring.write_bytes(key)
+        archives.append(disk.Archive(archive_url(site, name), suite, ("main",), str(keyring)))
+    return disk.base(archives)
+
+
+def class_document(release: str, version: str) -> dict[str, Any]:
+    """A class without a GPU whose stack is one kernel."""
+    document: dict[str, Any] = {
+        "schema": "goldnode.class/1",
+        "class": "boot_test",
+        "backend": "cpu",
+        "simulated": True,
+        "gate": "report",
+        "os": {"id": "debian", "version": "12", "codename": CODENAME, "architecture": "amd64"},
+        "stack": {
+            "name": "boot_test",
+            "exercised": "debian-archive",
+            "end_of_life": None,
+            "limits": [],
+            "waiver": None,
+        },
+        "lock": {"digest": "sha256:0", "resolved": "1970-01-01"},
+        "gpu": None,
+        "platform": {"name": "generic", "nvswitch": False},
+        "driver": None,
+        "blacklist": [],
+        "fence": [],
+        "kernel": {"release": release, "image": f"linux-image-{release}", "headers": f"linux-headers-{release}"},
+        "packages": [
+            {
+                "name": f"linux-image-{release}",
+                "version": version,
+                "architecture": "amd64",
+                "sha256": "0" * 64,
+                "size": 1,
+                "part": "kernel",
+                "requested": True,
+            }
+        ],
+        "policy": {},
+        "baseline": {},
+    }
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return {**document, "digest": "sha256:" + hashlib.sha256(canonical.encode()).hexdigest(), "site": {"archives": []}}
+
+
+def installed_version(image: Path, package: str) -> str:
+    """From the guest's own dpkg status."""
+    status = disk.read(image, "/var/lib/dpkg/status").decode()
+    found = re.search(rf"^Package: {re.escape(package)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M)
+    assert found
+    return found[1]
+
+
+def read_choice(image: Path) -> grub.Choice:
+    """Our reading of the guest's files; the plain reader of the node suite must agree wherever it can tell."""
+    config, stored = disk.read(image, "/boot/grub/grub.cfg").decode(), disk.read(image, "/boot/grub/grubenv")
+    choice = grub.next_boot(config, stored)
+    plain = booted_by_id(config, grub.environment(stored))
+    assert plain in (None, choice.release)
+    return choice
+
+
+def booted(console: str) -> str:
+    """The release that the guest printed, once its script has ended well."""
+    # systemd writes its own lines to the same console, so ours may begin in the middle of one.
+    found = re.findall(rf"{KERNEL} (\S+) @", console)
+    assert disk.DONE + "0" in console, console[-3000:]
+    assert len(found) == 1
+    return str(found[0])
+
+
+def test_the_engine_makes_the_older_kernel_the_one_that_boots(base: disk.Base, tmp_path: Path) -> None:
+    older, newest = base.releases
+    image = disk.copy(base, tmp_path / "disk.raw")
+    document = class_document(older, installed_version(image, f"linux-image-{older}"))
+
+    before = read_choice(image)
+    assert (before.release, before.via) == (newest, "default")
+    payload: dict[str, str | bytes] = {
+        "run": APPLY,
+        "then": "reboot",
+        "goldnode-node": nodefile.build(),
+        "class.json": json.dumps(document),
+    }
+    assert booted(disk.boot(image, payload, tmp_path)) == newest
+
+    after = read_choice(image)
+    assert (after.release, after.via, after.fallback) == (older, "default", False), after.reason
+    assert after.entry is not None
+    drop_in = disk.read(image, "/etc/default/grub.d/90-goldnode.cfg").decode()
+    assert f'GRUB_DEFAULT="{after.entry.selector}"\n' in drop_in
+    plan = json.loads(disk.read(image, "/root/plan.json"))
+    assert [action for action in plan["actions"] if action["kind"] == "boot.entry"] == []
+    assert plan["reboot"]["required"], "the other kernel still ran"
+
+    # The initramfs that this guest booted from, read by ours and by Debian's own lister.
+    initrd = tmp_path / "initrd"
+    initrd.write_bytes(disk.read(image, f"/boot/initrd.img-{newest}"))
+    listing = initramfs.contents(str(initrd), lambda name: name.endswith("modules.dep"))
+    assert listing.names == disk.read(image, "/root/lsinitramfs").decode().splitlines()
+    assert any(b"virtio_blk.ko" in content for content in listing.files.values())
+    assert initramfs.modules_named(listing.names, ["virtio-blk"])
+    assert not initramfs.modules_named(listing.names, ["nouveau"])
+
+    # One boot of the newest kernel, as a person would ask for it: GRUB takes the wish and forgets it.
+    once = grub.entry_for(disk.read(image, "/boot/grub/grub.cfg").decode(), newest)
+    assert once is not None
+    console = disk.boot(image, {"run": f"{LOOK}grub-reboot '{once.selector}'\n", "then": "reboot"}, tmp_path)
+    assert booted(console) == older
+
+    wish = read_choice(image)
+    assert (wish.release, wish.via) == (newest, "next_entry")
+    assert booted(disk.boot(image, {"run": LOOK}, tmp_path)) == newest
+    assert read_choice(image).release == older

@@ -1,0 +1,386 @@
+"""What the catalog takes and what it refuses: one table, each refusal with its line, its reason and its remedy.
+
+Every case is an edit of a catalog that is accepted as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.errors import CatalogError
+
+ARCHIVES = """\
+archives:
+  debian:
+    description: d
+    suite: "{codename}"
+    components: [main]
+    keyring: /usr/share/keyrings/debian-archive-keyring.gpg
+    source: s
+    keys:
+      - {fingerprint: B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8, owner: o}
+"""
+
+STACK = """\
+stack: r580
+os: {id: debian, version: "12", codename: bookworm, architecture: amd64}
+exercised: local-archive
+archives: [debian]
+kernel: {series: "6.1", flavour: amd64}
+driver:
+  vendor: nvidia
+  branch: "580"
+  flavour: open
+  version: null
+  module: nvidia
+  dkms: {name: nvidia, package: nvidia-kernel-open-dkms}
+  packages: [nvidia-kernel-open-dkms, libcuda1]
+  lockstep: [nvidia-kernel-open-dkms, libcuda1]
+  family: ["nvidia-*", libcuda1]
+  fabric_manager: {package: nvidia-fabricmanager}
+end_of_life: {date: "2028-06-30", source: s}
+"""
+
+CPU_STACK = """\
+stack: plain
+os: {id: debian, version: "12", codename: bookworm, architecture: amd64}
+exercised: none
+archives: [debian]
+kernel: {release: 6.1.0-56-amd64}
+driver: null
+end_of_life: {date: "2028-06-30", source: s}
+"""
+
+AMD_STACK = """\
+stack: rocm
+os: {id: debian, version: "13", codename: trixie, architecture: amd64}
+exercised: none
+archives: [debian]
+kernel: {release: 6.12.94+deb13-amd64}
+driver: {vendor: amd, module: amdgpu, packages: [firmware-amd-graphics], family: [firmware-amd-graphics]}
+end_of_life: {date: "2028-06-30", source: s}
+"""
+
+PLATFORM = """\
+platform: hgx_a100_8
+description: d
+nvswitch: true
+gpus: {count: 8, models: [A100-SXM4-40GB]}
+source: s
+"""
+
+CLASS = """\
+class: a100
+backend: cuda
+stack: r580
+platform: hgx_a100_8
+gpu: {model: A100-SXM4-40GB, count: 8}
+policy:
+  persistence_mode: true
+  clocks: {graphics_mhz: 1410, memory_mhz: 1215}
+  power_limit_watts: 400
+  ecc: true
+baseline:
+  network: {eth0: {mtu: 9000, speed_mbps: 100000}}
+"""
+
+FILES = {
+    "archives.yml": ARCHIVES,
+    "stacks/r580.yml": STACK,
+    "stacks/plain.yml": CPU_STACK,
+    "stacks/rocm.yml": AMD_STACK,
+    "platforms/hgx_a100_8.yml": PLATFORM,
+    "classes/a100.yml": CLASS,
+}
+
+K = "classes/a100.yml"
+S = "stacks/r580.yml"
+P = "platforms/hgx_a100_8.yml"
+A = "archives.yml"
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def edited(file: str, old: str, new: str) -> dict[str, str]:
+    assert old in FILES[file], f"{file} has no {old!r}"
+    return FILES | {file: FILES[file].replace(old, new, 1)}
+
+
+@dataclass
+class Refusal:
+    """One edit; `line` is where the error must point, `parts` what it must say."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    line: int
+    parts: tuple[str, ...] = field(default=())
+
+
+REFUSED = [
+    # Unknown keys, with the nearest right spelling.
+    Refusal("unknown-key", K, "backend:", "bakend:", 2, ('unknown key "bakend"', 'Use "backend"')),
+    Refusal("unknown-policy", K, "ecc: true", "eccc: true", 10, ('unknown key "eccc" in "policy"', 'Use "ecc"')),
+    Refusal("unknown-nested", K, "memory_mhz", "mem_mhz", 8, ('"mem_mhz" in "policy.clocks"', 'Use "memory_mhz"')),
+    Refusal("unknown-in-map", K, "mtu:", "mtuu:", 12, ('"mtuu" in "baseline.network.eth0"', 'Use "mtu"')),
+    Refusal("unknown-stack-key", S, "exercised:", "excercised:", 3, ('unknown key "excercised"', 'Use "exercised"')),
+    Refusal("unknown-driver-key", S, "  module:", "  modul:", 11, ('unknown key "modul"', 'Use "module"')),
+    Refusal("unknown-platform", P, "nvswitch:", "nv_switch:", 3, ('unknown key "nv_switch"', 'Use "nvswitch"')),
+    Refusal("unknown-archive", A, "    suite:", "    suit:", 4, ('unknown key "suit"', 'Use "suite"')),
+    # Missing keys.
+    Refusal("missing", K, "backend: cuda\n", "", 1, ('key "backend" is missing', "Add it")),
+    Refusal("missing-nested", K, ", count: 8", "", 5, ('key "gpu.count" is missing',)),
+    Refusal("missing-driver", S, '  branch: "580"\n', "", 6, ('"driver": an NVIDIA driver needs `branch`',)),
+    # Wrong types.
+    Refusal("bool", K, "persistence_mode: true", "persistence_mode: 1", 7, ("is 1, expected true or false",)),
+    Refusal("text-for-number", K, "count: 8", 'count: "8"', 5, ('"gpu.count" is "8", expected a whole number',)),
+    Refusal("number-for-text", S, 'branch: "580"', "branch: 580", 8, ("expected text", 'Write it in quotes: "580"')),
+    Refusal("list-for-map", K, "gpu: {model: A100-SXM4-40GB, count: 8}", "gpu: [a, b]", 5, ('"gpu" is a list',)),
+    Refusal(
+        "map-for-list",
+        S,
+        "archives: [debian]",
+        "archives: {debian: 1}",
+        4,
+        ('"archives" is a mapping, expected a list',),
+    ),
+    Refusal("empty-list", S, "archives: [debian]", "archives: []", 4, ("expected at least one entry",)),
+    Refusal("date", S, "2028-06-30", "June 2028", 17, ('"June 2028" is not a date', "YYYY-MM-DD")),
+    Refusal("series", S, 'series: "6.1"', 'series: "6"', 5, ('"kernel.series" is "6"',)),
+    Refusal(
+        "package-name", S, "libcuda1]\n  lock", "Lib_Cuda]\n  lock", 13, ('"Lib_Cuda" is not a Debian package name',)
+    ),
+    Refusal("group-name", K, "class: a100", "class: a100-sxm", 1, ("an Ansible group must be able to carry it",)),
+    # Impossible values.
+    Refusal("backend-value", K, "cuda", "cude", 2, ('expected "cuda" or "rocm" or "oneapi" or "cpu"', 'Use "cuda"')),
+    Refusal("gate", K, "backend: cuda", "gate: drian\nbackend: cuda", 2, ('"gate" is "drian"', 'Use "drain"')),
+    Refusal("count", K, "count: 8", "count: 0", 5, ('"gpu.count" is 0, expected a number above 0',)),
+    Refusal("negative-clock", K, "1410", "-1", 8, ('"policy.clocks.graphics_mhz" is -1',)),
+    Refusal("zero-power", K, "power_limit_watts: 400", "power_limit_watts: 0", 9, ("expected a number above 0",)),
+    Refusal(
+        "power-above-board",
+        K,
+        "power_limit_watts: 400",
+        "power_limit_watts: 450",
+        9,
+        ("450 W is above the 400 W limit of A100-SXM4-40GB", "compat/facts/gpus.yml, smi", "Use at most 400"),
+    ),
+    Refusal("mtu", K, "mtu: 9000", "mtu: 0", 12, ('"baseline.network.eth0.mtu" is 0',)),
+    Refusal(
+        "mig-profile",
+        K,
+        "  ecc: true",
+        "  mig: {enabled: true, profiles: [3g.20gb, 3g.40gb]}",
+        10,
+        ('"3g.40gb" is not a MIG profile of A100-SXM4-40GB', 'Use "3g.20gb"'),
+    ),
+    Refusal(
+        "mig-off-with-profiles", K, "  ecc: true", "  mig: {enabled: false, profiles: [3g.20gb]}", 10, ("Enable MIG",)
+    ),
+    Refusal(
+        "kernel-both", S, "flavour: amd64}", "flavour: amd64, release: 6.1.0-56-amd64}", 5, ("Keep one of the two",)
+    ),
+    Refusal("kernel-half", S, ", flavour: amd64}", "}", 5, ("belong together",)),
+    Refusal("version-of-other-branch", S, "version: null", 'version: "535.309.01"', 6, ('is not of branch "580"',)),
+    Refusal(
+        "lockstep-stray",
+        S,
+        "[nvidia-kernel-open-dkms, libcuda1]\n  family",
+        "[nvidia-smi]\n  family",
+        6,
+        ('"nvidia-smi" is not among `packages`',),
+    ),
+    Refusal(
+        "dkms-stray", S, "package: nvidia-kernel-open-dkms", "package: nvidia-dkms", 6, ('"nvidia-dkms" is not among',)
+    ),
+    Refusal("claims-too-long", S, "2028-06-30", "2030-01-01", 17, ("driver branch 580 ends 2028-06", "2028-06-30")),
+    Refusal("branch-unknown", S, '"580"', '"581"', 8, ('NVIDIA driver branch "581" is not in the facts', 'Use "580"')),
+    Refusal(
+        "fabric-manager-name",
+        S,
+        "package: nvidia-fabricmanager}",
+        "package: nvidia-fabricmanager-580}",
+        16,
+        ('is called "nvidia-fabricmanager"',),
+    ),
+    Refusal("fingerprint", A, "B8B80B5B", "B8B8", 9, ("archives.debian.keys.0.fingerprint",)),
+    Refusal("flat-with-components", A, '"{codename}"', "/", 2, ("a flat repository has no components",)),
+    Refusal("too-many-gpus", K, "count: 8", "count: 9", 5, ('9 GPUs do not fit platform "hgx_a100_8"', "at most 8")),
+    # Dangling references.
+    Refusal("stack", K, "stack: r580", "stack: r508", 3, ('stack "r508" is not in the catalog', 'Use "r580"')),
+    Refusal("platform", K, "platform: hgx_a100_8", "platform: hgx_a100", 4, ('Use "hgx_a100_8"',)),
+    Refusal("gpu-model", K, "A100-SXM4-40GB", "A100-SXM-40GB", 5, ("is not in the facts", 'Use "A100-SXM4-40GB"')),
+    Refusal("platform-gpu", P, "[A100-SXM4-40GB]", "[A100]", 4, ('GPU model "A100" is not in the facts',)),
+    Refusal("archive", S, "[debian]", "[debain]", 4, ('archive "debain" is not in the catalog', 'Use "debian"')),
+    # Things that do not fit each other.
+    Refusal("file-name", K, "class: a100", "class: a101", 1, ('is called a100.yml but defines class "a101"',)),
+    Refusal(
+        "backend-stack",
+        K,
+        "backend: cuda",
+        "backend: rocm",
+        2,
+        ('backend "rocm" needs an AMD driver', 'backend "cuda"'),
+    ),
+    Refusal(
+        "cpu-with-gpu", K, "backend: cuda\nstack: r580", "backend: cpu\nstack: plain", 5, ("backend cpu declares GPUs",)
+    ),
+    Refusal("cuda-without-gpu", K, "gpu: {model: A100-SXM4-40GB, count: 8}\n", "", 2, ('backend "cuda" needs `gpu`',)),
+    Refusal("vendor", K, "A100-SXM4-40GB", "MI300X", 5, ("not built with MI300X",)),
+    Refusal(
+        "vendor-of-stack",
+        K,
+        "platform: hgx_a100_8\ngpu: {model: A100-SXM4-40GB",
+        "gpu: {model: MI300X",
+        4,
+        ("MI300X needs an AMD driver",),
+    ),
+    Refusal(
+        "old-gpu-open-modules",
+        K,
+        "platform: hgx_a100_8\ngpu: {model: A100-SXM4-40GB",
+        "gpu: {model: V100-SXM2-32GB",
+        3,
+        ("does not work with the open kernel modules", "proprietary"),
+    ),
+    Refusal(
+        "no-fabric-manager",
+        S,
+        "  fabric_manager: {package: nvidia-fabricmanager}\n",
+        "",
+        3,
+        ("has NVSwitch", "no fabric manager"),
+    ),
+    Refusal(
+        "mig-without-mig",
+        K,
+        CLASS[CLASS.index("platform") : CLASS.index("  ecc")],
+        "gpu: {model: L4, count: 1}\npolicy:\n  mig: {enabled: true}\n",
+        6,
+        ("L4 has no MIG", "Remove `mig`"),
+    ),
+    # YAML itself.
+    Refusal(
+        "twice",
+        K,
+        "backend: cuda",
+        "backend: cuda\nbackend: rocm",
+        3,
+        ('key "backend" is written twice, first on line 2',),
+    ),
+    Refusal("twice-nested", K, "count: 8}", "count: 8, count: 4}", 5, ('key "count" is written twice',)),
+    Refusal("not-yaml", K, "policy:", "policy: [", 8, ("not valid YAML",)),
+    Refusal("tab", K, "  ecc", "\tecc", 10, ("not valid YAML",)),
+]
+
+
+def test_the_base_is_accepted(tmp_path: Path) -> None:
+    catalog = load_catalog([write(tmp_path, FILES)])
+    assert set(catalog.classes) == {"a100"}
+    assert catalog.node_class("a100").item.policy.power_limit_watts == 400
+
+
+ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
+    "no-platform": lambda: edited(K, "platform: hgx_a100_8\n", ""),
+    "lower-power": lambda: edited(K, "power_limit_watts: 400", "power_limit_watts: 250"),
+    "mig": lambda: edited(K, "  ecc: true", "  mig: {enabled: true, profiles: [3g.20gb, 4g.20gb]}"),
+    "unquoted-date": lambda: edited(S, '"2028-06-30"', "2028-06-30"),
+    "exact-version": lambda: edited(S, "version: null", 'version: "580.178.04"'),
+    "comment-and-anchor": lambda: edited(K, "policy:\n", "policy:  # as agreed\n"),
+    "power-not-in-the-facts": lambda: (
+        FILES
+        | {
+            K: CLASS.replace("A100-SXM4-40GB", "A100-PCIE-40GB")
+            .replace("platform: hgx_a100_8\n", "")
+            .replace("watts: 400", "watts: 9999")
+        }
+    ),
+    "cpu": lambda: FILES | {"classes/c.yml": "class: c\nbackend: cpu\nstack: plain\n"},
+    "rocm": lambda: FILES | {"classes/c.yml": "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\n"},
+    "fewer-gpus": lambda: edited(K, "count: 8", "count: 4"),
+    "proprietary-on-ampere": lambda: edited(S, "flavour: open", "flavour: proprietary"),
+    "simulated-without-fabric-manager": lambda: (
+        edited(S, "  fabric_manager: {package: nvidia-fabricmanager}\n", "") | {K: CLASS + "simulated: true\n"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name: str, tmp_path: Path) -> None:
+    assert load_catalog([write(tmp_path, ACCEPTED[name]())]).classes
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_refused(case: Refusal, tmp_path: Path) -> None:
+    root = write(tmp_path, edited(case.file, case.old, case.new))
+    with pytest.raises(CatalogError) as caught:
+        load_catalog([root])
+    error = caught.value
+    for part in case.parts:
+        assert part in str(error)
+    fault = K if case.name == "no-fabric-manager" else case.file  # the class does not fit, not the stack
+    assert error.file == str(root / fault)
+    assert error.line == case.line, str(error)
+    assert str(error).startswith(f"{error.file}:{error.line}: ")
+    assert error.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "text"),
+    [
+        ("class", "classes/a100.yml", CLASS),
+        ("stack", "stacks/r580.yml", STACK),
+        ("platform", "platforms/hgx_a100_8.yml", PLATFORM),
+        ("archive", "archives.yml", ARCHIVES),
+    ],
+)
+def test_same_name_in_two_catalogs(kind: str, place: str, text: str, tmp_path: Path) -> None:
+    ours, theirs = write(tmp_path / "ours", FILES), write(tmp_path / "theirs", {place: "\n" + text})
+    with pytest.raises(CatalogError) as caught:
+        load_catalog([ours, theirs])
+    first = 2 if kind == "archive" else 1
+    assert f'{kind} "' in str(caught.value)
+    assert f"also in {ours / place}:{first}" in str(caught.value)
+    assert str(caught.value).startswith(f"{theirs / place}:{first + 1}: ")
+
+
+def test_same_class_in_two_files(tmp_path: Path) -> None:
+    root = write(tmp_path, FILES | {"classes/a100.yaml": CLASS})
+    with pytest.raises(CatalogError, match=r'a100\.yml:1: class "a100" is defined twice, also in .*a100\.yaml:1'):
+        load_catalog([root])
+
+
+def test_a_users_catalog_refers_to_ours(tmp_path: Path) -> None:
+    ours = write(tmp_path / "ours", FILES)
+    own = "class: mine\nbackend: cuda\nstack: r580\ngpu: {model: L4, count: 2}\n"
+    theirs = write(tmp_path / "theirs", {"classes/mine.yml": own})
+    assert set(load_catalog([ours, theirs]).classes) == {"a100", "mine"}
+
+
+def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "class: mine\nbackend: cpu\nstack: debian12_cpu\n"
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(write(tmp_path, {"classes/mine.yml": own})))
+    assert {"mine", "demo_a100"} <= set(load_catalog().classes)
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "absent"))
+    with pytest.raises(CatalogError, match="not a directory"):
+        load_catalog()
+
+
+def test_unknown_names_are_told_apart(tmp_path: Path) -> None:
+    catalog: Catalog = load_catalog([write(tmp_path, FILES)])
+    with pytest.raises(CatalogError, match=r'class "a10" is not in the catalog\. Use "a100"'):
+        catalog.node_class("a10")
+    with pytest.raises(CatalogError, match="Use one of: plain, r580, rocm"):
+        catalog.stack("zzzz")

@@ -1,0 +1,268 @@
+"""The class document: its shape, its determinism, and what moves its digest."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK, write
+
+from goldnode.catalog import load_catalog
+from goldnode.catalog.compile import class_document, document_digest
+from goldnode.catalog.load import builtin_catalog
+from goldnode.errors import LockError, SigningKeyError
+from goldnode.lock.model import Lock, LockedArchive, LockedPackage
+from goldnode.node import openpgp
+from goldnode.site import Site, SiteArchive
+
+DAY = dt.date(2026, 11, 21)
+SITE = Site(archives={"debian": SiteArchive(url="http://mirror.example.org/debian/")})
+
+
+def package(name: str, version: str = "580.178.04-1", **more: Any) -> LockedPackage:
+    values = {
+        "name": name,
+        "version": version,
+        "architecture": "amd64",
+        "sha256": "0" * 64,
+        "size": 1,
+        "path": f"pool/{name}.deb",
+        "archive": "debian",
+        "set": "stack",
+        "part": "driver",
+        "requested": True,
+        "why": "requested by the stack",
+    }
+    return LockedPackage.model_validate(values | more)
+
+
+LOCK = Lock(
+    lock=1,
+    stack="r580",
+    intent="sha256:" + "0" * 64,
+    resolved="2026-11-21",
+    kernel_release="6.1.0-56-amd64",
+    driver_version="580.178.04",
+    archives=[LockedArchive(id="debian", suite="bookworm", components=["main"])],
+    packages=[
+        package("libc6", "2.36-9", set="base", part="base", requested=False, why="needed by libcuda1"),
+        package("libcuda1"),
+        package("nvidia-fabricmanager", when="nvswitch"),
+        package("nvidia-kernel-open-dkms"),
+    ],
+)
+
+
+def document(tmp_path: Path, site: Site = SITE, lock: Lock = LOCK, **files: str) -> dict[str, Any]:
+    names = {"stack": "stacks/r580.yml", "node_class": "classes/a100.yml", "archives": "archives.yml"}
+    catalog = load_catalog([write(tmp_path, FILES | {names[key]: text for key, text in files.items()})])
+    return class_document("a100", catalog, site, {"r580": lock}, on=DAY)
+
+
+def test_document(tmp_path: Path) -> None:
+    found = document(tmp_path)
+    digest = found.pop("digest")
+    assert digest == document_digest(found)
+    assert found == {
+        "schema": "goldnode.class/1",
+        "class": "a100",
+        "backend": "cuda",
+        "simulated": False,
+        "gate": "report",
+        "os": {"id": "debian", "version": "12", "codename": "bookworm", "architecture": "amd64"},
+        "stack": {
+            "name": "r580",
+            "exercised": "local-archive",
+            "end_of_life": "2028-06-30",
+            "limits": [],
+            "waiver": None,
+        },
+        "lock": {"digest": LOCK.digest, "resolved": "2026-11-21"},
+        "gpu": {
+            "vendor": "nvidia",
+            "model": "A100-SXM4-40GB",
+            "count": 8,
+            "pci_ids": ["10de:20b0"],
+            "architecture": "Ampere",
+        },
+        "platform": {"name": "hgx_a100_8", "nvswitch": True},
+        "kernel": {
+            "release": "6.1.0-56-amd64",
+            "image": "linux-image-6.1.0-56-amd64",
+            "headers": "linux-headers-6.1.0-56-amd64",
+        },
+        "driver": {
+            "vendor": "nvidia",
+            "branch": "580",
+            "version": "580.178.04",
+            "flavour": "open",
+            "module": "nvidia",
+            "in_tree": False,
+            "dkms": {"name": "nvidia", "package": "nvidia-kernel-open-dkms"},
+            "family": ["nvidia-*", "libcuda1"],
+            "library": None,
+            "options": {},
+        },
+        "blacklist": ["nouveau", "nova_core", "nova_drm"],
+        "fence": [],
+        "packages": [
+            {
+                "name": name,
+                "version": "580.178.04-1",
+                "architecture": "amd64",
+                "sha256": "0" * 64,
+                "size": 1,
+                "part": "driver",
+                "requested": True,
+            }
+            for name in ("libcuda1", "nvidia-fabricmanager", "nvidia-kernel-open-dkms")
+        ],
+        "policy": {
+            "persistence_mode": True,
+            "clocks": {"graphics_mhz": 1410, "memory_mhz": 1215},
+            "power_limit_watts": 400,
+            "ecc": True,
+        },
+        "baseline": {"network": {"eth0": {"mtu": 9000, "speed_mbps": 100000}}},
+        "site": {
+            "archives": [
+                {
+                    "id": "debian",
+                    "uri": "http://mirror.example.org/debian",
+                    "suite": "bookworm",
+                    "components": ["main"],
+                    "signed_by": "/usr/share/keyrings/debian-archive-keyring.gpg",
+                    "fingerprints": ["B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8"],
+                    "key": None,
+                }
+            ]
+        },
+    }
+
+
+def test_same_inputs_same_bytes(tmp_path: Path) -> None:
+    first, second = document(tmp_path / "a"), document(tmp_path / "b")
+    assert json.dumps(first) == json.dumps(second)
+
+
+@pytest.mark.parametrize(
+    ("files", "lock", "site", "moves"),
+    [
+        pytest.param({"node_class": CLASS + "# a comment\n"}, LOCK, SITE, False, id="comment"),
+        pytest.param({}, LOCK, Site(archives={"debian": SiteArchive(url="file:///srv/m")}), False, id="site"),
+        pytest.param({"node_class": CLASS.replace("ecc: true", "ecc: false")}, LOCK, SITE, True, id="policy"),
+        pytest.param({"stack": STACK + "limits: [one]\n"}, LOCK, SITE, True, id="limits"),
+        pytest.param({}, LOCK.model_copy(update={"resolved": "2026-11-22"}), SITE, True, id="lock"),
+    ],
+)
+def test_what_moves_the_digest(tmp_path: Path, files: dict[str, str], lock: Lock, site: Site, moves: bool) -> None:
+    before = document(tmp_path / "a")
+    after = document(tmp_path / "b", site, lock, **files)
+    assert (before["digest"] != after["digest"]) is moves
+
+
+def test_no_fabric_manager_without_nvswitch(tmp_path: Path) -> None:
+    found = document(tmp_path, node_class=CLASS.replace("platform: hgx_a100_8\n", ""))
+    assert [item["name"] for item in found["packages"]] == ["libcuda1", "nvidia-kernel-open-dkms"]
+    assert found["platform"] == {"name": None, "nvswitch": False}
+
+
+@pytest.mark.parametrize(
+    ("model", "branch", "flavour"),
+    [
+        ("A100-SXM4-40GB", "580", "open"),
+        ("A100-SXM4-40GB", "535", "proprietary"),
+        ("V100-SXM2-32GB", "580", "proprietary"),
+        ("B200-SXM-180GB", "580", "open"),
+        ("GH200-120GB (96GB HBM3)", "550", "open"),
+    ],
+)
+def test_flavour_auto(tmp_path: Path, model: str, branch: str, flavour: str) -> None:
+    stack = STACK.replace("flavour: open", "flavour: auto").replace('"580"', f'"{branch}"')
+    stack = stack.replace("2028-06-30", "2024-01-01").replace("  fabric_manager: {package: nvidia-fabricmanager}\n", "")
+    node_class = CLASS.replace("A100-SXM4-40GB", model).replace("platform: hgx_a100_8\n", "simulated: true\n")
+    node_class = node_class.replace("power_limit_watts: 400", "power_limit_watts: 100")
+    assert document(tmp_path, stack=stack, node_class=node_class)["driver"]["flavour"] == flavour
+
+
+def test_waiver_is_shown_to_those_it_is_given_to(tmp_path: Path) -> None:
+    waiver = "waiver: {reason: r, owner: o, expires: 2028-12-31, classes: [%s]}\n"
+    found = document(tmp_path / "a", stack=STACK + waiver % "a100")["stack"]["waiver"]
+    assert found == {"reason": "r", "owner": "o", "expires": "2028-12-31"}
+    assert document(tmp_path / "b", stack=STACK + waiver % "other")["stack"]["waiver"] is None
+
+
+def _key(number: int) -> tuple[bytes, str]:
+    """A public key packet made by hand; only its fingerprint matters here."""
+    packet = b"\x99\x00\x08\x04\x00\x00\x00" + bytes([number, 1, 0, 0])
+    return packet, openpgp.primary_fingerprints(packet)[0]
+
+
+def test_key_of_the_site(tmp_path: Path) -> None:
+    packet, fingerprint = _key(1)
+    (tmp_path / "key.gpg").write_bytes(packet)
+    entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=(fingerprint,))
+    site = Site(archives={"debian": entry}, file=tmp_path / "site.yml")
+    archive = document(tmp_path, site)["site"]["archives"][0]
+    assert archive["signed_by"] == "/etc/apt/keyrings/goldnode-debian.asc"
+    assert archive["fingerprints"] == [fingerprint]
+    text = base64.b64decode(archive["key"])
+    assert text.decode("ascii").startswith("-----BEGIN PGP PUBLIC KEY BLOCK-----")
+    assert openpgp.dearmor(text) == packet
+
+
+@pytest.mark.parametrize(
+    ("content", "fingerprints", "says"),
+    [
+        pytest.param(_key(2)[0], (), f"it holds {_key(2)[1]}, expected B8B80B5B", id="not-the-catalogs"),
+        pytest.param(_key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="not-the-sites"),
+        pytest.param(_key(1)[0] + _key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="one-too-many"),
+        pytest.param(b"junk", (), "no OpenPGP public key", id="no-key"),
+        pytest.param(None, (), "cannot be read", id="absent"),
+    ],
+)
+def test_wrong_key(tmp_path: Path, content: bytes | None, fingerprints: tuple[str, ...], says: str) -> None:
+    if content is not None:
+        (tmp_path / "key.gpg").write_bytes(content)
+    entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=fingerprints)
+    with pytest.raises(Exception, match=says) as caught:
+        document(tmp_path, Site(archives={"debian": entry}, file=tmp_path / "site.yml"))
+    assert type(caught.value).__module__ == "goldnode.errors"
+
+
+def test_no_key_at_all(tmp_path: Path) -> None:
+    archives = ARCHIVES.replace("    keyring: /usr/share/keyrings/debian-archive-keyring.gpg\n", "")
+    with pytest.raises(SigningKeyError, match="the site names no key for archive"):
+        document(tmp_path, archives=archives)
+
+
+@pytest.mark.parametrize("name", ["demo_a100", "cpu_only", "mi300x"])
+def test_our_classes_with_their_locks(name: str) -> None:
+    catalog = load_catalog([builtin_catalog()])
+    urls = {
+        "debian": SiteArchive(url="http://d.example.org/"),
+        "debian-security": SiteArchive(url="http://s.example.org"),
+    }
+    found = class_document(name, catalog, Site(archives=urls), on=DAY)
+    assert json.loads(json.dumps(found)) == found
+    names = {item["name"] for item in found["packages"]}
+    assert {found["kernel"]["image"], found["kernel"]["headers"]} <= names
+    if name == "cpu_only":
+        assert (found["gpu"], found["driver"], found["blacklist"]) == (None, None, [])
+    if name == "mi300x":
+        assert (found["driver"]["module"], found["driver"]["in_tree"]) == ("amdgpu", True)
+        assert (found["driver"]["version"], found["driver"]["dkms"], found["blacklist"]) == (None, None, [])
+        assert "firmware-amd-graphics" in names
+    if name == "demo_a100":
+        assert found["simulated"] is True
+        assert found["driver"]["module"] == "nvidia-current"
+        assert found["stack"]["waiver"] is not None
+
+
+def test_class_without_a_lock() -> None:
+    with pytest.raises(LockError, match=r"has no lock .*Run `goldnode lock debian12_r580`"):
+        class_document("l4", load_catalog([builtin_catalog()]), Site(), on=DAY)

@@ -1,0 +1,82 @@
+"""What depends on the day: ends of life and waivers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
+
+from goldnode.catalog import checks
+from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.errors import CatalogError
+
+WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
+
+
+@pytest.mark.parametrize(
+    ("day", "waiver", "simulated", "says"),
+    [
+        pytest.param("2028-06-30", "", False, None, id="last-day"),
+        pytest.param("2028-07-01", "", False, "past its end of life since 2028-06-30 .* has no waiver", id="day-after"),
+        pytest.param("2028-07-01", "", True, None, id="simulated"),
+        pytest.param("2028-07-01", WAIVER % "", False, None, id="waived"),
+        pytest.param("2028-12-31", WAIVER % "", False, None, id="last-day-of-waiver"),
+        pytest.param("2029-01-01", WAIVER % "", False, "expired on 2028-12-31.*the owner renew", id="waiver-expired"),
+        pytest.param("2028-07-01", WAIVER % ", classes: [a100]", False, None, id="waived-by-name"),
+        pytest.param("2028-07-01", WAIVER % ", classes: [other]", False, "waiver is for other only", id="not-for-it"),
+    ],
+)
+def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, says: str | None) -> None:
+    files = {"stacks/r580.yml": STACK + waiver, "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else "")}
+    catalog = load_catalog([write(tmp_path, FILES | files)])
+    entry = catalog.node_class("a100")
+    if says is None:
+        checks.check_use(entry, catalog, dt.date.fromisoformat(day))
+        return
+    with pytest.raises(CatalogError, match=says) as caught:
+        checks.check_use(entry, catalog, dt.date.fromisoformat(day))
+    assert caught.value.line is not None
+
+
+def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
+    catalog = load_catalog([write(tmp_path, FILES)])
+    assert checks.not_checked(catalog.node_class("a100")) == [
+        "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"
+    ]
+    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace(
+        "platform: hgx_a100_8\n", ""
+    )
+    unknown = unknown.replace("  ecc: true", "  mig: {enabled: true}\n  module_options: {NVreg_X: '1'}")
+    catalog = load_catalog([write(tmp_path, FILES | {"classes/a100.yml": unknown})])
+    assert [sentence.split(" ")[0] for sentence in checks.not_checked(catalog.node_class("a100"))] == [
+        "policy.clocks",
+        "policy.power_limit_watts",
+        "policy.mig",
+        "policy.module_options",
+    ]
+
+
+def test_our_own_catalog() -> None:
+    catalog = load_catalog([builtin_catalog()])
+    assert set(catalog.classes) == {
+        "demo_a100",
+        "a100_sxm4_40gb",
+        "h100_sxm5_80gb",
+        "h200_sxm",
+        "l4",
+        "cpu_only",
+        "mi300x",
+    }
+    assert catalog.node_class("demo_a100").item.simulated
+    assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == ["demo_a100"]
+    day = dt.date(2026, 11, 21)
+    for entry in catalog.classes.values():
+        checks.check_use(entry, catalog, day)
+    for name, stack in catalog.stacks.items():
+        assert stack.item.limits, f"{name} does not say what its users go without"
+        first = stack.file.read_text(encoding="utf-8").splitlines()[0]
+        assert first == "# yaml-language-server: $schema=../schema/stack.json"
+    over = {name for name, entry in catalog.stacks.items() if entry.item.end_of_life.date < day}
+    assert over == {"debian12_r535", "debian12_r470", "debian13_r550"}

@@ -1,0 +1,191 @@
+"""The facts as data: every source resolves, nothing names a place it must not, and the typed access says where from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.compat import facts
+from goldnode.errors import FactsError
+
+FILES = sorted(path.name for path in facts.FACTS.glob("*.yml"))
+
+# Hosts of package registries, put together so that this file names none of them either.
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape(".".join(parts))
+        for parts in (
+            ("deb", "debian", "org"),
+            ("security", "debian", "org"),
+            ("snapshot", "debian", "org"),
+            ("packages", "debian", "org"),
+            ("archive", "ubuntu", "com"),
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("npmjs", ""),
+            ("anaconda", "org"),
+            ("repo", "radeon", "com"),
+            ("developer", "download", "nvidia", "com"),
+            ("nvidia", "github", "io"),
+            ("nvcr", "io"),
+        )
+    )
+)
+MACHINE_PATHS = re.compile(r"/work/|\bshared/|/home/")
+
+
+def stated(value: Any) -> Iterator[str]:
+    """Every source key used anywhere in a facts file."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "source" or str(key).endswith("_source"):
+                yield from leaves(inner)
+            elif key == "eol_sources":
+                yield from inner
+            elif key != "sources":
+                yield from stated(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from stated(inner)
+
+
+def leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
+
+
+def test_all_files_are_here() -> None:
+    assert len(FILES) == 10
+    readme = (facts.FACTS / "README.md").read_text(encoding="utf-8")
+    assert [name for name in FILES if f"| {name} |" not in readme] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_source_resolves_and_is_used(name: str) -> None:
+    data = facts.load(name)
+    used = list(stated(data))
+    assert used
+    assert set(used) - set(data["sources"]) == set()
+    for key, entry in data["sources"].items():
+        assert entry.get("title"), key
+
+
+@pytest.mark.parametrize("path", sorted(facts.FACTS.iterdir()), ids=lambda path: path.name)
+def test_no_registry_and_no_path_of_a_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert REGISTRIES.findall(text) == []
+    assert MACHINE_PATHS.findall(text) == []
+
+
+def test_catalog_names_no_registry_either() -> None:
+    catalog = Path(facts.__file__).parents[3] / "catalog"
+    seen = [path for path in catalog.rglob("*") if path.is_file()]
+    assert len(seen) > 20
+    for path in seen:
+        assert REGISTRIES.findall(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_the_check_above_can_fail() -> None:
+    assert REGISTRIES.search("http://" + ".".join(("deb", "debian", "org")) + "/debian")
+    assert MACHINE_PATHS.search("path: shared/x.yml")
+    assert set(stated({"a": [{"source": ["x", "y"]}, {"source": {"mig": "z"}}]})) == {"x", "y", "z"}
+
+
+def test_gpu() -> None:
+    gpu = facts.gpu("A100-SXM4-40GB")
+    assert (gpu.vendor, gpu.pci_ids, gpu.architecture) == ("nvidia", ("10de:20b0",), "Ampere")
+    assert (gpu.power_limit_default_w, gpu.memory_mib, gpu.mig_capable) == (400, 40960, True)
+    assert gpu.mig_profiles is not None
+    assert "3g.20gb" in gpu.mig_profiles
+    (origin,) = gpu.origins("memory_power")
+    assert (origin.file, origin.key) == ("gpus.yml", "smi")
+    assert "nvidia-smi" in str(origin)
+    assert len(gpu.origins("nvlink")) == 2
+    assert gpu.origins("nothing") == ()
+
+
+def test_every_gpu_reads() -> None:
+    found = facts.gpus()
+    assert {gpu.vendor for gpu in found.values()} == {"nvidia", "amd", "intel"}
+    for gpu in found.values():
+        assert gpu.pci_ids, gpu.sku
+        assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{4}", item) for item in gpu.pci_ids), gpu.sku
+    # Two spellings of one profile in the source are two profiles here.
+    assert {"3g.93gb", "3g.95gb"} <= set(found["GB200"].mig_profiles or ())
+    # "Not found" stays apart from "not capable".
+    assert found["B100"].mig_capable is None
+    assert found["L4"].mig_capable is False
+    assert found["MI300X"].mig_capable is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: facts.gpu("A100-SXM-40GB"), r'"A100-SXM-40GB" is not in the facts\. Use "A100-SXM4-40GB"'),
+        (lambda: facts.gpu("h100-sxm5-80gb"), 'Use "H100-SXM5-80GB"'),
+        (lambda: facts.branch("53"), 'Use "535"'),
+        (lambda: facts.security_floor("999"), "no security facts"),
+        (lambda: facts.load("gpu.yml"), 'Use "gpus.yml"'),
+    ],
+)
+def test_unknown(ask: Any, says: str) -> None:
+    with pytest.raises(FactsError, match=says):
+        ask()
+
+
+def test_branch_and_floor() -> None:
+    branch = facts.branch("535")
+    assert (branch.end_of_life, branch.latest_known, branch.kind) == ("2026-06", "535.309.01", "LTSB")
+    assert [(origin.key, date) for origin, date in branch.end_of_life_sources] == [
+        ("dds615", "2026-06"),
+        ("eol", "2026-06-01"),
+    ]
+    assert "535.261.03" in branch.point_releases
+    assert facts.branch("615").end_of_life is None
+    floor = facts.security_floor("535")
+    assert (floor.floor, floor.fixed, floor.bulletin) == ("535.309.01", False, "5821")
+    assert facts.security_floor("580").fixed
+    assert facts.security_floor("620").floor is None
+    assert floor.origins[0].key == "ps"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "driver", "flavour", "outcome", "confidence"),
+    [
+        # Seen.
+        ("6.1.192", "535.309.01", "proprietary", "ok", "seen"),
+        ("6.12.94+deb13-amd64", "550.163.01", "proprietary", "ok", "seen"),
+        ("6.12.117+deb13-amd64", "550.163.01", "open", "fails", "seen"),
+        # Stated: listed as failing, or the branch has the fix for this very series.
+        ("6.12.107", "550.163.01", "proprietary", "fails", "stated"),
+        ("6.17", "550.163.01", "proprietary", "fails", "stated"),
+        ("6.8.12", "525.147.05", "proprietary", "fails", "stated"),
+        ("6.10", "545.29.06", "proprietary", "fails", "stated"),
+        ("6.1.0-56-amd64", "470.256.02", "proprietary", "ok", "stated"),
+        ("6.12", "535.309.01", "proprietary", "ok", "stated"),
+        # Derived: older than its branch's first fix, or fixed for a later series.
+        ("6.5", "525.78.01", "proprietary", "fails", "derived"),
+        ("6.1.76", "535.104.05", "proprietary", "fails", "derived"),
+        ("6.12", "580.178.04", "open", "ok", "derived"),
+        # A stable update counts in its own series only.
+        ("6.1.75", "535.104.05", "proprietary", "ok", "derived"),
+        ("6.13.1", "550.163.01", "proprietary", "ok", "stated"),
+        # A fix of the open flavour is none of the proprietary one.
+        ("6.16", "535.261.03", "open", "ok", "stated"),
+        ("6.16", "535.261.03", "proprietary", "unknown", "derived"),
+        ("7.2", "595.91.07", "open", "unknown", "derived"),
+        ("6.12", "999.1.1", "open", "unknown", "derived"),
+    ],
+)
+def test_kernel_build(kernel: str, driver: str, flavour: Any, outcome: str, confidence: str) -> None:
+    found = facts.kernel_build(kernel, driver, flavour)
+    assert (found.outcome, found.confidence) == (outcome, confidence), found
+    assert driver in found.reason
+    assert bool(found.origins) is (outcome != "unknown")

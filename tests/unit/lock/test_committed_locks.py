@@ -1,0 +1,68 @@
+"""The locks in the catalog: whole, fresh in intent, and without an address."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog, load_catalog
+from goldnode.lock.model import check_intent, dump_lock, load_lock
+from goldnode.lock.resolve import resolve
+from goldnode.node.state.debversion import upstream
+from goldnode.site import Site
+
+CATALOG = load_catalog([builtin_catalog()])
+LOCKS = sorted((builtin_catalog() / "stacks").glob(f"*{LOCK_SUFFIX}"))
+
+
+def test_every_stack_of_debians_archive_is_locked_and_no_other() -> None:
+    real = {name for name, entry in CATALOG.stacks.items() if entry.item.exercised == "debian-archive"}
+    assert {path.name.removesuffix(LOCK_SUFFIX) for path in LOCKS} == real
+    assert len(real) == 5
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_lock(path: Path) -> None:
+    lock = load_lock(path)
+    entry = CATALOG.stacks[lock.stack]
+    check_intent(lock, path, entry)
+    assert dump_lock(lock) == path.read_text(encoding="utf-8"), "not as goldnode writes it"
+    assert "://" not in dump_lock(lock)
+    names = [item.name for item in lock.packages]
+    assert names == sorted(set(names))
+    stack = {item.name: item for item in lock.packages if item.set == "stack"}
+    driver = entry.item.driver
+    wanted = {f"linux-image-{lock.kernel_release}", f"linux-headers-{lock.kernel_release}", *entry.item.packages}
+    wanted |= set(driver.packages) if driver is not None else set()
+    assert wanted == {name for name, item in stack.items() if item.requested}
+    for name in driver.lockstep if driver is not None else []:
+        assert upstream(stack[name].version) == lock.driver_version
+    # Base packages stay free to take their updates.
+    assert not {"libc6", "gcc-12", "gcc-14", "dkms", "linux-libc-dev", "kmod"} & set(stack)
+    assert all(re.match(r"^pool/", item.path) and item.size > 0 for item in lock.packages)
+
+
+def test_one_kernel_version_throughout() -> None:
+    for path in LOCKS:
+        lock = load_lock(path)
+        versions = {item.version for item in lock.packages if item.part == "kernel"}
+        assert len(versions) == 1, path
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_resolves_against_the_real_archive(path: Path) -> None:
+    """Versions move on; the choice and the shape of the answer must not."""
+    entry = CATALOG.stacks[path.name.removesuffix(LOCK_SUFFIX)]
+    lock, committed = resolve(entry, CATALOG, Site()), load_lock(path)
+    asked = [
+        {item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)
+    ]
+    assert asked[0] == asked[1]
+    kernel = entry.item.kernel
+    assert lock.kernel_release.startswith(kernel.release or f"{kernel.series}.")
+    driver = entry.item.driver
+    if driver is not None and driver.branch is not None:
+        assert str(lock.driver_version).startswith(f"{driver.branch}.")

@@ -1,0 +1,108 @@
+"""The site configuration: where it is found, what it may say, and what this machine's apt fills in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode import site as site_module
+from goldnode.errors import SiteError
+from goldnode.site import Site, archive_url, check_archives, find_site, load_site
+
+DEBIAN = "ID=debian\nVERSION_CODENAME=bookworm\n"
+
+
+def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOLDNODE_SITE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(site_module, "SITE_FILES", (Path("goldnode-site.yml"), tmp_path / "etc.yml"))
+    assert find_site() is None
+    assert load_site() == Site()
+    (tmp_path / "etc.yml").write_text("locks: a\n")
+    assert load_site().locks == "a"
+    (tmp_path / "goldnode-site.yml").write_text("locks: b\n")
+    assert load_site().locks == "b"
+    (tmp_path / "named.yml").write_text("")
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "named.yml"))
+    assert load_site().locks is None
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "absent.yml"))
+    with pytest.raises(SiteError, match="is not a file"):
+        load_site()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("lock: x\n", 1, 'unknown key "lock". Use "locks"'),
+        ("archives:\n  debian: {uri: x}\n", 2, 'unknown key "uri" in "archives.debian". Use "url"'),
+        ("archives:\n  debian: {key: x}\n", 2, 'key "archives.debian.url" is missing'),
+        ("archives:\n  debian:\n    url: mirror.example.org\n", 3, "expected an http, https or file address"),
+        ("archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n", 2, "archives.debian.fingerprints.0"),
+        ("- a\n", 1, "the document is a list, expected a mapping"),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, line: int, says: str) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text(text)
+    with pytest.raises(SiteError) as caught:
+        load_site(path)
+    assert says in str(caught.value)
+    assert (caught.value.file, caught.value.line) == (str(path), line)
+
+
+def test_archive_the_catalog_does_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text("archives:\n  debain: {url: 'file:///x'}\n")
+    with pytest.raises(SiteError, match=r'site\.yml:2: archive "debain" is not in the catalog\. Use "debian"'):
+        check_archives(load_site(path), {"debian": None})
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    path = tmp_path / "etc/site.yml"
+    path.write_text("locks: ../locks\narchives:\n  debian: {url: 'file:///srv/d/', key: k.asc}\n")
+    (tmp_path / "etc/k.asc").write_bytes(b"key")
+    monkeypatch.setenv("GOLDNODE_LOCKS", "/first")
+    site = load_site(path)
+    assert [str(item.resolve()) for item in site.lock_directories()] == ["/first", str(tmp_path / "locks")]
+    assert site.key_bytes("debian") == b"key"
+    assert site.key_bytes("other") is None
+    assert archive_url(site, "debian") == "file:///srv/d"
+    (tmp_path / "etc/k.asc").unlink()
+    with pytest.raises(SiteError, match=r'the key of archive "debian" cannot be read'):
+        site.key_bytes("debian")
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None:
+    def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, rows, "")
+
+    monkeypatch.setattr(site_module, "_os_release", lambda: dict(line.split("=") for line in os_release.split()))
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+@pytest.mark.parametrize(
+    ("os_release", "rows", "archive", "url"),
+    [
+        (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|Debian\n", "debian", "http://m.example.org/debian"),
+        (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|\n", "debian", "http://m.example.org/debian"),
+        (DEBIAN, "Packages|http://s.example.org/|bookworm-security|Debian\n", "debian-security", "http://s.example.org"),
+        (DEBIAN, "Packages|http://third.example.org/|bookworm|Third\nPackages|http://m/|bookworm|Debian\n", "debian", "http://m"),
+        (DEBIAN, "Packages|http://m.example.org/debian/|bookworm-updates|Debian\n", "debian", None),
+        (DEBIAN, "", "debian", None),
+        ("ID=ubuntu\nVERSION_CODENAME=noble\n", "Packages|http://u.example.org/|noble|Ubuntu\n", "debian", None),
+        (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|Debian\n", "nvidia-cuda", None),
+    ],
+)  # fmt: skip
+def test_what_the_machines_apt_says(
+    monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None
+) -> None:
+    machine(monkeypatch, os_release, rows)
+    if url is not None:
+        assert archive_url(Site(), archive) == url
+        return
+    with pytest.raises(SiteError, match=f'no address is known for archive "{archive}".* Name it in goldnode-site.yml'):
+        archive_url(Site(), archive)
