@@ -34,7 +34,13 @@ class World:
         for found in self.lab.nodes():
             if found.name == name:
                 found.destroy()
-        return self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm")])[0]
+        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm")])[0]
+        self.status(node).write_text(node.read("/var/lib/dpkg/status"))
+        return node
+
+    def status(self, node: Node) -> Path:
+        """What dpkg knew on the node when it was fresh: locks are resolved on top of that."""
+        return self.directory / f"{node.name}.status"
 
     def site(self, name: str, release: str = "bookworm") -> Site:
         """A site on this archive with a directory of locks of its own."""
@@ -45,11 +51,9 @@ class World:
         return Site(catalog=CATALOG, site=path, locks=locks)
 
     def lock(self, site: Site, node: Node, *stacks: str) -> None:
-        """Resolve stacks for what the archive has now, on top of what the node has."""
-        status = self.directory / f"{node.name}.status"
-        status.write_text(node.read("/var/lib/dpkg/status"))
+        """Resolve stacks for what the archive has now, on top of what the node had when it was fresh."""
         for stack in stacks:
-            done = goldnode("lock", stack, "--on", str(status), "--out", str(site.locks), site=site)
+            done = goldnode("lock", stack, "--on", str(self.status(node)), "--out", str(site.locks), site=site)
             assert done.returncode == 0, done.stderr
 
 

@@ -99,6 +99,13 @@ class Applier:
 
     def repair(self, action: Action) -> str:
         """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
+        leave = list(action.data["leave"])
+        if leave:
+            left = self.host.run("dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME)
+            if left.rc != 0:
+                raise NodeError(
+                    f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}"
+                )
         first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
         request = (*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)

@@ -18,7 +18,7 @@ def difference(
     document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
 ) -> Tuple[List[Action], List[Note]]:
     """The actions that take the node to its class, in the order in which they are applied, and what cannot be judged here. Pure."""
-    actions: List[Action] = list(packages.repair(seen))
+    actions: List[Action] = packages.repair(document, seen)
     transaction = packages.transaction(document, seen)
     # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
     early = transaction.part if transaction else "gpu_driver"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..host import Host
+from ..state.domains import apt, program
 from ..state.domains import driver as driver_domain
-from ..state.domains import program
 from ..state.engine import judge
 from ..state.model import Observed, Plan
 from ..state.observe import digest, load_json, observe
@@ -292,12 +292,17 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     ]
     free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
     total = len(document["packages"])
+    moves = next((action for action in plan.actions if action.kind == "packages.transact"), None)
+    if moves and not wrong:  # the set is there, and somebody brought other members of the family
+        wrong = list(moves.data["lines"])
+    foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     lock = f"{total} packages as locked"
     held = f"{total} packages on hold"
     rest = [
         a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")
     ]
     files = "as declared"
+    program_mode = (seen.files.get(program.PROGRAM) or {}).get("mode")
     declared = seen.files.get(program.CLASS)
     same = declared is not None and declared["content"] == program.class_file(document).content
     return [
@@ -321,6 +326,20 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             held if not free else f"{len(free)} free: {', '.join(free[:4])}",
             "degraded",
             "Run site.yml: an upgrade could move these.",
+        ),
+        _judge(
+            "apt.sources",
+            "the stack's own",
+            "; ".join(foreign) or "the stack's own",
+            "degraded",
+            "See the remedy site.yml gives for each of them; it refuses to change the node while they stand.",
+        ),
+        _judge(
+            "node.program",
+            "mode 0755",
+            "missing" if program_mode is None else f"mode {program_mode:04o}",
+            "degraded",
+            "Run site.yml: others could change the program, or it is not there for the next boot.",
         ),
         _judge(
             "node.files",

@@ -13,13 +13,24 @@ ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", 
 Document = Mapping[str, Any]
 
 
-def repair(seen: Observed) -> List[Action]:
-    """After an interrupted run of goldnode: let dpkg finish what it had begun. (Broken by others: preflight refuses.)"""
+def repair(document: Document, seen: Observed) -> List[Action]:
+    """After an interrupted or failed run of goldnode: let dpkg finish what it had begun. (Broken by others: preflight refuses.)
+
+    What an earlier lock had begun to bring and this one does not want leaves instead: it may be just what cannot be finished.
+    """
     broken = broken_packages(seen)
     if not broken or seen.journal is None:
         return []
+    wanted = {package["name"] for package in document["packages"]}
+    leave = [name for name in broken if name in seen.held_by_us and name not in wanted]
     reason = f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
-    return [Action("node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {})]
+    if leave:
+        reason += f"; of these {', '.join(leave)} leave again"
+    return [
+        Action(
+            "node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {"leave": leave}
+        )
+    ]
 
 
 def broken_packages(seen: Observed) -> List[str]:

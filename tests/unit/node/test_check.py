@@ -1,0 +1,145 @@
+"""Verdicts: each item once as it should be and once not, and the exit code that follows. What was not seen is never healthy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from tests.unit.node.test_cases import converged, document, installed, merge
+
+from goldnode.node.host import Host
+from goldnode.node.program import main
+from goldnode.node.state.engine import judge
+from goldnode.node.state.model import Observed
+from goldnode.node.verdict import check
+
+RELEASE = "6.1.0-902-amd64"
+
+
+def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> list[check.Finding]:
+    """The findings of a converged node with `patch` merged into what is seen."""
+    wanted = wanted or document()
+    seen = Observed(**merge(asdict(converged(wanted)), patch))
+    return check.find(wanted, seen, judge(wanted, seen, {}))
+
+
+def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
+    found = findings({})
+    assert {finding.outcome for finding in found} == {check.MATCH}, [f for f in found if f.outcome != check.MATCH]
+    assert check.exit_code(found) == 0
+    assert len(found) == len({finding.id for finding in found}) > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "code"),
+    [
+        ("node.os", {"os": {"version": "13"}}, 4),
+        (
+            "gpu.ids",
+            {
+                "gpus": [
+                    {"address": "1", "id": "10de:2330", "driver": None},
+                    {"address": "2", "id": "10de:20b0", "driver": None},
+                ]
+            },
+            4,
+        ),
+        ("gpu.count", {"gpus": [{"address": "1", "id": "10de:20b0", "driver": "nvidia"}]}, 2),
+        ("kernel.running", {"running_kernel": "6.1.0-901-amd64"}, 2),
+        ("driver.module_file", {"modules": {RELEASE: {"version": "535.1"}}}, 2),
+        ("driver.loaded", {"loaded": {"nvidia": "535.1"}}, 2),
+        ("driver.loaded", {"loaded": {"nvidia": None}}, 2),
+        ("driver.library", {"library": "/usr/lib/libnvidia-ml.so.535.3"}, 2),
+        ("driver.library", {"library": None}, 2),
+        ("blacklist.nouveau", {"loaded": {"nouveau": ""}}, 2),
+        ("blacklist.nouveau", {"initramfs": {RELEASE: {"unwanted": ["usr/lib/modules/x/nouveau.ko.zst"]}}}, 2),
+        ("blacklist.nova_core", {"forced": [{"file": "/etc/modules", "line": 3, "module": "nova-core"}]}, 2),
+        ("stack.lock", {"packages": {"libnvidia-ml1": {"version": "535.3-1"}}}, 2),
+        ("stack.lock", {"packages": {"nvidia-tesla-470-smi": installed("470.1-1")}}, 2),
+        ("stack.holds", {"packages": {"libnvidia-ml1": {"hold": False}}}, 1),
+        ("class.document", {"files": {"/etc/goldnode/class.json": {"content": "{}"}}}, 1),
+        ("node.files", {"files": {"/etc/modprobe.d/goldnode-blacklist.conf": {"content": ""}}}, 1),
+        ("node.program", {"files": {"/usr/lib/goldnode/goldnode-node": {"mode": 0o777}}}, 1),
+        ("apt.sources", {"keyrings": {"/usr/share/keyrings/debian-archive-keyring.gpg": ["BBBB"]}}, 1),
+        ("boot.next", {"boot": {"release": "6.1.0-901-amd64"}}, 2),
+        ("boot.pending", {"reboot_marks": ["the initramfs was rebuilt"]}, 1),
+    ],
+)
+def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], code: int) -> None:
+    found = findings(patch)
+    bad = {finding.id: finding for finding in found if finding.outcome == check.MISMATCH}
+    assert name in bad, found
+    assert bad[name].remedy
+    assert bad[name].remedy.rstrip().endswith(".")
+    assert check.exit_code(found) == code
+
+
+@pytest.mark.parametrize(
+    ("patch", "unseen"),
+    [
+        (
+            {"container": True, "running_kernel": None, "gpus": None},
+            {"kernel.running", "driver.loaded", "gpu.ids", "gpu.count"},
+        ),
+        ({"boot": {"loader": "systemd-boot", "release": None}}, {"boot.next"}),
+        ({"initramfs": {RELEASE: {"error": "zstd: not found"}}}, {"blacklist.initramfs"}),
+    ],
+)
+def test_what_cannot_be_seen_is_never_healthy(patch: dict[str, Any], unseen: set[str]) -> None:
+    found = findings(patch)
+    outcomes = {finding.id: finding.outcome for finding in found}
+    assert unseen <= {name for name, outcome in outcomes.items() if outcome in (check.ELSEWHERE, check.UNREAD)}
+    assert check.exit_code(found) in (2, 3)
+
+
+def test_simulated_gpus_are_no_real_ones() -> None:
+    wanted = {**document(), "simulated": True}
+    found = findings({"gpus": []}, wanted)
+    assert {f.id for f in found if f.outcome == check.ELSEWHERE} >= {"gpu.ids", "gpu.count", "driver.loaded"}
+    assert check.exit_code(found) == 3
+
+
+def test_nothing_found_is_not_healthy() -> None:
+    assert check.exit_code([]) == 3
+
+
+def test_drain_outranks_what_could_not_be_read_and_that_outranks_degraded() -> None:
+    unread = check.Finding("a", check.UNREAD, "degraded", None, None)
+    degraded = check.Finding("b", check.MISMATCH, "degraded", None, None)
+    drain = check.Finding("c", check.MISMATCH, "drain", None, None)
+    assert check.exit_code([unread, degraded]) == 3
+    assert check.exit_code([unread, degraded, drain]) == 2
+    assert check.exit_code([degraded]) == 1
+
+
+def test_a_crash_of_the_checker_reads_as_could_not_check(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "class.json"
+    path.write_text(json.dumps({**document()}))
+
+    def crash(*_: Any) -> None:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(check, "observe", crash)
+    assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3
+    assert "could_not_check" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": "something/1"}', "[]"])
+def test_a_document_that_is_none(tmp_path: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "class.json"
+    path.write_text(text)
+    assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3
+    assert str(path) in capsys.readouterr().out
+
+
+def test_the_verdict_of_a_root_is_written_where_everything_reads_it(tmp_path: Any) -> None:
+    path = tmp_path / "class.json"
+    path.write_text(json.dumps(document()))
+    code = main(["check", "--quiet", "--class", str(path), "--root", str(tmp_path)])
+    written = check.saved(Host(str(tmp_path)))
+    assert written is not None
+    assert written["exit_code"] == code != 0
