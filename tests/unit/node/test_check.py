@@ -71,8 +71,7 @@ def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], co
     found = findings(patch)
     bad = {finding.id: finding for finding in found if finding.outcome == check.MISMATCH}
     assert name in bad, found
-    assert bad[name].remedy
-    assert bad[name].remedy.rstrip().endswith(".")
+    assert (bad[name].remedy or "").endswith(".")
     assert check.exit_code(found) == code
 
 

@@ -1,0 +1,198 @@
+"""site.yml with real Debian kernels and real NVIDIA drivers, built as real modules. What is locked is what the archive has today."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import CATALOG
+from tests.e2e.support import ROOT, Site, environment, goldnode, inventory, site_yml, succeeded
+
+from goldnode.lab import engine
+from goldnode.lab.nodes import Lab, Node, NodeSpec
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    found = Lab(f"real-{os.getpid()}", engine.connect(), state=tmp_path_factory.mktemp("real"))
+    try:
+        yield found
+    finally:
+        found.down()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """This machine's own archives, and locks made now: a committed lock may hold what Debian has moved on from."""
+    return Site(catalog=CATALOG, locks=tmp_path_factory.mktemp("locks"))
+
+
+@pytest.fixture(scope="module")
+def node(lab: Lab, site: Site) -> Node:
+    """A bare Debian 12, and locks for the three stacks it goes through, in the order of these tests."""
+    for stack in ("e2e_main", "debian12_r535", "debian12_r470"):
+        done = goldnode("lock", stack, "--out", str(site.locks), site=site)
+        assert done.returncode == 0, done.stderr
+    return lab.up([NodeSpec("real12", "e2e_main", os="debian12", flavour="bare")])[0]
+
+
+def document(node: Node) -> dict[str, object]:
+    found: dict[str, object] = json.loads(node.read("/etc/goldnode/class.json"))
+    return found
+
+
+def prove(node: Node) -> tuple[str, str]:
+    """The module is the locked driver's, for exactly the locked kernel. Returns (kernel release, driver version)."""
+    wanted = document(node)
+    release, driver = wanted["kernel"]["release"], wanted["driver"]  # type: ignore[index]
+    info = node.run("modinfo", "-k", release, driver["module"]).output  # type: ignore[index]
+    assert re.search(rf"^version:\s+{re.escape(driver['version'])}$", info, re.MULTILINE), info  # type: ignore[index]
+    assert re.search(rf"^vermagic:\s+{re.escape(release)} SMP", info, re.MULTILINE), info
+    assert int(node.run("stat", "-c", "%s", f"/boot/vmlinuz-{release}").output) > 5_000_000, "not a real kernel"
+    size = node.shell(f"stat -c %s $(modinfo -k {release} -F filename {driver['module']})").output  # type: ignore[index]
+    assert int(size) > 10_000_000, "not a real driver"
+    return str(release), str(driver["version"])  # type: ignore[index]
+
+
+def converge(node: Node, group: str, site: Site, tmp_path: Path) -> str:
+    """Move the node to a class, prove it, and see that a second run changes nothing. Returns what the first run printed."""
+    hosts = inventory(tmp_path / group, {group: [node]})
+    run = succeeded(site_yml(hosts, site=site))
+    prove(node)
+    again = succeeded(site_yml(hosts, "-vvv", site=site))
+    assert (again.changed[node.name], again.executions) == (0, 1)
+    return run.output
+
+
+def older_than_security(node: Node) -> str | None:
+    """Put an installed base package back to main's version where security has a newer one; its name."""
+    names = node.shell("dpkg-query -W -f '${Package}\\n'").output.split()
+    offers: dict[str, list[tuple[str, str]]] = {}
+    for line in node.run("apt-cache", "madison", *names).output.splitlines():
+        name, version, place = (field.strip() for field in line.split("|"))
+        offers.setdefault(name, []).append((version, place))
+    stack = {package["name"] for package in document(node)["packages"]}  # type: ignore[attr-defined]
+    for name, found in offers.items():
+        old = [version for version, place in found if " bookworm/main" in place]
+        new = [version for version, place in found if "-security/main" in place]
+        if old and new and old[0] != new[0] and name not in stack and not name.startswith("lib"):
+            done = node.run(
+                "apt-get", "install", "-y", "--allow-downgrades", "--no-remove", f"{name}={old[0]}", check=False
+            )
+            if done.rc == 0:
+                return name
+    return None
+
+
+def test_the_older_kernel_and_driver_of_main(node: Node, site: Site, tmp_path: Path) -> None:
+    output = converge(node, "e2e_main", site, tmp_path)
+    assert "install   nvidia-kernel-dkms" in output
+    verdict = json.loads(node.read("/run/goldnode/verdict.json"))
+    wrong = [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"]
+    assert (wrong, verdict["exit_code"], verdict["simulated"]) == (["boot.pending"], 3, True)
+
+
+def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Site) -> None:
+    own = node.read("/etc/apt/sources.list")
+    line = next(line for line in own.splitlines() if "-security" in line)
+    node.put(
+        {
+            "/etc/apt/sources.list.d/security.list": f"{line.rsplit(' ', 1)[0]} contrib non-free non-free-firmware\n".encode()
+        }
+    )
+    node.shell("apt-get update")
+    kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
+    main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
+    base = older_than_security(node)
+    # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
+    node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
+    succeeded(site_yml(inventory(Path(str(site.locks)) / "hosts", {"e2e_main": [node]}), site=site))
+    wanted = document(node)
+    stack = {package["name"] for package in wanted["packages"]} | set(wanted["fence"])  # type: ignore[attr-defined, call-overload]
+
+    def apt_moves() -> set[str]:
+        return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
+
+    def unattended_moves() -> set[str]:
+        found = re.search(
+            r"Packages that will be upgraded: (.*)", node.shell("unattended-upgrade --dry-run -v 2>&1").output
+        )
+        return set(found[1].split()) if found else set()
+
+    held = apt_moves(), unattended_moves()
+    assert not (held[0] | held[1]) & stack
+    if base is not None:  # there is such a package on most days, and the stand-ins have one on every day
+        assert base in held[0]
+        assert base in held[1]
+    let_go = "apt-mark showhold | xargs apt-mark unhold; mv /etc/apt/preferences.d/goldnode-stack /root; mv /etc/apt/apt.conf.d/52goldnode-fence /root"
+    node.shell(let_go)
+    assert {"nvidia-kernel-dkms", "libcuda1", "linux-image-amd64"} <= apt_moves()
+    assert {"nvidia-kernel-dkms", "libcuda1"} <= unattended_moves()
+
+
+def test_kernel_and_driver_move_together_to_what_security_has(node: Node, site: Site, tmp_path: Path) -> None:
+    node.shell("rm /etc/apt/sources.list.d/security.list")
+    before = prove(node)
+    converge(node, "e2e_r535", site, tmp_path)
+    after = prove(node)
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert node.run("test", "-f", f"/boot/vmlinuz-{before[0]}").rc == 0, "the kernel before stays as the way back"
+    history = node.read("/var/log/apt/history.log")
+    moved = [row for row in history.split("\n\n") if f"linux-image-{after[0]}" in row and "nvidia-kernel-dkms" in row]
+    assert moved, "one transaction for kernel and driver"
+
+
+def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Site, tmp_path: Path) -> None:
+    release, _ = prove(node)
+    node.shell(f"echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k {release}")
+    listed = f"lsinitramfs /boot/initrd.img-{release}"
+    assert "/nouveau.ko" in node.shell(listed).output
+    succeeded(site_yml(inventory(tmp_path, {"e2e_r535": [node]}), site=site))
+    assert "/nouveau.ko" not in node.shell(listed).output
+    assert "install /bin/false" in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1 || true").output
+
+
+def test_branch_470_and_back(node: Node, site: Site, tmp_path: Path) -> None:
+    _, newer = prove(node)
+    assert "remove    nvidia-kernel-dkms" in converge(node, "e2e_r470", site, tmp_path)
+    assert prove(node)[1].startswith("470.")
+    assert "remove    nvidia-tesla-470-kernel-dkms" in converge(node, "e2e_r535", site, tmp_path)
+    assert prove(node)[1] == newer
+
+
+def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
+    hosts = inventory(tmp_path, {"e2e_r535": [node]})
+    done = subprocess.run(
+        [ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tmp_path: Path) -> None:
+    done = goldnode("lock", "debian13_r550", "--out", str(site.locks), site=site)
+    if done.returncode != 0:
+        assert "6.12.94+deb13" in done.stderr
+        assert "archive" in done.stderr
+        pytest.skip(f"not verified here: {done.stderr.strip()}")
+    node = lab.up([NodeSpec("real13", "e2e_r550", os="debian13", flavour="bare")])[0]
+    converge(node, "e2e_r550", site, tmp_path)
+    assert prove(node) == ("6.12.94+deb13-amd64", "550.163.01")
+
+
+def test_amds_in_tree_driver_on_debian_13(lab: Lab, site: Site, tmp_path: Path) -> None:
+    done = goldnode("lock", "debian13_rocm", "--out", str(site.locks), site=site)
+    assert done.returncode == 0, done.stderr
+    node = lab.up([NodeSpec("rocm13", "e2e_rocm", os="debian13", flavour="bare")])[0]
+    hosts = inventory(tmp_path, {"e2e_rocm": [node]})
+    succeeded(site_yml(hosts, site=site))
+    release = str(document(node)["kernel"]["release"])  # type: ignore[index]
+    assert "amdgpu" in node.run("modinfo", "-k", release, "-F", "filename", "amdgpu").output
+    assert succeeded(site_yml(hosts, site=site)).changed["rocm13"] == 0

@@ -1,0 +1,36 @@
+"""What must not be anywhere in the project: the host of a package registry, a path of one machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked() -> list[Path]:
+    """Files of the project that git knows or would take."""
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def test_no_package_registry_and_no_machine_is_named() -> None:
+    # In parts, so that this file names none itself.
+    debian, pypi, npm, nvidia = "debian", "pypi", "npmjs", "developer.download.nvidia"
+    hosts = re.compile(
+        rf"(deb|security|snapshot|ftp)\.{debian}\.|{pypi}\.(org|io)|pythonhosted\.org|{npm}\.(org|com)|{nvidia}\.com/compute/cuda/repos"
+    )
+    places = re.compile(r"/work/(main|shared)|/farm/|/root/\.pyenv")
+    files = tracked()
+    assert len(files) > 100
+    found = []
+    for path in files:
+        if path == Path(__file__):
+            continue
+        text = path.read_text("utf-8", "replace")
+        found += [
+            f"{path.relative_to(ROOT)}: {match[0]}" for pattern in (hosts, places) for match in pattern.finditer(text)
+        ]
+    assert found == []
