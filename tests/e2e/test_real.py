@@ -17,6 +17,7 @@ from goldnode.lab import engine
 from goldnode.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.real
+SECURITY = "/etc/apt/sources.list.d/security.sources"
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +101,12 @@ def test_the_older_kernel_and_driver_of_main(node: Node, site: Site, tmp_path: P
 
 
 def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Site) -> None:
-    own = node.read("/etc/apt/sources.list")
-    line = next(line for line in own.splitlines() if "-security" in line)
-    node.put(
-        {
-            "/etc/apt/sources.list.d/security.list": f"{line.rsplit(' ', 1)[0]} contrib non-free non-free-firmware\n".encode()
-        }
-    )
+    # The node's own sources give main alone; an administrator adds the rest of the security archive.
+    own = node.read("/etc/apt/sources.list.d/debian.sources")
+    security = next(stanza for stanza in own.split("\n\n") if "-security" in stanza)
+    added = security.replace("Components: main", "Components: contrib non-free non-free-firmware")
+    assert added != security
+    node.put({SECURITY: added.encode() + b"\n"})
     node.shell("apt-get update")
     kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
@@ -138,7 +138,7 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Sit
 
 
 def test_kernel_and_driver_move_together_to_what_security_has(node: Node, site: Site, tmp_path: Path) -> None:
-    node.shell("rm /etc/apt/sources.list.d/security.list")
+    node.run("rm", SECURITY)
     before = prove(node)
     converge(node, "e2e_r535", site, tmp_path)
     after = prove(node)

@@ -203,29 +203,45 @@ def test_a_pattern_that_matches_no_host(bare: tuple[Node, Site], tmp_path: Path)
     failed(site_yml(hosts_of(tmp_path, node), "--limit", "nobody", site=site), "nobody")
 
 
-def test_one_unreachable_node_among_five(world: World, make: Make, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def fleet(world: World, make: Make) -> tuple[list[Node], Site]:
+    """Five nodes of one class."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
-    rest = world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in range(1, 5)])
-    rest[1].stop()
-    run = site_yml(inventory(tmp_path, {"e2e_cpu": [first, *rest]}), site=site)
+    return [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in range(1, 5)])], site
+
+
+def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_path: Path) -> None:
+    nodes, site = fleet
+    hosts = inventory(tmp_path, {"e2e_cpu": nodes})
+    nodes[2].stop()
+    run = site_yml(hosts, site=site)
     assert run.rc == 4, run.output[-3000:]
-    assert run.unreachable == {"fleet-0": 0, "fleet-1": 0, "fleet-2": 1, "fleet-3": 0, "fleet-4": 0}
-    assert {name: count > 0 for name, count in run.changed.items()} == {
-        "fleet-0": True,
-        "fleet-1": True,
-        "fleet-2": False,
-        "fleet-3": True,
-        "fleet-4": True,
-    }
-    rest[1].start()
-    again = succeeded(site_yml(inventory(tmp_path, {"e2e_cpu": [first, *rest]}), "-vvv", site=site))
-    assert {name: count > 0 for name, count in again.changed.items()} == {
-        "fleet-0": False,
-        "fleet-1": False,
-        "fleet-2": True,
-        "fleet-3": False,
-        "fleet-4": False,
-    }
+    assert [run.unreachable[node.name] for node in nodes] == [0, 0, 1, 0, 0]
+    assert [run.changed[node.name] > 0 for node in nodes] == [True, True, False, True, True]
+    nodes[2].start()
+    again = succeeded(site_yml(hosts, site=site))
+    assert [again.changed[node.name] > 0 for node in nodes] == [False, False, True, False, False]
+    assert "see them with -v" in again.output, "five plans are not printed in full"
+
+
+def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
+    fleet: tuple[list[Node], Site], tmp_path: Path
+) -> None:
+    nodes, site = fleet
+    hosts = inventory(tmp_path, {"e2e_cpu": nodes})
+
+    def boots() -> list[str]:
+        return [node.run("cut", "-d ", "-f22", "/proc/1/stat").output for node in nodes]
+
+    before = boots()
+    # A container can at best reach 3, which is not accepted unless somebody says so: so the first batch is not healthy.
+    run = site_yml(hosts, "-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=2", site=site)
+    after = boots()
+    assert run.rc != 0
+    assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False, False, False]
+    accepted = ("-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=2", "-e", '{"goldnode_accepted": [0, 3]}')
+    succeeded(site_yml(hosts, *accepted, site=site))
+    assert [old != new for old, new in zip(after, boots(), strict=True)] == [False, False, True, True, True]
 
 
 def test_a_kernel_for_which_the_module_does_not_build(world: World, make: Make, tmp_path: Path) -> None:

@@ -1,0 +1,15 @@
+"""A signed local apt archive of stand-ins: the real families' names and dependency shapes, and nothing that runs a GPU.
+
+    archive = publish(directory)                         # also: groups=…, withdraw=…, key="wrong"
+    server = lab.serve(archive.directory)                # goldnode.lab: http for nodes and for this machine
+    archive.write_site(path, server.url)                 # a site file that maps goldnode's archive ids to it
+
+Every version carries `+standin1` and every description starts with "goldnode stand-in:".
+"""
+
+from __future__ import annotations
+
+from tests.simulators.apt_archive.content import BROKEN, DEFAULT, GROUPS, NEWER, SECURITY_UPDATES
+from tests.simulators.apt_archive.repository import KEY, Archive, build, publish
+
+__all__ = ["BROKEN", "DEFAULT", "GROUPS", "KEY", "NEWER", "SECURITY_UPDATES", "Archive", "build", "publish"]

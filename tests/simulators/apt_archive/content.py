@@ -1,0 +1,102 @@
+"""What the stand-in archive holds: the table of kernels, drivers and base packages, by repository and suite.
+
+Repositories are directories below the published root. `debian` and `debian-security` serve both releases; NVIDIA's
+repository is one flat directory per release, as the real one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.simulators.apt_archive.debs import Deb
+from tests.simulators.apt_archive.drivers import Driver, debian_family, debian_support, nvidia_repository
+from tests.simulators.apt_archive.kernels import Kernel, packages
+
+DEBIAN, SECURITY = "debian", "debian-security"
+NVIDIA = {"bookworm": "nvidia-cuda/debian12/x86_64", "trixie": "nvidia-cuda/debian13/x86_64"}
+SUITES = {
+    DEBIAN: ("bookworm", "trixie"),
+    SECURITY: ("bookworm-security", "trixie-security"),
+    **dict.fromkeys(NVIDIA.values(), ("/",)),
+}
+
+# Optional parts, published only when named:
+NEWER = "newer"  # newer base package, kernel and NVIDIA driver, as tomorrow's archive would have them
+BROKEN = "broken"  # a kernel newer than all others, for which the drivers' modules do not compile
+SECURITY_UPDATES = "security-updates"  # kernels and drivers of the security suites
+GROUPS = (NEWER, BROKEN, SECURITY_UPDATES)
+DEFAULT = frozenset({SECURITY_UPDATES})
+
+
+def kernels() -> Iterator[Kernel]:
+    """Yield the kernels, oldest first within a release."""
+    old, new = "bookworm", "trixie"
+    security = (SECURITY, "bookworm-security"), (SECURITY, "trixie-security")
+    yield Kernel(old, DEBIAN, old, "6.1.0-901-amd64", "6.1.901-1+standin1")
+    yield Kernel(old, *security[0], "6.1.0-902-amd64", "6.1.902-1+standin1", group=SECURITY_UPDATES)
+    yield Kernel(old, *security[0], "6.1.0-903-amd64", "6.1.903-1+standin1", group=NEWER)
+    yield Kernel(old, *security[0], "6.1.0-904-amd64", "6.1.904-1+standin1", group=BROKEN, broken=True)
+    yield Kernel(new, DEBIAN, new, "6.12.94+deb13-amd64", "6.12.94-1+standin1")
+    yield Kernel(new, *security[1], "6.12.902+deb13-amd64", "6.12.902-1+standin1", group=SECURITY_UPDATES)
+    yield Kernel(new, *security[1], "6.12.903+deb13-amd64", "6.12.903-1+standin1", group=NEWER)
+    yield Kernel(new, *security[1], "6.12.904+deb13-amd64", "6.12.904-1+standin1", group=BROKEN, broken=True)
+
+
+def debs() -> Iterator[Deb]:
+    """Yield every package of the archive, all groups included."""
+    for kernel in kernels():
+        yield from packages(kernel)
+    yield from debian_family(Driver(DEBIAN, "bookworm", "535.261.03", "1+standin1"))
+    yield from debian_family(
+        Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES)
+    )
+    yield from debian_family(Driver(DEBIAN, "bookworm", "470.256.02", "1~deb12u1+standin1", infix="tesla-470-"))
+    yield from debian_support(DEBIAN, "bookworm", "535.171.04-1~deb12u1+standin1", "535.161.07-1~deb12u1+standin1")
+    for deb in debian_support(SECURITY, "bookworm-security", "", "535.309.01-1~deb12u1+standin1"):
+        yield replace(deb, group=SECURITY_UPDATES)
+    yield from debian_family(Driver(DEBIAN, "trixie", "550.163.01", "2+standin1", libssl="libssl3t64"))
+    yield from debian_support(DEBIAN, "trixie", "550.163.01-1+standin1", "570.133.07-1+standin1")
+    for repository in NVIDIA.values():
+        yield from nvidia_repository(repository, "580.173.02")
+        yield from nvidia_repository(repository, "580.178.04")
+        yield from nvidia_repository(repository, "595.91.07", NEWER)
+    yield from rocm()
+    yield from base()
+
+
+def rocm() -> Iterator[Deb]:
+    """Yield what Debian 13 has for AMD's GPUs; the driver itself is the kernel's."""
+    place = Deb("", "1+standin1", "", repository=DEBIAN, suite="trixie", section="libs")
+    firmware = "/lib/firmware/amdgpu/standin.bin"
+    yield replace(
+        place,
+        name="firmware-amd-graphics",
+        description="GPU firmware",
+        version="20250410-2+standin1",
+        source="firmware-nonfree",
+        component="non-free-firmware",
+        architecture="all",
+        files={firmware: "goldnode stand-in\n"},
+    )
+    needs = {
+        "libamd-comgr2": "libc6",
+        "libhsa-runtime64-1": "libc6",
+        "libamdhip64-5": "libamd-comgr2, libhsa-runtime64-1, libc6",
+        "rocminfo": "libhsa-runtime64-1, libc6",
+        "rocm-smi": "python3:any",
+        "amd-smi": "python3:any",
+    }
+    for name, depends in needs.items():
+        yield replace(place, name=name, version="6.1.2-1+standin1", description="part of ROCm", depends=depends)
+
+
+def base() -> Iterator[Deb]:
+    """Yield packages that belong to no stack and must stay free to take their updates."""
+    for codename in ("bookworm", "trixie"):
+        place = Deb("libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs")
+        yield place
+        yield replace(
+            place, version="1.0-1+standin2", repository=SECURITY, suite=f"{codename}-security", group=SECURITY_UPDATES
+        )
+        yield replace(place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER)

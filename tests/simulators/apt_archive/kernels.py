@@ -1,0 +1,221 @@
+"""Stand-in kernels: the packages, files and maintainer scripts of a Debian kernel, without a kernel in them."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulators.apt_archive import elf
+from tests.simulators.apt_archive.debs import Content, Deb, Link
+
+# What Debian's kernels call the compiler they were built with; the preflight compares it with the node's.
+COMPILERS = {
+    "bookworm": ("gcc-12", "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "120200"),
+    "trixie": ("gcc-14", "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0", "140200"),
+}
+_DISPLAY = "pci:v{vendor}d*sv*sd*bc03sc*i*"
+# In-tree modules a kernel brings: path below kernel/, and the PCI vendor it binds, "" for none.
+MODULES = {
+    "drivers/gpu/drm/drm": "",
+    "drivers/gpu/drm/nouveau/nouveau": "000010DE",
+    "drivers/gpu/drm/amd/amdgpu/amdgpu": "00001002",
+    "fs/ext4/ext4": "",
+}
+BROKEN = "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of its time fail"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel release of a suite. `broken`: out-of-tree modules of the stand-in drivers do not compile for it."""
+
+    codename: str
+    repository: str
+    suite: str
+    release: str
+    version: str
+    group: str = ""
+    broken: bool = False
+
+    @property
+    def base(self) -> str:
+        """Release without its flavour: 6.1.0-901."""
+        return self.release.removesuffix("-amd64")
+
+
+def vermagic(release: str) -> str:
+    """Return what the modules of `release` say they are for."""
+    return f"{release} SMP preempt mod_unload modversions "
+
+
+def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
+    """Yield the packages of `kernel`; with `meta`, also the metapackages that point at it."""
+    place = Deb(
+        "", kernel.version, "", repository=kernel.repository, suite=kernel.suite, group=kernel.group, source="linux"
+    )
+    compiler = COMPILERS[kernel.codename][0]
+    # From trixie on, kbuild has one package per release and the compiler no package of its own.
+    kbuild = f"linux-kbuild-{'6.1' if kernel.codename == 'bookworm' else kernel.base}"
+    image, headers = f"linux-image-{kernel.release}", f"linux-headers-{kernel.release}"
+    common = f"linux-headers-{kernel.base}-common"
+    signed = f"linux-signed-amd64 ({kernel.version.replace('-', '+', 1)})"
+    old = kernel.codename == "bookworm"
+
+    yield replace(
+        place,
+        name=image,
+        description=f"kernel {kernel.release} that cannot boot",
+        source=signed,
+        depends="kmod, linux-base (>= 4.3~), initramfs-tools (>= 0.120+deb8u2) | linux-initramfs-tool",
+        files=_image_files(kernel),
+        scripts=_image_scripts(kernel.release),
+    )
+    parts = f"linux-headers-{kernel.base}-common (= {kernel.version}), {kbuild} (>= {kernel.version})"
+    yield replace(
+        place,
+        name=headers,
+        description=f"headers of kernel {kernel.release}",
+        depends=f"{parts}, linux-compiler-gcc-12-x86" if old else f"{parts}, {image} (= {kernel.version}), {compiler}",
+        files=_header_files(kernel),
+        scripts={"postinst": _HEADERS_POSTINST.format(release=kernel.release)},
+    )
+    yield replace(
+        place,
+        name=common,
+        description=f"common headers of kernel {kernel.base}",
+        architecture="all",
+        multi_arch="foreign",
+        files={
+            f"/usr/src/{common}/Makefile": "# stand-in\n",
+            f"/usr/src/{common}/include/linux/pci.h": _pci_header(kernel.broken),
+        },
+    )
+    yield replace(
+        place,
+        name=kbuild,
+        description="kernel build tools",
+        multi_arch="foreign",
+        depends="libc6 (>= 2.34)",
+        files={f"/usr/lib/{kbuild}/scripts/README": "stand-in\n"},
+    )
+    if old:
+        yield replace(
+            place,
+            name="linux-compiler-gcc-12-x86",
+            description="the kernel's compiler",
+            multi_arch="foreign",
+            depends="gcc-12",
+        )
+    if meta:
+        for name, target in (("linux-image-amd64", image), ("linux-headers-amd64", headers)):
+            yield replace(
+                place,
+                name=name,
+                description="metapackage of the newest kernel",
+                source=signed,
+                depends=f"{target} (= {kernel.version})",
+                provides="linux-image-generic" if "image" in name else "linux-headers-generic",
+            )
+
+
+def _image_files(kernel: Kernel) -> dict[str, Content]:
+    files: dict[str, Content] = {
+        f"/boot/vmlinuz-{kernel.release}": f"goldnode stand-in for kernel {kernel.release}\n" * 2000,
+        f"/boot/config-{kernel.release}": _config(kernel.codename),
+        f"/boot/System.map-{kernel.release}": "ffffffffffffffff B stand-in\n",
+    }
+    modules = f"/lib/modules/{kernel.release}"
+    order = ""
+    for path, vendor in MODULES.items():
+        name = path.rsplit("/", 1)[1]
+        info = [("license", "GPL"), ("description", f"goldnode stand-in: {name}")]
+        if vendor:
+            info.append(("alias", _DISPLAY.format(vendor=vendor)))
+        info += [("depends", ""), ("intree", "Y"), ("name", name), ("vermagic", vermagic(kernel.release))]
+        content = elf.module(info)
+        # Debian compresses its modules from 13 on; CRC32 is the check the kernel's decompressor knows.
+        if kernel.codename == "bookworm":
+            files[f"{modules}/kernel/{path}.ko"] = content
+        else:
+            files[f"{modules}/kernel/{path}.ko.xz"] = lzma.compress(content, check=lzma.CHECK_CRC32)
+        order += f"kernel/{path}.ko\n"
+    files[f"{modules}/modules.order"] = order
+    files[f"{modules}/modules.builtin"] = "kernel/fs/proc/proc.ko\n"
+    files[f"{modules}/modules.builtin.modinfo"] = b"proc.license=GPL\0proc.file=fs/proc/proc\0"
+    return files
+
+
+def _config(codename: str) -> str:
+    _, text, number = COMPILERS[codename]
+    return (
+        f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\nCONFIG_GCC_VERSION={number}\n'
+        "CONFIG_MODULES=y\nCONFIG_MODULE_SIG=y\nCONFIG_RD_GZIP=y\nCONFIG_RD_XZ=y\nCONFIG_RD_ZSTD=y\n"
+        + ("CONFIG_MODULE_COMPRESS_NONE=y\n" if codename == "bookworm" else "CONFIG_MODULE_COMPRESS_XZ=y\n")
+    )
+
+
+def _header_files(kernel: Kernel) -> dict[str, Content]:
+    root = f"/usr/src/linux-headers-{kernel.release}"
+    common = f"/usr/src/linux-headers-{kernel.base}-common"
+    generated = f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
+    return {
+        f"{root}/.config": _config(kernel.codename),
+        f"{root}/.kernelvariables": f"CC = $(CROSS_COMPILE){COMPILERS[kernel.codename][0]}\n",
+        f"{root}/Makefile": f"include {common}/Makefile\n",
+        f"{root}/Module.symvers": "",
+        f"{root}/include/generated/utsrelease.h": generated,
+        f"/lib/modules/{kernel.release}/build": Link(root),
+        f"/lib/modules/{kernel.release}/source": Link(common),
+    }
+
+
+def _pci_header(broken: bool) -> str:
+    more = ", int exclude_bars" if broken else ""
+    note = f"/* {BROKEN} */\n" if broken else ""
+    return f"{note}struct pci_dev;\nint pci_resize_resource(struct pci_dev *dev, int i, int size{more});\n"
+
+
+_HEADERS_POSTINST = """\
+#!/bin/sh
+set -e
+if [ -d /etc/kernel/header_postinst.d ]; then
+    run-parts --report --exit-on-error --arg={release} /etc/kernel/header_postinst.d
+fi
+"""
+
+# The order of what Debian's kernel packages do, hooks above all, is what initramfs-tools, dkms and goldnode build on.
+_HOOKS = """\
+if [ -d /etc/kernel/{stage}.d ]; then
+    DEB_MAINT_PARAMS="$*" run-parts --report --exit-on-error --arg={release} \\
+        --arg=/boot/vmlinuz-{release} /etc/kernel/{stage}.d
+fi
+"""
+
+
+def _image_scripts(release: str) -> dict[str, str]:
+    def script(stage: str, before: str = "", after: str = "") -> str:
+        return f"#!/bin/sh\nset -e\n{before}{_HOOKS.format(stage=stage, release=release)}{after}exit 0\n"
+
+    fresh, image = f"/lib/modules/{release}/.fresh-install", f"/boot/vmlinuz-{release}"
+    return {
+        "preinst": script(
+            "preinst",
+            '[ "$1" != abort-upgrade ] || exit 0\n'
+            f'if [ "$1" = install ]; then mkdir -p /lib/modules/{release}; touch {fresh}; fi\n',
+        ),
+        "postinst": script(
+            "postinst",
+            f'[ "$1" = configure ] || exit 0\ndepmod {release}\n'
+            f"if [ -f {fresh} ]; then change=install; else change=upgrade; fi\n"
+            f"linux-update-symlinks $change {release} {image}\nrm -f {fresh}\n",
+        ),
+        "prerm": script("prerm", f'[ "$1" = remove ] || exit 0\nlinux-check-removal {release}\n'),
+        "postrm": script(
+            "postrm",
+            f'rm -f {fresh}\nif [ "$1" != upgrade ] && command -v linux-update-symlinks >/dev/null; then\n'
+            f"    linux-update-symlinks remove {release} {image}\nfi\n",
+            # Left over by depmod; the directory stays while DKMS modules are in it.
+            f'if [ "$1" = purge ]; then\n    rm -f /lib/modules/{release}/modules.*\n'
+            f"    rmdir --ignore-fail-on-non-empty /lib/modules/{release} 2>/dev/null || :\nfi\n",
+        ),
+    }
