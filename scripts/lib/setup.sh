@@ -74,6 +74,26 @@ setup_venv() {
     export PATH
 }
 
+# Installs what is missing of PATH-OR-PROGRAM=PACKAGE pairs: setup_tools zstd=zstd /usr/share/OVMF/OVMF_CODE_4M.fd=ovmf
+setup_tools() {
+    local pair missing=()
+    for pair in "$@"; do
+        case $pair in
+            /*) [ -e "${pair%%=*}" ] || missing+=("${pair#*=}") ;;
+            # sbin is not in every user's PATH.
+            *) PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}") ;;
+        esac
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || fail "needs ${missing[*]}, and there is no apt-get to install them. Install them and run again."
+    [ "$(id -u)" = 0 ] || fail "needs ${missing[*]}. Run as root, or: sudo apt-get install ${missing[*]}"
+    say "will install with apt-get: ${missing[*]}"
+    confirm "Install them?" || fail "declined. Install by hand: apt-get install ${missing[*]}"
+    apt-get update -q >/dev/null || say "apt-get update had errors; trying the installation all the same"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null ||
+        fail "apt-get could not install ${missing[*]}. Check the network and the apt sources."
+}
+
 setup_engine() {
     local options=()
     [ "$yes" = 1 ] && options=(--yes)

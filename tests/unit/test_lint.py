@@ -17,6 +17,7 @@ SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run")
     "command",
     [
         pytest.param(["ruff", "check", "."], id="ruff"),
+        pytest.param(["ruff", "format", "--check", "."], id="ruff-format"),
         pytest.param(["mypy"], id="mypy"),
         pytest.param(["ansible-lint"], id="ansible-lint"),
     ],

@@ -144,7 +144,9 @@ class Applier:
                 fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
             if fetched.rc != 0:
                 raise self._apt_error("a locked package cannot be downloaded; nothing was changed", fetched)
-        self.say(f"installing {len(install)} locked packages")
+        driver = self.document.get("driver") or {}
+        build = f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
+        self.say(f"installing {len(install)} locked packages{build}")
         done = self.host.run(*APT, "--no-download", *request, timeout=APT_TIME)
         names = [item.partition("=")[0] for item in install]
         self.host.run("apt-mark", "hold", *names)
