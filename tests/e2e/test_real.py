@@ -121,10 +121,11 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Sit
         return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
 
     def unattended_moves() -> set[str]:
-        found = re.search(
-            r"Packages that will be upgraded: (.*)", node.shell("unattended-upgrade --dry-run -v 2>&1").output
-        )
-        return set(found[1].split()) if found else set()
+        said = node.shell("unattended-upgrade --dry-run --debug 2>&1").output
+        found = re.search(r"Packages that will be upgraded: (.*)", said)
+        moved = set(found[1].split()) if found else set()
+        print(f"unattended-upgrade would move {sorted(moved)}:\n{said[-3000:]}")  # shown with a failure
+        return moved
 
     held = apt_moves(), unattended_moves()
     assert not (held[0] | held[1]) & stack
@@ -174,6 +175,40 @@ def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
         [ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_the_demo_from_set_up_to_removal(node: Node, site: Site) -> None:
+    """The script itself, on an image of the node above: so that it need not build what was just built."""
+    if Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes():
+        pytest.skip("not verified here: a demo of yours is up, and this test would take it down")
+    image = node.snapshot({"made for": "the demo", "by": os.getpid()})
+    try:
+        first, second, down = (
+            subprocess.run(
+                [ROOT / "scripts" / "demo", *arguments],
+                env=environment(Site(locks=site.locks)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for arguments in (("--yes", "--image", image), ("--yes", "--image", image), ("--down",))
+        )
+    finally:
+        node.container.client.images.remove(image, force=True)
+    assert first.returncode == second.returncode == down.returncode == 0, first.stdout[-3000:] + first.stderr[-1000:]
+    for text in (
+        "SIMULATED HARDWARE",
+        "0 failed",
+        "not verified here",
+        "driver.module_file   ok",
+        "exit code 3",
+        "--down",
+    ):
+        assert text in first.stdout, text
+    assert "changed=0" in second.stdout
+    assert "The demo is gone" in down.stdout
+    assert not Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes()
 
 
 def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tmp_path: Path) -> None:
