@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -79,6 +79,6 @@ def make(world: World) -> Callable[..., tuple[Node, Site]]:
         node, site = world.node(name, group, os_name), world.site(name, release)
         world.publish(groups)
         world.lock(site, node, *stacks)
-        return node, replace(site)
+        return node, site
 
     return build

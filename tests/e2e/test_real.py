@@ -177,7 +177,7 @@ def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_the_demo_from_set_up_to_removal(node: Node, site: Site) -> None:
+def test_the_demo_from_set_up_to_removal(lab: Lab, node: Node, site: Site) -> None:
     """The script itself, on an image of the node above: so that it need not build what was just built."""
     if Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes():
         pytest.skip("not verified here: a demo of yours is up, and this test would take it down")
@@ -195,7 +195,7 @@ def test_the_demo_from_set_up_to_removal(node: Node, site: Site) -> None:
             for arguments in (("--yes", "--image", image), ("--yes", "--image", image), ("--down",))
         )
     finally:
-        node.container.client.images.remove(image, force=True)
+        lab.client.images.remove(image, force=True)
     assert first.returncode == second.returncode == down.returncode == 0, first.stdout[-3000:] + first.stderr[-1000:]
     for text in (
         "SIMULATED HARDWARE",
