@@ -110,10 +110,10 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Sit
     node.shell("apt-get update")
     kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
-    base = older_than_security(node)
     # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
     node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
     succeeded(site_yml(inventory(Path(str(site.locks)) / "hosts", {"e2e_main": [node]}), site=site))
+    base = older_than_security(node)
     wanted = document(node)
     stack = {package["name"] for package in wanted["packages"]} | set(wanted["fence"])  # type: ignore[attr-defined, call-overload]
 

@@ -143,7 +143,7 @@ class Applier:
                 self._known_to_apt(install)
                 fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
             if fetched.rc != 0:
-                raise self._apt_error("a locked package cannot be downloaded; nothing was changed", fetched)
+                raise self._apt_error("a locked package cannot be downloaded; no package was changed", fetched)
         driver = self.document.get("driver") or {}
         build = f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
         self.say(f"installing {len(install)} locked packages{build}")
@@ -164,7 +164,7 @@ class Applier:
         if leaving:
             raise NodeError(
                 f"installing the locked set would remove {', '.join(leaving)}, which goldnode has not been told to remove. "
-                "Remove those packages yourself, or change the stack; nothing was changed."
+                "Remove those packages yourself, or change the stack; no package was changed."
             )
 
     def _update(self) -> None:
@@ -200,7 +200,7 @@ class Applier:
             raise NodeError(
                 f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
                 f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
-                "or point the site file at a mirror that keeps the locked files. Nothing was changed."
+                "or point the site file at a mirror that keeps the locked files. No package was changed."
             )
         return True
 
@@ -225,7 +225,7 @@ class Applier:
             elif wanted[item]["sha256"] not in hashes:
                 raise NodeError(
                     f"{item}: the archive offers other bytes under the locked version (want {wanted[item]['sha256']}, offered {hashes[0]}). "
-                    "Do not install it before its archive's owner has explained that; then lock again. Nothing was changed."
+                    "Do not install it before its archive's owner has explained that; then lock again. No package was changed."
                 )
         return missing
 
@@ -254,10 +254,8 @@ class Applier:
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
         text = f"{what}: {result.tail(12)}"
-        log = self._make_log()
-        if log:
-            text += f"\n{log}"
-        return NodeError(text)
+        log = self._make_log() if "dkms" in result.out + result.err else ""
+        return NodeError(f"{text}\n{log}" if log else text)
 
     # -- kernel module
 
