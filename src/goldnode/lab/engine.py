@@ -35,6 +35,7 @@ TOOLS: Mapping[str, str] = {
 ENGINE_PACKAGES = ("docker.io", "iptables")
 
 START_SECONDS = 60
+PID_FILES = {Path("/run/docker.pid"): "dockerd", Path("/run/docker/containerd/containerd.pid"): "containerd"}
 
 Say = Callable[[str], None]
 
@@ -153,6 +154,8 @@ def start(*, state: Path, say: Say) -> None:
                 f"systemd could not start the Docker engine: {done.stderr.strip()}", remedy="see journalctl -u docker"
             )
         return
+    for record, program in PID_FILES.items():
+        forget_dead(record, program)
     state.mkdir(parents=True, exist_ok=True)
     log = state / "dockerd.log"
     say(f"starting dockerd (no systemd here), log in {log}")
@@ -171,6 +174,16 @@ def start(*, state: Path, say: Say) -> None:
             return
     tail = "\n  ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:])
     raise EngineError(f"dockerd did not come up:\n  {tail}\n", remedy=f"see {log}")
+
+
+def forget_dead(record: Path, program: str) -> None:
+    """Remove the pid file of a daemon that was killed. The daemon itself looks only at whether *some* process has that number."""
+    try:
+        name = Path(f"/proc/{int(record.read_text(encoding='ascii'))}/comm").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        name = ""
+    if name != program:
+        record.unlink(missing_ok=True)
 
 
 def stop(*, state: Path, say: Say) -> bool:

@@ -123,3 +123,15 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
         (tmp_path / "dockerd.pid").write_text(record)
     assert engine.stop(state=tmp_path, say=nothing) is False
     assert not (tmp_path / "dockerd.pid").exists()
+
+
+@pytest.mark.parametrize(
+    ("pid", "kept"), [("1", False), ("0", False), ("not a number", False), (str(os.getpid()), True)]
+)
+def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, kept: bool) -> None:
+    record = tmp_path / "docker.pid"
+    record.write_text(pid)
+    own = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+    engine.forget_dead(record, own)
+    assert record.exists() is kept
+    engine.forget_dead(tmp_path / "absent.pid", own)
