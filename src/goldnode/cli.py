@@ -45,9 +45,7 @@ def classes() -> None:
         item, gpu = entry.item, entry.item.gpu
         stack = catalog.stacks[item.stack].item
         hardware = f"{gpu.count} x {gpu.model}" if gpu is not None else "-"
-        rows.append(
-            (name, item.backend, hardware, item.stack, stack.exercised, "simulated hardware" if item.simulated else "")
-        )
+        rows.append((name, item.backend, hardware, item.stack, stack.exercised, "simulated hardware" if item.simulated else ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -72,9 +70,7 @@ def class_export(name: str) -> None:
 
 @main.command()
 @click.argument("stack")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to write or check."
-)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to write or check.")
 @click.option(
     "--on",
     "status",
@@ -82,9 +78,7 @@ def class_export(name: str) -> None:
     help="Resolve on top of this dpkg status file; default: an empty system.",
 )
 @click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
-@click.option(
-    "--check", "only_check", is_flag=True, help="Tell what of the lock left the archives; exit 1 if anything did."
-)
+@click.option("--check", "only_check", is_flag=True, help="Tell what of the lock left the archives; exit 1 if anything did.")
 def lock(stack: str, out: Path | None, status: Path | None, offline: bool, only_check: bool) -> None:
     """Resolve STACK with apt and write STACK.lock.yml.
 
@@ -121,9 +115,7 @@ def lock(stack: str, out: Path | None, status: Path | None, offline: bool, only_
     path = model.write_lock(result, out or next(iter(site.lock_directories()), entry.file.parent))
     held = len([item for item in result.packages if item.set == "stack"])
     driver = f", driver {result.driver_version}" if result.driver_version else ""
-    click.echo(
-        f"{path}: kernel {result.kernel_release}{driver}; {held} packages in the stack set, {len(result.packages)} in all"
-    )
+    click.echo(f"{path}: kernel {result.kernel_release}{driver}; {held} packages in the stack set, {len(result.packages)} in all")
     if offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
 

@@ -16,11 +16,7 @@ MAIN = "import sys\n\nfrom goldnode.node.program import main\n\nsys.exit(main())
 
 def sources() -> dict[str, bytes]:
     """Archive name -> content of every file of the program, sorted by name."""
-    found = {
-        f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes()
-        for path in NODE.rglob("*.py")
-        if path.name != "__main__.py"
-    }
+    found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py") if path.name != "__main__.py"}
     return dict(sorted({**found, "goldnode/__init__.py": b"", "__main__.py": MAIN.encode()}.items()))
 
 

@@ -32,9 +32,7 @@ class SiteArchive(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(description="Address of the archive, without suite: http, https or file.")
-    key: str | None = Field(
-        default=None, description="Key file of the archive, armoured or binary; relative to the site file."
-    )
+    key: str | None = Field(default=None, description="Key file of the archive, armoured or binary; relative to the site file.")
     fingerprints: tuple[Fingerprint, ...] = Field(
         default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
     )
@@ -93,9 +91,7 @@ def find_site() -> Path | None:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise SiteError(
-                f"GOLDNODE_SITE names {path}, which is not a file", remedy="correct the variable or create the file"
-            )
+            raise SiteError(f"GOLDNODE_SITE names {path}, which is not a file", remedy="correct the variable or create the file")
         return path
     return next((path for path in SITE_FILES if path.is_file()), None)
 

@@ -105,9 +105,7 @@ def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeEr
             _walk(value, (*path, index), source, error, seen)
 
 
-def validate(
-    model: type[Model], source: Source, *, error: type[GoldnodeError] = CatalogError, allow_empty: bool = False
-) -> Model:
+def validate(model: type[Model], source: Source, *, error: type[GoldnodeError] = CatalogError, allow_empty: bool = False) -> Model:
     """Return `source` as `model`. Raises `error` for the first fault, with its line and the nearest right spelling."""
     data = source.data
     if data is None and allow_empty:
@@ -163,9 +161,7 @@ def _explain(item: ErrorDetails, model: type[BaseModel], source: Source, error: 
         return error(f"{shown}, expected {expected}", file=source.file, line=line, remedy=nearest(str(value), choices))
     if kind == "value_error":
         text, _, remedy = str(context["error"]).partition(" | ")
-        return error(
-            f'"{where}": {text}' if where else text, file=source.file, line=line, remedy=remedy or "correct the value"
-        )
+        return error(f'"{where}": {text}' if where else text, file=source.file, line=line, remedy=remedy or "correct the value")
     if kind == "string_pattern_mismatch":
         return error(
             f"{shown}, expected text of the form {context.get('pattern')}",

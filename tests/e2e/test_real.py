@@ -84,9 +84,7 @@ def older_than_security(node: Node) -> str | None:
         old = [version for version, place in found if " bookworm/main" in place]
         new = [version for version, place in found if "-security/main" in place]
         if old and new and old[0] != new[0] and name not in stack and not name.startswith("lib"):
-            done = node.run(
-                "apt-get", "install", "-y", "--allow-downgrades", "--no-remove", f"{name}={old[0]}", check=False
-            )
+            done = node.run("apt-get", "install", "-y", "--allow-downgrades", "--no-remove", f"{name}={old[0]}", check=False)
             if done.rc == 0:
                 return name
     return None
@@ -171,9 +169,7 @@ def test_branch_470_and_back(node: Node, site: Site, tmp_path: Path) -> None:
 
 def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
-    done = subprocess.run(
-        [ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 

@@ -97,9 +97,7 @@ def test_a_gpu_in_use(bare: tuple[Node, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 600 < /dev/nvidia0'")
     try:
-        refused(
-            site_yml(hosts_of(tmp_path, node), site=site), "gpu-in-use", "sleep, unit train.service", "Drain the node"
-        )
+        refused(site_yml(hosts_of(tmp_path, node), site=site), "gpu-in-use", "sleep, unit train.service", "Drain the node")
     finally:
         node.shell("systemctl stop train; rm /dev/nvidia0")
 
@@ -179,9 +177,7 @@ def test_other_bytes_under_the_locked_version(bare: tuple[Node, Site], tmp_path:
     locks.mkdir()
     text = ((site.locks or Path()) / "debian12_r535.lock.yml").read_text()
     row = next(line for line in text.splitlines() if "name: libcuda1," in line)
-    (locks / "debian12_r535.lock.yml").write_text(
-        text.replace(row, re.sub(r"sha256: \"?[0-9a-f]{64}\"?", f'sha256: "{"0" * 64}"', row))
-    )
+    (locks / "debian12_r535.lock.yml").write_text(text.replace(row, re.sub(r"sha256: \"?[0-9a-f]{64}\"?", f'sha256: "{"0" * 64}"', row)))
     run = site_yml(hosts_of(tmp_path, node), site=Site(site.catalog, site.site, locks))
     failed(run, "libcuda1=535.309.01-0+deb12u1+standin1: the archive offers other bytes", "No package was changed")
 
@@ -224,9 +220,7 @@ def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_pat
     assert "see them with -v" in again.output, "five plans are not printed in full"
 
 
-def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
-    fleet: tuple[list[Node], Site], tmp_path: Path
-) -> None:
+def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(fleet: tuple[list[Node], Site], tmp_path: Path) -> None:
     nodes, site = fleet
     hosts = inventory(tmp_path, {"e2e_cpu": nodes})
 
@@ -253,9 +247,9 @@ def test_a_kernel_for_which_the_module_does_not_build(world: World, make: Make, 
     failed(run, "make.log")
     log = node.read("/var/lib/dkms/nvidia-current/535.309.01/build/make.log").strip().splitlines()[-1]
     assert log[:60] in run.output
-    assert (
-        node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip() == "535.309.01"
-    ), "the way back still has its module"
+    assert node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip() == "535.309.01", (
+        "the way back still has its module"
+    )
     back = succeeded(site_yml(inventory(tmp_path / "back", {"e2e_r535": [node]}), site=site))
     assert back.changed["broken"] > 0
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))

@@ -44,9 +44,7 @@ def changes(node: Node) -> set[str]:
     )
     found = {str(row["Path"]) for row in node.container.diff() or []}
     return {
-        path
-        for path in found
-        if not path.startswith(noise) and path not in {"/etc", "/var", "/var/lib", "/var/cache", "/usr", "/usr/lib"}
+        path for path in found if not path.startswith(noise) and path not in {"/etc", "/var", "/var/lib", "/var/cache", "/usr", "/usr/lib"}
     }
 
 
@@ -108,9 +106,7 @@ def test_a_second_run_costs_one_execution_and_asks_nobody(world: World, small: t
     assert (judged.executions, judged.changed["small"]) == (2, 0)
 
 
-def test_the_reboot_happens_where_allowed_between_drain_and_return(
-    small: tuple[Node, Site, Path], tmp_path: Path
-) -> None:
+def test_the_reboot_happens_where_allowed_between_drain_and_return(small: tuple[Node, Site, Path], tmp_path: Path) -> None:
     node, site, hosts = small
     for name in ("drain", "resume"):
         script = tmp_path / name
@@ -171,13 +167,9 @@ def test_a_kernel_without_the_module_is_told_by_its_hook(world: World, small: tu
     node, _, _ = small
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     # Without headers dkms has nothing to say, and the kernel would boot without its GPUs.
-    said = node.shell(
-        "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
-    ).output
+    said = node.shell("apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1").output
     assert "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)" in said
-    assert (
-        node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output == "installed"
-    )
+    assert node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output == "installed"
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")
     world.publish()
 
@@ -194,9 +186,7 @@ def test_branches_change_in_one_transaction_each_way_ten_times(small: tuple[Node
         assert run.changed["small"] > 0
         module, version = want[group]
         assert modinfo(node, "6.1.0-902-amd64", module) == version
-        installed = node.shell(
-            "dpkg-query -W -f '${Package} ${db:Status-Status}\\n' | awk '$2 == \"installed\" {print $1}'"
-        ).output.split()
+        installed = node.shell("dpkg-query -W -f '${Package} ${db:Status-Status}\\n' | awk '$2 == \"installed\" {print $1}'").output.split()
         other = "nvidia-kernel-dkms" if group == "e2e_r470" else "nvidia-tesla-470-kernel-dkms"
         assert other not in installed
         assert node.run("dpkg", "--audit").output == ""
@@ -268,9 +258,7 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(world: Worl
         ("debian13", "e2e_rocm", "debian13_rocm", "6.12.902+deb13-amd64", None),
     ],
 )
-def test_other_classes(
-    make: Make, tmp_path: Path, os_name: str, group: str, stack: str, release: str, module: str | None
-) -> None:
+def test_other_classes(make: Make, tmp_path: Path, os_name: str, group: str, stack: str, release: str, module: str | None) -> None:
     node, site = make(group.replace("_", "-"), group, stack, os_name=os_name)
     hosts = inventory(tmp_path, {group: [node]})
     succeeded(site_yml(hosts, site=site))
@@ -293,9 +281,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("what", "victim", "sign"), STEPS, ids=[step[0].replace(" ", "-") for step in STEPS])
-def test_what_is_killed_is_finished_by_the_next_run(
-    make: Make, tmp_path: Path, what: str, victim: str | None, sign: str
-) -> None:
+def test_what_is_killed_is_finished_by_the_next_run(make: Make, tmp_path: Path, what: str, victim: str | None, sign: str) -> None:
     node, site = make("killed", "e2e_r535", "debian12_r535")
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     with subprocess.Popen(

@@ -64,11 +64,7 @@ class Summary:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid.rpartition("::")[2]
         if report.skipped:
-            reason = (
-                report.longrepr[2].removeprefix("Skipped: ")
-                if isinstance(report.longrepr, tuple)
-                else str(report.longrepr)
-            )
+            reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
             if reason.startswith(NOT_HERE):
                 self.elsewhere.append((name, reason.removeprefix(NOT_HERE)))
             else:
@@ -100,9 +96,7 @@ class Summary:
             terminalreporter.write_line(line, red=True)
         if not self.verified:
             terminalreporter.write_line("nothing was verified: no host, or no check could be made", red=True)
-        terminalreporter.write_line(
-            f"{len(self.verified)} verified, {len(self.failed)} failed, {len(self.elsewhere)} not verified here"
-        )
+        terminalreporter.write_line(f"{len(self.verified)} verified, {len(self.failed)} failed, {len(self.elsewhere)} not verified here")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -26,9 +26,7 @@ def test_class_document(node: Node) -> None:
     """The node knows the class that the inventory gives it, unaltered."""
     held = json.loads(node.text("/etc/goldnode/class.json"))
     bare = {key: value for key, value in held.items() if key not in ("digest", "site")}
-    digest = hashlib.sha256(
-        json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    ).hexdigest()
+    digest = hashlib.sha256(json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
     assert held["class"] == node.document["class"]
     assert held["digest"] == node.document["digest"], "another version of the class than the inventory's"
     assert held["digest"] == f"sha256:{digest}", "its content is not what its digest says"
@@ -53,9 +51,7 @@ def test_packages_at_their_locked_versions(node: Node) -> None:
     for name, package in node.stack.items():
         version, architecture, state = node.installed.get(name, ("missing", package["architecture"], "ii"))
         if (version, architecture) != (package["version"], package["architecture"]) or state[1:] != "i":
-            wrong.append(
-                f"{name}: {version} {architecture} {state}, want {package['version']} {package['architecture']}"
-            )
+            wrong.append(f"{name}: {version} {architecture} {state}, want {package['version']} {package['architecture']}")
     assert node.stack
     assert not wrong
 
@@ -73,12 +69,7 @@ def test_no_stray_member_of_the_driver_family(node: Node) -> None:
         hits = [glob for glob in globs if fnmatchcase(name, glob.removeprefix("!"))]
         return bool(hits) and not hits[-1].startswith("!")
 
-    assert (
-        sorted(
-            name for name, row in node.installed.items() if row[2][1] == "i" and member(name) and name not in node.stack
-        )
-        == []
-    )
+    assert sorted(name for name, row in node.installed.items() if row[2][1] == "i" and member(name) and name not in node.stack) == []
 
 
 def test_everything_is_on_hold(node: Node) -> None:
@@ -94,9 +85,7 @@ def test_a_full_upgrade_moves_nothing_of_the_stack(node: Node) -> None:
     moved = {name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", told, re.M)}
     fence = set(node.document["fence"])
     assert sorted(moved & (set(node.stack) | fence)) == []
-    assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], (
-        "another kernel would come"
-    )
+    assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], "another kernel would come"
 
 
 # ---- apt
@@ -122,10 +111,7 @@ def _sources(node: Node) -> list[tuple[str, str, set[str], str, str]]:
     for name, lines in files.items():
         if name.endswith(".sources"):
             for stanza in _stanzas("\n".join(lines)):
-                if (
-                    stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
-                    and "deb" in stanza["types"].split()
-                ):
+                if stanza.get("enabled", "yes").lower() not in ("no", "false", "0") and "deb" in stanza["types"].split():
                     found += [
                         (
                             uri.rstrip("/"),
@@ -194,9 +180,7 @@ def test_sources_give_every_archive_of_the_stack(node: Node) -> None:
         rows = [row for row in sources if row[:2] == (archive["uri"].rstrip("/"), archive["suite"])]
         lacking = set(archive["components"]) - set().union(*(row[2] for row in rows))
         if not rows or lacking:
-            wanting.append(
-                f"{archive['id']}: {archive['uri']} {archive['suite']} {' '.join(sorted(lacking)) or '(no source)'}"
-            )
+            wanting.append(f"{archive['id']}: {archive['uri']} {archive['suite']} {' '.join(sorted(lacking)) or '(no source)'}")
         # apt refuses one URI and suite with two values of Signed-By, so only the node's own entry excuses ours without.
         if not all(row[3] for row in rows) and all("/goldnode-" in row[4] for row in rows):
             wanting.append(f"{archive['id']}: any keyring of apt's may sign it")
@@ -236,9 +220,7 @@ def test_pins_choose_the_locked_versions(node: Node) -> None:
             priority = dict(re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)$", block, re.M)).get(version, "0")
             # From 1000 on apt also goes down to a version, which a node that ran ahead needs.
             if not candidate or candidate[1] != version or int(priority) < 1000:
-                wrong.append(
-                    f"{name}: candidate {candidate and candidate[1]}, want {version}, which has priority {priority}"
-                )
+                wrong.append(f"{name}: candidate {candidate and candidate[1]}, want {version}, which has priority {priority}")
     assert sorted(set(node.stack) - seen) == []
     assert not wrong
 
@@ -247,9 +229,7 @@ def test_the_fence_offers_no_metapackage(node: Node) -> None:
     fence = [name for name in node.document["fence"] if name not in node.installed]
     if fence:
         told = node.out("env LC_ALL=C apt-cache policy " + " ".join(fence))
-        assert [
-            name for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", told, re.M) if version != "(none)"
-        ] == []
+        assert [name for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", told, re.M) if version != "(none)"] == []
 
 
 def test_unattended_upgrades_keep_off_exactly_the_stack(node: Node) -> None:
@@ -321,9 +301,7 @@ def test_unwanted_modules_are_kept_out(node: Node) -> None:
 
 
 def test_no_file_loads_an_unwanted_module(node: Node) -> None:
-    lines = node.out(
-        "cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true"
-    ).splitlines()
+    lines = node.out("cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true").splitlines()
     names = {line.split()[0].replace("-", "_") for line in lines if line.strip() and line.lstrip()[0] not in "#;"}
     assert sorted(names & set(node.document["blacklist"])) == []
 
@@ -333,9 +311,7 @@ def test_initramfs_of_every_kernel_is_clean(node: Node) -> None:
     for release in node.kernels:
         image = f"/boot/initrd.img-{release}"
         names = node.out("lsinitramfs %s", image).splitlines()
-        assert any(name.endswith("/modules.dep") or name == "init" for name in names), (
-            f"{image} lists nothing of a system"
-        )
+        assert any(name.endswith("/modules.dep") or name == "init" for name in names), f"{image} lists nothing of a system"
         checked += 1
         for name in names:
             module = re.sub(r"\.ko(\.\w+)?$", "", name.rpartition("/")[2]).replace("-", "_")

@@ -36,8 +36,7 @@ def signed(directory: Path, tmp_path: Path) -> bool:
     files = sorted(directory.glob("**/InRelease"))
     assert len(files) == 6
     results = {
-        subprocess.run(["gpgv", "--keyring", str(keyring), str(path)], capture_output=True, check=False).returncode
-        for path in files
+        subprocess.run(["gpgv", "--keyring", str(keyring), str(path)], capture_output=True, check=False).returncode for path in files
     }
     assert len(results) == 1
     return results == {0}

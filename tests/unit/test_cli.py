@@ -21,9 +21,7 @@ def run(*arguments: str) -> Result:
 def no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A site that needs neither this machine's apt nor a network."""
     path = tmp_path / "site.yml"
-    path.write_text(
-        "archives:\n  debian: {url: 'file:///nowhere/debian'}\n  debian-security: {url: 'file:///nowhere/security'}\n"
-    )
+    path.write_text("archives:\n  debian: {url: 'file:///nowhere/debian'}\n  debian-security: {url: 'file:///nowhere/security'}\n")
     monkeypatch.setenv("GOLDNODE_SITE", str(path))
     for name in ("GOLDNODE_CATALOG", "GOLDNODE_LOCKS"):
         monkeypatch.delenv(name, raising=False)

@@ -30,7 +30,5 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
         if path == Path(__file__):
             continue
         text = path.read_text("utf-8", "replace")
-        found += [
-            f"{path.relative_to(ROOT)}: {match[0]}" for pattern in (hosts, places) for match in pattern.finditer(text)
-        ]
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for pattern in (hosts, places) for match in pattern.finditer(text)]
     assert found == []

@@ -97,9 +97,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
         (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|Debian\n", "nvidia-cuda", None),
     ],
 )  # fmt: skip
-def test_what_the_machines_apt_says(
-    monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None
-) -> None:
+def test_what_the_machines_apt_says(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None) -> None:
     machine(monkeypatch, os_release, rows)
     if url is not None:
         assert archive_url(Site(), archive) == url

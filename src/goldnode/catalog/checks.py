@@ -25,9 +25,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
     stack = entry.item
     for index, name in enumerate(stack.archives):
         if name not in catalog.archives:
-            raise entry.error(
-                f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives)
-            )
+            raise entry.error(f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives))
     driver = stack.driver
     if driver is None or driver.vendor != "nvidia" or driver.branch is None:
         return
@@ -50,8 +48,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
         expected = rules.fabric_manager_package(driver.branch)
         if driver.fabric_manager.package != expected:
             raise entry.error(
-                f'the fabric manager of branch {driver.branch} is called "{expected}", '
-                f'not "{driver.fabric_manager.package}"',
+                f'the fabric manager of branch {driver.branch} is called "{expected}", not "{driver.fabric_manager.package}"',
                 "driver",
                 "fabric_manager",
                 "package",
@@ -74,9 +71,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     """Check a class's references and values. Raises CatalogError."""
     item = entry.item
     if item.stack not in catalog.stacks:
-        raise entry.error(
-            f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
-        )
+        raise entry.error(f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks))
     stack = catalog.stacks[item.stack].item
     _check_backend(entry, stack)
     gpu = None
@@ -164,9 +159,7 @@ def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:
     if item.backend == "cpu" and item.gpu is not None:
         raise entry.error("a class of backend cpu declares GPUs", "gpu", remedy="remove `gpu` or change `backend`")
     if item.backend != "cpu" and item.gpu is None:
-        raise entry.error(
-            f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}"
-        )
+        raise entry.error(f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}")
 
 
 def _driver_of(vendor: str | None) -> str:
@@ -248,9 +241,7 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
         return
     # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
-        raise entry.error(
-            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", "policy", "mig", "enabled", remedy="remove `mig`"
-        )
+        raise entry.error(f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", "policy", "mig", "enabled", remedy="remove `mig`")
     known = gpu.mig_profiles or ()
     for index, profile in enumerate(mig.profiles):
         if known and profile not in known:

@@ -11,6 +11,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
+from goldnode import keys
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.compat import facts, rules
@@ -115,9 +116,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _driver(
-    driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None
-) -> dict[str, Any] | None:
+def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None) -> dict[str, Any] | None:
     if driver is None or gpu is None:
         return None
     flavour: str | None = driver.flavour
@@ -156,7 +155,7 @@ def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> l
                 "components": list(archive.components),
                 "signed_by": archive.keyring if key is None else f"/etc/apt/keyrings/goldnode-{name}.asc",
                 "fingerprints": fingerprints,
-                "key": None if key is None else base64.b64encode(openpgp.armor(key)).decode(),
+                "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
             }
         )
     return found
@@ -180,12 +179,10 @@ def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes |
         return None, fingerprints
     where = site.resolve(entry.key) if entry is not None and entry.key is not None else None
     try:
-        foreign = openpgp.unexpected(data, fingerprints)
+        foreign = keys.unexpected(data, fingerprints)
         binary = openpgp.dearmor(data)
     except openpgp.OpenPGPError as error:
-        raise SigningKeyError(
-            f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there"
-        ) from error
+        raise SigningKeyError(f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there") from error
     if foreign:
         raise SigningKeyError(
             f'this is not the key of archive "{name}": it holds {", ".join(foreign)}, expected {", ".join(fingerprints)}',

@@ -105,9 +105,7 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
         _read_ini(text, path, groups)
 
 
-def _read_group(
-    name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]
-) -> None:
+def _read_group(name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]) -> None:
     group = groups.setdefault(name, _Group())
     if not isinstance(body, dict):
         return

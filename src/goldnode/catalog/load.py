@@ -78,9 +78,7 @@ def catalog_directories() -> list[Path]:
         if not part or path.resolve() in [item.resolve() for item in found]:
             continue
         if not path.is_dir():
-            raise CatalogError(
-                f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
-            )
+            raise CatalogError(f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable")
         found.append(path)
     if not found:
         raise CatalogError("there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG")

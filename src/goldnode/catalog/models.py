@@ -21,9 +21,7 @@ _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
 
 def _name(value: str) -> str:
     if not _NAME.match(value):
-        raise ValueError(
-            f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it'
-        )
+        raise ValueError(f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it')
     return value
 
 
@@ -66,9 +64,7 @@ class OperatingSystem(Strict):
 class Kernel(Strict):
     """Which kernel: the newest release of a series whose image and headers both exist, or one exact release."""
 
-    series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
-        default=None, description='Mainline series, for instance "6.1".'
-    )
+    series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(default=None, description='Mainline series, for instance "6.1".')
     flavour: str | None = Field(default=None, description="End of the release name, for instance amd64.")
     release: str | None = Field(default=None, description="Exact release as `uname -r` shows it.")
 
@@ -105,9 +101,7 @@ class Driver(Strict):
         default=None,
         description="Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry both.",
     )
-    version: str | None = Field(
-        default=None, description="Exact upstream version; null: the newest of the branch that is complete."
-    )
+    version: str | None = Field(default=None, description="Exact upstream version; null: the newest of the branch that is complete.")
     module: str = Field(description="Name modinfo knows the module by.")
     dkms: Dkms | None = Field(default=None, description="null: the module comes with the kernel.")
     library: str | None = Field(default=None, description="soname of the management library.")
@@ -174,9 +168,7 @@ class Stack(Strict):
     kernel: Kernel
     driver: Driver | None = Field(description="null for machines without a GPU.")
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
-    fence: list[Package] = Field(
-        default_factory=list, description="Metapackages that would drag the stack forward; kept from moving."
-    )
+    fence: list[Package] = Field(default_factory=list, description="Metapackages that would drag the stack forward; kept from moving.")
     end_of_life: EndOfLife
     limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
     waiver: Waiver | None = None
@@ -237,9 +229,7 @@ class Policy(Strict):
     compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = None
     mig: Mig | None = None
     governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = None
-    module_options: dict[str, str] = Field(
-        default_factory=dict, description="Options of the GPU's kernel module, values as text."
-    )
+    module_options: dict[str, str] = Field(default_factory=dict, description="Options of the GPU's kernel module, values as text.")
 
 
 class Interface(Strict):

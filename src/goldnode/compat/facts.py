@@ -104,9 +104,7 @@ def load(name: str) -> dict[str, Any]:
     """Return the content of facts file `name` ("gpus.yml"). Raises FactsError for an unknown one."""
     path = FACTS / name
     if not path.is_file():
-        raise FactsError(
-            f'there is no facts file "{name}"', remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")])
-        )
+        raise FactsError(f'there is no facts file "{name}"', remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]))
     with path.open(encoding="utf-8") as stream:
         data: dict[str, Any] = yaml.load(stream, Loader=_Loader)  # noqa: S506 - a safe loader
     return data
@@ -167,9 +165,7 @@ def branch(name: str) -> Branch:
     if name not in rows:
         raise FactsError(f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows))
     row = rows[name]
-    ends = tuple(
-        (origins("nvidia_drivers.yml", key)[0], str(value)) for key, value in (row.get("eol_sources") or {}).items()
-    )
+    ends = tuple((origins("nvidia_drivers.yml", key)[0], str(value)) for key, value in (row.get("eol_sources") or {}).items())
     return Branch(
         name=name,
         kind=row.get("type"),
@@ -226,9 +222,7 @@ def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary
             fixes = _fixes(row, version, flavour)
             if fixes and version < min(fixes):
                 fix = _text(min(fixes))
-                return KernelBuild(
-                    "fails", f"{where} is older than {fix}, the first of its branch that builds", "derived", source
-                )
+                return KernelBuild("fails", f"{where} is older than {fix}, the first of its branch that builds", "derived", source)
         series = _points(row["kernel"])[-1][:2]
         fixes = _fixes(row, version, flavour)
         if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):

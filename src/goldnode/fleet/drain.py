@@ -27,9 +27,7 @@ def run(argv: Sequence[str]) -> str:
             remedy="Install the scheduler's client, or set goldnode_drain: none",
         ) from None
     except subprocess.TimeoutExpired:
-        raise GoldnodeError(
-            f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again"
-        ) from None
+        raise GoldnodeError(f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again") from None
     if done.returncode != 0:
         raise GoldnodeError(
             f"{' '.join(argv)} failed: {done.stderr.strip() or done.stdout.strip()}",
@@ -69,9 +67,7 @@ class Command:
         try:
             done = subprocess.run([*self.drain_command, node, reason], capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise GoldnodeError(
-                f"{self.drain_command[0]}: not found", remedy="Correct goldnode_drain_command"
-            ) from None
+            raise GoldnodeError(f"{self.drain_command[0]}: not found", remedy="Correct goldnode_drain_command") from None
         if done.returncode not in (0, 3):
             raise GoldnodeError(
                 f"{' '.join(self.drain_command)} {node} failed: {done.stderr.strip()}",
@@ -97,9 +93,7 @@ class Slurm:
         for word in self.run(["scontrol", "show", "node", node, "--oneliner"]).split():
             if word.startswith("State="):
                 return set(word.removeprefix("State=").rstrip("*").split("+"))
-        raise GoldnodeError(
-            f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name"
-        )
+        raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
 
     def drain(self, node: str, reason: str) -> bool:
         in_service = "DRAIN" not in self._state(node)

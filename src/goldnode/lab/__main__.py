@@ -22,9 +22,7 @@ def _lab(context: click.Context, name: str) -> nodes.Lab:
 
 
 @click.group(help="Systemd nodes in containers for the demo and for the tests.")
-@click.option(
-    "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory for keys and logs."
-)
+@click.option("--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory for keys and logs.")
 @click.pass_context
 def main(context: click.Context, state: Path) -> None:
     context.obj = state
@@ -78,9 +76,7 @@ def serve(context: click.Context, lab: str, directory: Path, name: str) -> None:
 
 @main.command(help="Remove everything a lab made.")
 @click.argument("lab")
-@click.option(
-    "--images", "with_images", is_flag=True, help="Also the base images its nodes ran, where no other lab does."
-)
+@click.option("--images", "with_images", is_flag=True, help="Also the base images its nodes ran, where no other lab does.")
 @click.pass_context
 def down(context: click.Context, lab: str, with_images: bool) -> None:
     for row in _lab(context, lab).down(with_images=with_images):

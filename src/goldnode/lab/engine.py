@@ -63,17 +63,13 @@ def _explain(error: BaseException) -> EngineError:
     text = str(error)
     where = os.environ.get("DOCKER_HOST", "the local socket /var/run/docker.sock")
     if "Permission denied" in text:
-        return EngineError(
-            f"the Docker engine at {where} refuses this user", remedy="run as root, or join the group docker"
-        )
+        return EngineError(f"the Docker engine at {where} refuses this user", remedy="run as root, or join the group docker")
     if shutil.which("dockerd") is None and "DOCKER_HOST" not in os.environ:
         return EngineError(
             "there is no Docker engine on this machine",
             remedy="run scripts/demo as root, which offers to install one, or name an engine in DOCKER_HOST",
         )
-    return EngineError(
-        f"no Docker engine answers at {where}", remedy="start it (systemctl start docker), or run scripts/demo as root"
-    )
+    return EngineError(f"no Docker engine answers at {where}", remedy="start it (systemctl start docker), or run scripts/demo as root")
 
 
 def missing_tools(tools: Mapping[str, str] = TOOLS) -> list[str]:
@@ -127,9 +123,7 @@ def install(packages: Iterable[str], *, yes: bool, say: Say) -> None:
             raise EngineError("the installation was declined", remedy=f"install by hand: apt-get install {shown}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]):
-        done = subprocess.run(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         # A third party's unreachable source fails `update` although Debian's own index arrived: the install decides.
         if done.returncode != 0 and command[1] == "install":
             tail = "\n  ".join(done.stdout.strip().splitlines()[-6:])
@@ -150,9 +144,7 @@ def start(*, state: Path, say: Say) -> None:
         say("starting the Docker engine (systemctl start docker)")
         done = subprocess.run(["systemctl", "start", "docker"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise EngineError(
-                f"systemd could not start the Docker engine: {done.stderr.strip()}", remedy="see journalctl -u docker"
-            )
+            raise EngineError(f"systemd could not start the Docker engine: {done.stderr.strip()}", remedy="see journalctl -u docker")
         return
     for record, program in PID_FILES.items():
         forget_dead(record, program)
@@ -160,9 +152,7 @@ def start(*, state: Path, say: Say) -> None:
     log = state / "dockerd.log"
     say(f"starting dockerd (no systemd here), log in {log}")
     with log.open("ab") as sink:
-        daemon = subprocess.Popen(
-            ["dockerd"], stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        daemon = subprocess.Popen(["dockerd"], stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     (state / "dockerd.pid").write_text(f"{daemon.pid}\n", encoding="ascii")
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and daemon.poll() is None:

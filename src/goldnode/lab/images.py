@@ -111,8 +111,7 @@ def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
         packages = (*packages, "ca-certificates")
     if flavour == "bare" and not any(url.startswith("file:") for url, _ in suites):
         overlay["etc/apt/sources.list.d/debian.sources"] = "\n".join(
-            f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
-            for url, suite in suites
+            f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n" for url, suite in suites
         )
     return Recipe(
         release=release,

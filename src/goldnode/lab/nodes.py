@@ -128,9 +128,7 @@ class Node:
         said, up = "nothing", False
         while time.monotonic() < deadline:
             if self.state == "exited":
-                raise LabError(
-                    f"node {self.name} stopped while booting", remedy=f"see: docker logs {self.container.name}"
-                )
+                raise LabError(f"node {self.name} stopped while booting", remedy=f"see: docker logs {self.container.name}")
             with contextlib.suppress(APIError):  # a container that is just restarting refuses the call
                 if not up:
                     said = self.run("systemctl", "is-system-running", "--wait", check=False).output.strip()
@@ -194,9 +192,7 @@ class Server:
     def requests(self) -> list[str]:
         """Return the requests so far, oldest first, as `METHOD PATH STATUS`."""
         log = self.container.logs().decode("utf-8", "replace")
-        return [
-            f"{found[1]} {found[2]} {found[3]}" for found in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)
-        ]
+        return [f"{found[1]} {found[2]} {found[3]}" for found in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)]
 
     def destroy(self) -> None:
         """Stop serving."""
@@ -206,9 +202,7 @@ class Server:
 class Lab:
     """A named set of nodes, with its keys and inventory under `STATE/lab/NAME`."""
 
-    def __init__(
-        self, name: str, client: DockerClient, *, state: Path | None = None, say: Say = lambda _: None
-    ) -> None:
+    def __init__(self, name: str, client: DockerClient, *, state: Path | None = None, say: Say = lambda _: None) -> None:
         if not NAME.match(name):
             raise LabError(f'"{name}" is no name for a lab', remedy="use lower-case letters, digits and dashes")
         self.name = name
@@ -267,8 +261,7 @@ class Lab:
                 node = self._create(spec, image)
             elif (node.image, node.group) != (image, spec.group):
                 raise LabError(
-                    f"node {spec.name} of lab {self.name} runs {node.image} in group {node.group}, "
-                    f"asked for {image} in {spec.group}",
+                    f"node {spec.name} of lab {self.name} runs {node.image} in group {node.group}, asked for {image} in {spec.group}",
                     remedy=f"take the lab down first: python -m goldnode.lab down {self.name}",
                 )
             elif node.state != "running":
@@ -378,9 +371,7 @@ class Lab:
         if not self.key.is_file():
             self.directory.mkdir(parents=True, exist_ok=True)
             comment = f"goldnode lab {self.name}"
-            subprocess.run(
-                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(self.key)], check=True
-            )
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(self.key)], check=True)
 
     def _create(self, spec: NodeSpec, image: str) -> Node:
         if not NAME.match(spec.name):
@@ -391,9 +382,7 @@ class Lab:
             try:
                 container = self.client.containers.create(image, **self._options(spec, port))
             except ImageNotFound as error:
-                raise LabError(
-                    f'the engine has no image "{image}"', remedy="pull or import it, or leave the image to goldnode"
-                ) from error
+                raise LabError(f'the engine has no image "{image}"', remedy="pull or import it, or leave the image to goldnode") from error
             public = self.key.with_suffix(".pub").read_bytes()
             container.put_archive("/root", images.tar_of({".ssh/authorized_keys": public}, 0o600))
             self._alias(container, spec.name)

@@ -135,17 +135,12 @@ class AptRoot:
 
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""
-        text = "".join(
-            f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n"
-            for name, version in sorted(versions.items())
-        )
+        text = "".join(f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n" for name, version in sorted(versions.items()))
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
     def resolve(self, requests: Sequence[str]) -> list[Download]:
         """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises LockError when it cannot."""
-        done = self._run(
-            ["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests], check=False
-        )
+        done = self._run(["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests], check=False)
         if done.returncode:
             raise LockError(
                 f"apt finds no way to install the stack: {_complaint(done)}",
@@ -159,18 +154,14 @@ class AptRoot:
             name, version, _ = unquote(match.group("file")).removesuffix(".deb").rsplit("_", 2)
             if match.group("sha256") is None:
                 raise LockError(f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror")
-            found.append(
-                Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256"))
-            )
+            found.append(Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256")))
         return found
 
     def _run(self, command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         try:
             done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
-            raise LockError(
-                f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family"
-            ) from error
+            raise LockError(f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family") from error
         if check and done.returncode:
             raise LockError(f"{command[0]} {command[1]} failed: {_complaint(done)}")
         return done
@@ -201,9 +192,7 @@ def cache_directory() -> Path:
 def _transport() -> list[str]:
     """The machine's own proxy settings, as lines of apt.conf."""
     try:
-        done = subprocess.run(
-            ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return []
     wanted = re.compile(r'^Acquire::(?:http|https|ftp)::(?:.*::)?Proxy(?:-Auto-Detect)? ".+";$')

@@ -127,9 +127,7 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
 def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
     if lock.stack != stack.name:
-        raise LockError(
-            f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, remedy="rename the file"
-        )
+        raise LockError(f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, remedy="rename the file")
     if lock.intent != intent_digest(stack.item):
         raise LockError(
             f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
@@ -164,9 +162,7 @@ def write_lock(lock: Lock, directory: Path) -> Path:
         temporary.write_text(dump_lock(lock), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise LockError(
-            f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out"
-        ) from error
+        raise LockError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
     return path
 
 

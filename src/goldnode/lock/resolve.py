@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode import keys
 from goldnode.catalog.compile import archive_key
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Driver, Stack
@@ -20,11 +21,17 @@ from goldnode.errors import LockError, SigningKeyError, VanishedError, nearest
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node import openpgp
-from goldnode.node.state.debversion import compare, upstream
+from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains.apt import in_family
 from goldnode.site import Site, archive_url, check_archives
 
 _order = functools.cmp_to_key(compare)
+
+
+def upstream(version: str) -> str:
+    """Return the upstream part of a package version: ``535.309.01-0+deb12u1`` gives ``535.309.01``."""
+    rest = version.partition(":")[2] or version
+    return re.split(r"[-+~]", rest, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
     """The accepted keys of a keyring this machine's OS ships, which may hold many more."""
     remedy = "install the package that ships it, or name the key in the site's archives"
     try:
-        chosen = openpgp.select(path.read_bytes(), fingerprints)
+        chosen = keys.select(path.read_bytes(), fingerprints)
     except OSError as error:
         raise SigningKeyError(
             f'the keyring of archive "{name}" is not on this machine: {error.strerror}', file=path, remedy=remedy
@@ -211,10 +218,7 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
         resolved=today.isoformat(),
         kernel_release=release,
         driver_version=driver_version,
-        archives=[
-            LockedArchive(id=source.id, suite=source.suite, components=list(source.components))
-            for source in root.sources
-        ],
+        archives=[LockedArchive(id=source.id, suite=source.suite, components=list(source.components)) for source in root.sources],
         packages=packages,
     )
 
@@ -279,8 +283,7 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
         )
     if not of_branch:
         raise VanishedError(
-            f"{leader} of branch {driver.branch} is in none of the archives {', '.join(stack.item.archives)}; "
-            f"{_offer(known)}",
+            f"{leader} of branch {driver.branch} is in none of the archives {', '.join(stack.item.archives)}; {_offer(known)}",
             file=stack.file,
             line=stack.source.line(("driver", "branch")),
             remedy="choose a branch the archives have, or lock from a mirror that kept it",
@@ -289,9 +292,7 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
     for version in [driver.version] if driver.version is not None else reversed(of_branch):
         lacking = [name for name in driver.lockstep if version not in offered.get(name, {})]
         if not lacking:
-            pins = {
-                name: max(versions[version], key=_order) for name, versions in offered.items() if version in versions
-            }
+            pins = {name: max(versions[version], key=_order) for name, versions in offered.items() if version in versions}
             return version, pins
         incomplete.append(f"{version} lacks {', '.join(lacking)}")
     raise LockError(

@@ -64,9 +64,7 @@ class Host:
             if not here.is_symlink():
                 return here
             target = os.readlink(str(here))
-            current = (
-                target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
-            )
+            current = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def data(self, name: str) -> Optional[bytes]:
@@ -160,15 +158,6 @@ def boot_identity(host: Host) -> Optional[str]:
     stat = host.text("/proc/1/stat") or ""
     fields = stat.rpartition(")")[2].split()
     return f"{boot}/{fields[19]}" if boot and len(fields) > 19 else None
-
-
-def jsonable(value: Any) -> Any:
-    """The value with tuples as lists, for comparison with what went through JSON."""
-    if isinstance(value, dict):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
-    return value
 
 
 Json = Dict[str, Any]

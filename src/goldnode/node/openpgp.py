@@ -10,13 +10,13 @@ import base64
 import binascii
 import hashlib
 import re
-from typing import Iterable, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----",
     re.DOTALL | re.MULTILINE,
 )
-_PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
+PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
 
 
 class OpenPGPError(Exception):
@@ -36,25 +36,16 @@ def dearmor(data: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def armor(data: bytes) -> bytes:
-    """Return the keys in `data` (armoured or binary) as one armoured block, always the same for the same keys."""
-    binary = dearmor(data)
-    text = base64.b64encode(binary)
-    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
-    head, tail = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
-    return b"\n".join([head, b"", *lines, b"=" + base64.b64encode(_crc24(binary)), tail, b""])
-
-
 def primary_fingerprints(data: bytes) -> List[str]:
     """Return the fingerprints (40 upper-case hex digits) of the primary public keys in `data`, in file order.
 
     Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
     """
     found = []
-    for tag, body in _packets(dearmor(data)):
+    for tag, body in packets(dearmor(data)):
         if tag in (_SECRET_KEY, _SECRET_SUBKEY):
             raise OpenPGPError("it holds a secret key")
-        if tag != _PUBLIC_KEY:
+        if tag != PUBLIC_KEY:
             continue
         if body[:1] != b"\x04":
             raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
@@ -64,36 +55,6 @@ def primary_fingerprints(data: bytes) -> List[str]:
     if not found:
         raise OpenPGPError("there is no primary public key in it")
     return found
-
-
-def select(data: bytes, fingerprints: Iterable[str]) -> bytes:
-    """Return the binary keyring that holds only those keys of `data` whose primary fingerprint is in `fingerprints`.
-
-    A primary key takes its user ids, signatures and subkeys with it. The result is empty where none matches.
-    """
-    wanted = {_bare(item) for item in fingerprints}
-    chosen, keep = [], False
-    for tag, body in _packets(dearmor(data)):
-        if tag == _PUBLIC_KEY:
-            keep = primary_fingerprints(_frame(tag, body))[0] in wanted
-        if keep:
-            chosen.append(_frame(tag, body))
-    return b"".join(chosen)
-
-
-def unexpected(data: bytes, expected: Iterable[str]) -> List[str]:
-    """Return the fingerprints in `data` that are not in `expected` (any case, spaces ignored)."""
-    allowed = {_bare(item) for item in expected}
-    return [item for item in primary_fingerprints(data) if item not in allowed]
-
-
-def _bare(fingerprint: str) -> str:
-    return re.sub(r"\s", "", fingerprint).upper()
-
-
-def _frame(tag: int, body: bytes) -> bytes:
-    """One packet in the new format with a four-octet length (RFC 4880, section 4.2.2.3)."""
-    return bytes((0xC0 | tag, 0xFF)) + len(body).to_bytes(4, "big") + body
 
 
 def _block(body: bytes) -> bytes:
@@ -110,7 +71,7 @@ def _block(body: bytes) -> bytes:
             content.append(line)
     try:
         decoded = base64.b64decode(b"".join(content), validate=True)
-        if checksum is not None and base64.b64decode(checksum, validate=True) != _crc24(decoded):
+        if checksum is not None and base64.b64decode(checksum, validate=True) != crc24(decoded):
             raise OpenPGPError("its armour has a wrong checksum")
     except binascii.Error as error:
         raise OpenPGPError("its armour is not base64") from error
@@ -119,7 +80,7 @@ def _block(body: bytes) -> bytes:
     return decoded
 
 
-def _crc24(data: bytes) -> bytes:
+def crc24(data: bytes) -> bytes:
     """RFC 4880, section 6.1."""
     value = 0xB704CE
     for octet in data:
@@ -137,7 +98,7 @@ def _number(octets: bytes, size: int) -> int:
     return int.from_bytes(octets, "big")
 
 
-def _packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
+def packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
     """Yield (tag, body) of every packet (RFC 4880, section 4.2). Raises OpenPGPError where the framing breaks."""
     position = 0
     try:

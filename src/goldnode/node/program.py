@@ -9,7 +9,9 @@ import argparse
 import json
 import os
 import sys
+import time
 import traceback
+from dataclasses import asdict
 from typing import Any, List, NoReturn, Optional
 
 from .host import Host, Json
@@ -40,9 +42,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         ("apply", "apply one part of the plan"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument(
-            "--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})"
-        )
+        command.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
         command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "check":
@@ -83,9 +83,7 @@ def run_check(host: Host, options: Any) -> int:
     except Exception as problem:
         if not isinstance(problem, NodeError):
             traceback.print_exc()
-        verdict = checking.unreadable(
-            f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
-        )
+        verdict = unreadable(f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem))
     if not options.no_write:
         host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
     if options.json:
@@ -94,6 +92,31 @@ def run_check(host: Host, options: Any) -> int:
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)
     return int(verdict["exit_code"])
+
+
+def unreadable(reason: str) -> Json:
+    """The verdict of a check that could not be made at all: exit code 3, never anything better."""
+    finding = checking.Finding(
+        "check",
+        checking.UNREAD,
+        "drain",
+        "a class document and a node to hold against it",
+        reason,
+        "Run site.yml for this host.",
+    )
+    return {
+        "schema": checking.SCHEMA,
+        "class": None,
+        "class_digest": None,
+        "lock_digest": None,
+        "simulated": False,
+        "boot_identity": None,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "status": checking.STATUS[checking.UNKNOWN],
+        "exit_code": checking.UNKNOWN,
+        "counts": {checking.MATCH: 0, checking.MISMATCH: 0, checking.NOT_EXPOSED: 0, checking.UNREAD: 1, checking.ELSEWHERE: 0},
+        "findings": [asdict(finding)],
+    }
 
 
 def read_document(host: Host, options: Any) -> Json:
@@ -108,7 +131,5 @@ def read_document(host: Host, options: Any) -> Json:
     except ValueError as problem:
         raise NodeError(f"{name}: not JSON ({problem}). Run site.yml for this host.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
-        raise NodeError(
-            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
-        )
+        raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
     return document

@@ -28,11 +28,7 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
         lines.append("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
         if number == 0:
             lines.append("  ".join("-" * width for width in widths[:3]) + "  ---")
-    lines += [
-        f"  {f['id']}: {f['remedy']}"
-        for f in verdict["findings"]
-        if f["outcome"] in ("mismatch", "could_not_read") and f["remedy"]
-    ]
+    lines += [f"  {f['id']}: {f['remedy']}" for f in verdict["findings"] if f["outcome"] in ("mismatch", "could_not_read") and f["remedy"]]
     counts = verdict["counts"]
     said = ", ".join(f"{number} {MARKS[outcome].lower()}" for outcome, number in counts.items() if number)
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")

@@ -142,13 +142,9 @@ class Base:
 
 def run(*command: str | Path, cwd: Path | None = None, stdin: str | None = None) -> str:
     """Standard output of a command; a GuestError with the end of its output when it fails."""
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, input=stdin, text=True, capture_output=True, check=False
-    )
+    done = subprocess.run([str(word) for word in command], cwd=cwd, input=stdin, text=True, capture_output=True, check=False)
     if done.returncode:
-        raise GuestError(
-            f"{' '.join(map(str, command))}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}"
-        )
+        raise GuestError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
     return done.stdout
 
 
@@ -157,9 +153,7 @@ def _fill(script: str) -> str:
 
 
 def _check_tools() -> None:
-    missing = [tool for tool in TOOLS if not shutil.which(tool)] + [
-        str(f) for f in (OVMF_CODE, OVMF_VARS) if not f.exists()
-    ]
+    missing = [tool for tool in TOOLS if not shutil.which(tool)] + [str(f) for f in (OVMF_CODE, OVMF_VARS) if not f.exists()]
     if missing:
         raise GuestError(f"missing on this machine: {', '.join(missing)}. Install {' '.join(REQUIREMENTS)}")
 
@@ -250,10 +244,7 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
 
 
 def _version(path: Path) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdigit() else (-1, part)
-        for part in path.name.replace("-", ".").replace("+", ".").split(".")
-    ]
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.name.replace("-", ".").replace("+", ".").split(".")]
 
 
 def boot(
@@ -336,17 +327,13 @@ def boot(
         timer.cancel()
     console = raw.decode(errors="replace").replace("\r", "")
     if guest.returncode:
-        raise GuestError(
-            f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}"
-        )
+        raise GuestError(f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}")
     return console
 
 
 def read(disk: Path, path: str) -> bytes:
     """The content of a file in the root partition of a disk that is not running; GuestError when it is not there."""
-    done = subprocess.run(
-        ["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"], capture_output=True, check=False
-    )
+    done = subprocess.run(["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"], capture_output=True, check=False)
     if done.returncode or b"File not found" in done.stderr:
         raise GuestError(f"{path} cannot be read from {disk}: {done.stderr.decode(errors='replace')[-500:]}")
     return done.stdout

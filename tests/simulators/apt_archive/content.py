@@ -48,9 +48,7 @@ def debs() -> Iterator[Deb]:
     for kernel in kernels():
         yield from packages(kernel)
     yield from debian_family(Driver(DEBIAN, "bookworm", "535.261.03", "1+standin1"))
-    yield from debian_family(
-        Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES)
-    )
+    yield from debian_family(Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES))
     yield from debian_family(Driver(DEBIAN, "bookworm", "470.256.02", "1~deb12u1+standin1", infix="tesla-470-"))
     yield from debian_support(DEBIAN, "bookworm", "535.171.04-1~deb12u1+standin1", "535.161.07-1~deb12u1+standin1")
     for deb in debian_support(SECURITY, "bookworm-security", "", "535.309.01-1~deb12u1+standin1"):
@@ -96,7 +94,5 @@ def base() -> Iterator[Deb]:
     for codename in ("bookworm", "trixie"):
         place = Deb("libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs")
         yield place
-        yield replace(
-            place, version="1.0-1+standin2", repository=SECURITY, suite=f"{codename}-security", group=SECURITY_UPDATES
-        )
+        yield replace(place, version="1.0-1+standin2", repository=SECURITY, suite=f"{codename}-security", group=SECURITY_UPDATES)
         yield replace(place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER)

@@ -227,10 +227,7 @@ def _firmware(upstream: str, *names: str) -> dict[str, Content]:
 
 def _modprobe_files(driver: Driver) -> dict[str, Content]:
     root = f"/etc/nvidia/{driver.directory}"
-    installs = "".join(
-        f"install {module} modprobe -i {driver.module}{module.removeprefix('nvidia')} $CMDLINE_OPTS\n"
-        for module in MODULES
-    )
+    installs = "".join(f"install {module} modprobe -i {driver.module}{module.removeprefix('nvidia')} $CMDLINE_OPTS\n" for module in MODULES)
     return {
         f"{root}/nvidia-blacklists-nouveau.conf": "blacklist nouveau\n",
         f"{root}/nvidia-modprobe.conf": installs,
@@ -322,8 +319,7 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         description="module configuration",
         section="kernel",
         multi_arch="foreign",
-        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), "
-        f"nvidia-modprobe (>= {driver.branch})",
+        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), nvidia-modprobe (>= {driver.branch})",
         provides=f"nvidia-kernel-support-any, {support}--v1"
         + (f", firmware-nvidia-gsp-{up}, firmware-nvidia-{i}gsp (= {up})" if tesla else ""),
         conflicts=f"firmware-nvidia-gsp-{up}" if tesla else "",
@@ -406,9 +402,7 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
     if persistenced:
         needs = "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, adduser, libc6"
         yield replace(glx, name="update-glx", description="alternatives helper")
-        yield replace(
-            glx, name="glx-alternative-mesa", description="alternative", depends="update-glx (= 1.2.2+standin1)"
-        )
+        yield replace(glx, name="glx-alternative-mesa", description="alternative", depends="update-glx (= 1.2.2+standin1)")
         yield replace(
             glx,
             name="glx-diversions",
@@ -431,9 +425,7 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
 def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
     """Yield the packages of one driver version in NVIDIA's own repository: compute parts and their metapackages."""
     version = f"{upstream}-1+standin1"
-    place = Deb(
-        "", version, "", repository=repository, suite="/", group=group, source="nvidia-graphics-drivers", section="libs"
-    )
+    place = Deb("", version, "", repository=repository, suite="/", group=group, source="nvidia-graphics-drivers", section="libs")
     same = f"(= {version})"
     for flavour, licence in (("open-", "Dual MIT/GPL"), ("", "NVIDIA")):
         other = "nvidia-kernel-dkms" if flavour else "nvidia-kernel-open-dkms"

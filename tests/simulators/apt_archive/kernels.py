@@ -50,9 +50,7 @@ def vermagic(release: str) -> str:
 
 def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
     """Yield the packages of `kernel`; with `meta`, also the metapackages that point at it."""
-    place = Deb(
-        "", kernel.version, "", repository=kernel.repository, suite=kernel.suite, group=kernel.group, source="linux"
-    )
+    place = Deb("", kernel.version, "", repository=kernel.repository, suite=kernel.suite, group=kernel.group, source="linux")
     compiler = COMPILERS[kernel.codename][0]
     # From trixie on, kbuild has one package per release and the compiler no package of its own.
     kbuild = f"linux-kbuild-{'6.1' if kernel.codename == 'bookworm' else kernel.base}"
@@ -200,8 +198,7 @@ def _image_scripts(release: str) -> dict[str, str]:
     return {
         "preinst": script(
             "preinst",
-            '[ "$1" != abort-upgrade ] || exit 0\n'
-            f'if [ "$1" = install ]; then mkdir -p /lib/modules/{release}; touch {fresh}; fi\n',
+            f'[ "$1" != abort-upgrade ] || exit 0\nif [ "$1" = install ]; then mkdir -p /lib/modules/{release}; touch {fresh}; fi\n',
         ),
         "postinst": script(
             "postinst",

@@ -77,9 +77,7 @@ class Archive:
             for repository, suite in rows
         )
         if nvidia:
-            text += (
-                f"Types: deb\nURIs: {url}/{content.NVIDIA[codename]}/\nSuites: ./\nSigned-By: /etc/apt/keyrings/{KEY}\n"
-            )
+            text += f"Types: deb\nURIs: {url}/{content.NVIDIA[codename]}/\nSuites: ./\nSigned-By: /etc/apt/keyrings/{KEY}\n"
         return text
 
 
@@ -140,8 +138,7 @@ def publish(
     wanted = [
         deb
         for deb in content.debs()
-        if (not deb.group or deb.group in groups)
-        and not any(fnmatch.fnmatch(f"{deb.name}_{deb.version}", pattern) for pattern in gone)
+        if (not deb.group or deb.group in groups) and not any(fnmatch.fnmatch(f"{deb.name}_{deb.version}", pattern) for pattern in gone)
     ]
     good, home = _key("good"), _key(key)
     fresh = directory.parent / f".{directory.name}.new"

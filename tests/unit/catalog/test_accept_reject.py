@@ -159,9 +159,7 @@ REFUSED = [
     Refusal("empty-list", S, "archives: [debian]", "archives: []", 4, ("expected at least one entry",)),
     Refusal("date", S, "2028-06-30", "June 2028", 17, ('"June 2028" is not a date', "YYYY-MM-DD")),
     Refusal("series", S, 'series: "6.1"', 'series: "6"', 5, ('"kernel.series" is "6"',)),
-    Refusal(
-        "package-name", S, "libcuda1]\n  lock", "Lib_Cuda]\n  lock", 13, ('"Lib_Cuda" is not a Debian package name',)
-    ),
+    Refusal("package-name", S, "libcuda1]\n  lock", "Lib_Cuda]\n  lock", 13, ('"Lib_Cuda" is not a Debian package name',)),
     Refusal("group-name", K, "class: a100", "class: a100-sxm", 1, ("an Ansible group must be able to carry it",)),
     # Impossible values.
     Refusal("backend-value", K, "cuda", "cude", 2, ('expected "cuda" or "rocm" or "oneapi" or "cpu"', 'Use "cuda"')),
@@ -186,12 +184,8 @@ REFUSED = [
         10,
         ('"3g.40gb" is not a MIG profile of A100-SXM4-40GB', 'Use "3g.20gb"'),
     ),
-    Refusal(
-        "mig-off-with-profiles", K, "  ecc: true", "  mig: {enabled: false, profiles: [3g.20gb]}", 10, ("Enable MIG",)
-    ),
-    Refusal(
-        "kernel-both", S, "flavour: amd64}", "flavour: amd64, release: 6.1.0-56-amd64}", 5, ("Keep one of the two",)
-    ),
+    Refusal("mig-off-with-profiles", K, "  ecc: true", "  mig: {enabled: false, profiles: [3g.20gb]}", 10, ("Enable MIG",)),
+    Refusal("kernel-both", S, "flavour: amd64}", "flavour: amd64, release: 6.1.0-56-amd64}", 5, ("Keep one of the two",)),
     Refusal("kernel-half", S, ", flavour: amd64}", "}", 5, ("belong together",)),
     Refusal("version-of-other-branch", S, "version: null", 'version: "535.309.01"', 6, ('is not of branch "580"',)),
     Refusal(
@@ -202,9 +196,7 @@ REFUSED = [
         6,
         ('"nvidia-smi" is not among `packages`',),
     ),
-    Refusal(
-        "dkms-stray", S, "package: nvidia-kernel-open-dkms", "package: nvidia-dkms", 6, ('"nvidia-dkms" is not among',)
-    ),
+    Refusal("dkms-stray", S, "package: nvidia-kernel-open-dkms", "package: nvidia-dkms", 6, ('"nvidia-dkms" is not among',)),
     Refusal("claims-too-long", S, "2028-06-30", "2030-01-01", 17, ("driver branch 580 ends 2028-06", "2028-06-30")),
     Refusal("branch-unknown", S, '"580"', '"581"', 8, ('NVIDIA driver branch "581" is not in the facts', 'Use "580"')),
     Refusal(
@@ -234,9 +226,7 @@ REFUSED = [
         2,
         ('backend "rocm" needs an AMD driver', 'backend "cuda"'),
     ),
-    Refusal(
-        "cpu-with-gpu", K, "backend: cuda\nstack: r580", "backend: cpu\nstack: plain", 5, ("backend cpu declares GPUs",)
-    ),
+    Refusal("cpu-with-gpu", K, "backend: cuda\nstack: r580", "backend: cpu\nstack: plain", 5, ("backend cpu declares GPUs",)),
     Refusal("cuda-without-gpu", K, "gpu: {model: A100-SXM4-40GB, count: 8}\n", "", 2, ('backend "cuda" needs `gpu`',)),
     Refusal("vendor", K, "A100-SXM4-40GB", "MI300X", 5, ("not built with MI300X",)),
     Refusal(
@@ -301,11 +291,7 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
     "comment-and-anchor": lambda: edited(K, "policy:\n", "policy:  # as agreed\n"),
     "power-not-in-the-facts": lambda: (
         FILES
-        | {
-            K: CLASS.replace("A100-SXM4-40GB", "A100-PCIE-40GB")
-            .replace("platform: hgx_a100_8\n", "")
-            .replace("watts: 400", "watts: 9999")
-        }
+        | {K: CLASS.replace("A100-SXM4-40GB", "A100-PCIE-40GB").replace("platform: hgx_a100_8\n", "").replace("watts: 400", "watts: 9999")}
     ),
     "cpu": lambda: FILES | {"classes/c.yml": "class: c\nbackend: cpu\nstack: plain\n"},
     "rocm": lambda: FILES | {"classes/c.yml": "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\n"},

@@ -20,9 +20,7 @@ def files() -> list[tuple[str, Path]]:
     catalog = builtin_catalog()
     found = [("archives", catalog / "archives.yml")]
     for kind, folder in FOLDERS.items():
-        found += [
-            (kind, path) for path in sorted((catalog / folder).glob("*.yml")) if not path.name.endswith(LOCK_SUFFIX)
-        ]
+        found += [(kind, path) for path in sorted((catalog / folder).glob("*.yml")) if not path.name.endswith(LOCK_SUFFIX)]
     return found
 
 

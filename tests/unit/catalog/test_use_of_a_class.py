@@ -45,9 +45,7 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert checks.not_checked(catalog.node_class("a100")) == [
         "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"
     ]
-    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace(
-        "platform: hgx_a100_8\n", ""
-    )
+    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace("platform: hgx_a100_8\n", "")
     unknown = unknown.replace("  ecc: true", "  mig: {enabled: true}\n  module_options: {NVreg_X: '1'}")
     catalog = load_catalog([write(tmp_path, FILES | {"classes/a100.yml": unknown})])
     assert [sentence.split(" ")[0] for sentence in checks.not_checked(catalog.node_class("a100"))] == [

@@ -40,9 +40,7 @@ class Recorder:
         ("Connection refused", False, "tcp://10.0.0.1:2375", "no Docker engine answers at tcp://10.0.0.1:2375"),
     ],
 )
-def test_no_engine_is_explained(
-    monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, said: str
-) -> None:
+def test_no_engine_is_explained(monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, said: str) -> None:
     def fail(**_: object) -> None:
         raise DockerException(f"Error while fetching server API version: {error}")
 
@@ -125,9 +123,7 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
     assert not (tmp_path / "dockerd.pid").exists()
 
 
-@pytest.mark.parametrize(
-    ("pid", "kept"), [("1", False), ("0", False), ("not a number", False), (str(os.getpid()), True)]
-)
+@pytest.mark.parametrize(("pid", "kept"), [("1", False), ("0", False), ("not a number", False), (str(os.getpid()), True)])
 def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, kept: bool) -> None:
     record = tmp_path / "docker.pid"
     record.write_text(pid)

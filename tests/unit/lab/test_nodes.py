@@ -84,9 +84,7 @@ def test_an_unknown_node_is_named_with_the_nearest(tmp_path: Path) -> None:
         lab(tmp_path, FakeContainer("demo", "node1", "l4", 1)).node("node2")
 
 
-def test_a_node_of_another_image_is_not_taken_for_the_asked_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_of_another_image_is_not_taken_for_the_asked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(tmp_path, FakeContainer("demo", "node1", "l4", 1))
     monkeypatch.setattr(made, "_network", lambda: None)
     monkeypatch.setattr(made, "_key_pair", lambda: None)

@@ -50,9 +50,7 @@ class Archive:
     stanzas: list[dict[str, str]] = field(default_factory=list)
     published: int = field(default_factory=lambda: int(time.time()) - 1000)
 
-    def add(
-        self, name: str, version: str, *, depends: str = "", source: str = "", provides: str = "", salt: str = ""
-    ) -> None:
+    def add(self, name: str, version: str, *, depends: str = "", source: str = "", provides: str = "", salt: str = "") -> None:
         """Offer one package; `salt` changes its bytes (that is, its hash)."""
         architecture = "amd64"
         place = "" if self.flat else f"pool/main/{name[0]}/{source or name}/"
@@ -124,9 +122,7 @@ def base(archive: Archive) -> None:
     archive.add("dkms", "3.0.10-8", depends="gcc")
 
 
-def driver(
-    archive: Archive, upstream: str, *, revision: str = "-1", firmware: bool = True, fabric: bool = False
-) -> None:
+def driver(archive: Archive, upstream: str, *, revision: str = "-1", firmware: bool = True, fabric: bool = False) -> None:
     """Offer a driver family in the shapes of Debian's 535 packages, each bound to its exact siblings."""
     version = upstream + revision
     source = "nvidia-graphics-drivers"

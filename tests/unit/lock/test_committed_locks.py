@@ -9,8 +9,7 @@ import pytest
 
 from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog, load_catalog
 from goldnode.lock.model import check_intent, dump_lock, load_lock
-from goldnode.lock.resolve import resolve
-from goldnode.node.state.debversion import upstream
+from goldnode.lock.resolve import resolve, upstream
 from goldnode.site import Site
 
 CATALOG = load_catalog([builtin_catalog()])
@@ -57,9 +56,7 @@ def test_resolves_against_the_real_archive(path: Path) -> None:
     """Versions move on; the choice and the shape of the answer must not."""
     entry = CATALOG.stacks[path.name.removesuffix(LOCK_SUFFIX)]
     lock, committed = resolve(entry, CATALOG, Site()), load_lock(path)
-    asked = [
-        {item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)
-    ]
+    asked = [{item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)]
     assert asked[0] == asked[1]
     kernel = entry.item.kernel
     assert lock.kernel_release.startswith(kernel.release or f"{kernel.series}.")

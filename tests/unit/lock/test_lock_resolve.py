@@ -58,9 +58,7 @@ def test_the_set_that_moves_as_one(place: Place, near: Archive) -> None:
         stanza = record[item.name]
         assert (item.sha256, str(item.size)) == (stanza["SHA256"], stanza["Size"])
         assert (item.archive, item.path) == ("near", stanza["Filename"])
-    assert [entry.model_dump() for entry in lock.archives] == [
-        {"id": "near", "suite": "bookworm", "components": ["main"]}
-    ]
+    assert [entry.model_dump() for entry in lock.archives] == [{"id": "near", "suite": "bookworm", "components": ["main"]}]
 
 
 def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path: Path) -> None:
@@ -106,9 +104,7 @@ def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path:
         ),
     ],
 )
-def test_kernel_choice(
-    place: Place, tmp_path: Path, key: SigningKey, kernels: list[tuple[str, str, bool, bool]], chosen: str
-) -> None:
+def test_kernel_choice(place: Place, tmp_path: Path, key: SigningKey, kernels: list[tuple[str, str, bool, bool]], chosen: str) -> None:
     archive = Archive(tmp_path / "near", key)
     shapes.base(archive)
     for release, version, image, headers in kernels:
@@ -141,9 +137,7 @@ def test_driver_that_is_not_whole_is_passed_over(place: Place, near: Archive) ->
     lock = locked(place)
     assert lock.driver_version == "535.261.03"
     # Its siblings went with it, although the archive has newer ones.
-    assert {by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")} == {
-        "535.261.03-1"
-    }
+    assert {by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")} == {"535.261.03-1"}
 
 
 def test_driver_exact_older_version(place: Place, near: Archive) -> None:
@@ -196,9 +190,7 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
         ),
     ],
 )
-def test_what_is_not_there(
-    place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]
-) -> None:
+def test_what_is_not_there(place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]) -> None:
     place.stack(**({"end_of_life": {"date": "2024-01-01", "source": "facts"}} | changes))
     with pytest.raises(error) as caught:
         locked(place)
@@ -218,9 +210,7 @@ def test_no_whole_driver(place: Place, near: Archive) -> None:
     near.remove("firmware-nvidia-gsp", "535.261.03-1")
     near.add("firmware-nvidia-gsp", "535.247.01-1")
     near.publish()
-    with pytest.raises(
-        LockError, match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp"
-    ):
+    with pytest.raises(LockError, match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp"):
         locked(place)
 
 
@@ -320,9 +310,7 @@ def test_vanished_and_changed(place: Place, near: Archive) -> None:
     ]
 
 
-def test_nothing_of_this_machines_apt_leaks_in(
-    place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_this_machines_apt_leaks_in(place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = locked(place)
     trap = tmp_path / "trap.conf"
     trap.write_text('APT::Install-Recommends "true"; Dir::State::lists "/nowhere"; APT::Default-Release "no";\n')
@@ -461,9 +449,7 @@ def test_damaged_lock_names_its_line(place: Place, near: Archive) -> None:
     assert caught.value.line == number + 1
 
 
-def test_offline_needs_a_cache_and_uses_it(
-    place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_needs_a_cache_and_uses_it(place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
     # Over http: apt reads the indexes of a file: archive in place, so there is nothing it could keep.
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     place.site(near=f"http://127.0.0.1:{server.server_port}/near")

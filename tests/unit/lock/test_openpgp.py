@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.lock.archive import SigningKey
 
+from goldnode import keys
 from goldnode.node import openpgp
 
 
@@ -14,8 +15,8 @@ from goldnode.node import openpgp
 def test_as_gpg_says(key: SigningKey, tmp_path: Path, armored: bool) -> None:
     data = key.export(tmp_path / "key", armored=armored).read_bytes()
     assert openpgp.primary_fingerprints(data) == [key.fingerprint]
-    assert openpgp.unexpected(data, [key.fingerprint.lower()]) == []
-    assert openpgp.unexpected(data, ["0" * 40]) == [key.fingerprint]
+    assert keys.unexpected(data, [key.fingerprint.lower()]) == []
+    assert keys.unexpected(data, ["0" * 40]) == [key.fingerprint]
 
 
 def test_rsa_with_a_subkey_counts_once(tmp_path: Path) -> None:
@@ -32,19 +33,16 @@ def test_rsa_with_a_subkey_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("joined", ["armored", "binary"])
 def test_keyring_of_two_and_choosing_one(key: SigningKey, other_key: SigningKey, tmp_path: Path, joined: str) -> None:
-    parts = [
-        one.export(tmp_path / name, armored=joined == "armored").read_bytes()
-        for name, one in (("a", key), ("b", other_key))
-    ]
+    parts = [one.export(tmp_path / name, armored=joined == "armored").read_bytes() for name, one in (("a", key), ("b", other_key))]
     ring = b"".join(parts)
     assert openpgp.primary_fingerprints(ring) == [key.fingerprint, other_key.fingerprint]
-    chosen = openpgp.select(ring, [other_key.fingerprint])
+    chosen = keys.select(ring, [other_key.fingerprint])
     assert openpgp.primary_fingerprints(chosen) == [other_key.fingerprint]
     shown = other_key.gpg("--show-keys", "--with-colons", str(_written(tmp_path / "chosen", chosen)))
     # The user id and its signature came along, so gpg can use the key.
     assert other_key.fingerprint in shown
     assert "somebody else" in shown
-    assert openpgp.select(ring, ["0" * 40]) == b""
+    assert keys.select(ring, ["0" * 40]) == b""
 
 
 def _written(path: Path, data: bytes) -> Path:
@@ -54,9 +52,9 @@ def _written(path: Path, data: bytes) -> Path:
 
 def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
     binary = key.export(tmp_path / "key", armored=False).read_bytes()
-    text = openpgp.armor(binary)
+    text = keys.armor(binary)
     assert openpgp.dearmor(text) == binary
-    assert openpgp.armor(text) == text
+    assert keys.armor(text) == text
     assert key.fingerprint in key.gpg("--show-keys", "--with-colons", str(_written(tmp_path / "again", text)))
 
 

@@ -18,6 +18,7 @@ from goldnode.node.state.domains import kernel
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.domains.files import Wanted
+from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import difference, judge
 from goldnode.node.state.model import Observed, Plan
 from goldnode.node.state.observe import digest
@@ -30,7 +31,7 @@ GIB = 1 << 30
 def document() -> dict[str, Any]:
     """A fresh copy of the class document that the cases patch."""
     found: dict[str, Any] = json.loads((CASES / "document.json").read_text())
-    return found
+    return {**found, "digest": document_digest(found)}
 
 
 def bare(wanted: dict[str, Any]) -> Observed:
@@ -53,7 +54,7 @@ def bare(wanted: dict[str, Any]) -> Observed:
         keyrings={"/usr/share/keyrings/debian-archive-keyring.gpg": ["AAAA"]},
         kernels=["6.1.0-901-amd64"],
         boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
-        gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": None} for n in (1, 2)],
+        gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": "nvidia"} for n in (1, 2)],
         space={"/": 90 * GIB, "/boot": GIB, "/usr": 90 * GIB, "/var": 90 * GIB},
     )
 

@@ -20,9 +20,7 @@ REQUIREMENTS = ("lz4", "lzop", "zstd")
 CONF = b"blacklist nouveau\n"
 
 
-def member(
-    name: str, data: bytes = b"", mode: int = 0o100644, inode: int = 0, links: int = 1, magic: bytes = b"070701"
-) -> bytes:
+def member(name: str, data: bytes = b"", mode: int = 0o100644, inode: int = 0, links: int = 1, magic: bytes = b"070701") -> bytes:
     raw = name.encode() + b"\0"
     fields = (inode, mode, 0, 0, links, 0, len(data), 0, 0, 0, 0, len(raw), 0)
     head = magic + b"".join(b"%08X" % field for field in fields) + raw
@@ -34,9 +32,7 @@ def archive(*members: bytes) -> bytes:
     return whole + b"\0" * (-len(whole) % 512)
 
 
-EARLY = archive(
-    member("kernel", mode=stat.S_IFDIR | 0o755), member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001)
-)
+EARLY = archive(member("kernel", mode=stat.S_IFDIR | 0o755), member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001))
 MAIN = archive(
     member(".", mode=stat.S_IFDIR | 0o755),
     member("lib", b"usr/lib", mode=stat.S_IFLNK | 0o777),
@@ -100,9 +96,7 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_files_linked_to_each_other_have_one_content(tmp_path: Path) -> None:
-    image = archive(
-        member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2)
-    )
+    image = archive(member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2))
     assert initramfs.contents(write(tmp_path, image), lambda name: name in "ab").files == {"a": b"data", "b": b"data"}
 
 
@@ -154,14 +148,10 @@ def test_a_wanted_file_must_be_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("packing", "program"), [("zstd", "zstd"), ("lz4", "lz4"), ("lzo", "lzop")])
-def test_a_missing_program_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str
-) -> None:
+def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str) -> None:
     path = write(tmp_path, PACKED[packing]())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        initramfs.InitramfsError, match=f"compressed with {program}, which is not installed. Install the package"
-    ):
+    with pytest.raises(initramfs.InitramfsError, match=f"compressed with {program}, which is not installed. Install the package"):
         initramfs.contents(path)
 
 

@@ -13,7 +13,7 @@ from tests.unit.node.test_cases import document
 from goldnode.node.host import Host, boot_identity, is_container
 from goldnode.node.report import plan_text, verdict_table
 from goldnode.node.state.apply import Applier
-from goldnode.node.state.debversion import compare, upstream
+from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
 from goldnode.node.state.domains.apt import fence, in_family, pins, sources
 from goldnode.node.state.domains.kernel import hook
@@ -47,14 +47,6 @@ from goldnode.node.state.observe import (
 )
 def test_version_order(left: str, right: str, order: int) -> None:
     assert (compare(left, right), compare(right, left)) == (order, -order)
-
-
-@pytest.mark.parametrize(
-    ("version", "want"),
-    [("535.309.01-0+deb12u1", "535.309.01"), ("1:580.65.06-1", "580.65.06"), ("550.163.01-2+standin1", "550.163.01")],
-)
-def test_upstream(version: str, want: str) -> None:
-    assert upstream(version) == want
 
 
 @pytest.mark.parametrize(
@@ -125,17 +117,13 @@ def test_fence_and_pins_name_the_whole_stack_set() -> None:
     wanted = document()
     wanted["packages"].append({**wanted["packages"][0], "name": "linux-image-6.12.94+deb13-amd64"})
     for package in wanted["packages"]:
-        assert (
-            f"Package: {package['name']}\nPin: version {package['version']}\nPin-Priority: 1001" in pins(wanted).content
-        )
+        assert f"Package: {package['name']}\nPin: version {package['version']}\nPin-Priority: 1001" in pins(wanted).content
     assert '"linux-image-6\\.12\\.94\\+deb13-amd64$";' in fence(wanted).content
     assert '"libnvidia-ml1$";' in fence(wanted).content
     assert '"linux-image-amd64$";' in fence(wanted).content
 
 
-@pytest.mark.parametrize(
-    ("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)]
-)
+@pytest.mark.parametrize(("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)])
 def test_secure_boot_variable(tmp_path: Path, value: bytes, want: bool) -> None:
     assert secure_boot(Host(str(tmp_path))) is None
     path = write(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "")
@@ -149,9 +137,7 @@ def test_os_release_and_extended_states() -> None:
         "version": "12",
         "codename": "bookworm",
     }
-    assert automatic(
-        "Package: a\nAuto-Installed: 1\n\nPackage: b\nAuto-Installed: 0\n\nPackage: c\nAuto-Installed: 1\n"
-    ) == ["a", "c"]
+    assert automatic("Package: a\nAuto-Installed: 1\n\nPackage: b\nAuto-Installed: 0\n\nPackage: c\nAuto-Installed: 1\n") == ["a", "c"]
 
 
 def test_forced_modules_are_found_and_commented_in_place(tmp_path: Path) -> None:
@@ -197,9 +183,7 @@ def test_an_absolute_link_does_not_lead_out_of_the_root(tmp_path: Path) -> None:
         host.data("/loop")
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "/etc/x", "old")
 
     def stop(*_: Any) -> None:

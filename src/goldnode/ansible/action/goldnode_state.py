@@ -91,9 +91,7 @@ class ActionModule(ActionBase):
         result["ansible_facts"] = {FACT: plan}
         result.pop("plan")
         if plan["refusals"]:
-            lines = "\n".join(
-                f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]
-            )
+            lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
             result.update(failed=True, msg=f"refused before anything was touched:\n{lines}")
             return result
         result["msg"] = summary(plan)
@@ -108,11 +106,7 @@ class ActionModule(ActionBase):
         name = task_vars.get("inventory_hostname")
         head = f"[{name}] {document['class']}: {len(plan['actions'])} differences"
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
-        lines = (
-            [head, *(f"  {text}" for text in summary(plan))]
-            if few or self._display.verbosity
-            else [f"{head}, see them with -v"]
-        )
+        lines = [head, *(f"  {text}" for text in summary(plan))] if few or self._display.verbosity else [f"{head}, see them with -v"]
         self._display.display("\n".join(lines))
 
     def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -126,15 +120,14 @@ class ActionModule(ActionBase):
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions)}
-        result = self.execute(
-            document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")}
-        )
+        result = self.execute(document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")})
         if result.get("failed"):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs([action for action in plain(result.pop("before"))["actions"] if action["part"] == part])
         result["msg"] = [line(done) for done in result["done"]]
-        if result.get("verdict") and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+        last = not result["ansible_facts"][FACT]["actions"]
+        if last and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
         return result
 

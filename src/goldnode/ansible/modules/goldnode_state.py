@@ -63,7 +63,7 @@ done:
   elements: dict
 verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
-  returned: when O(operation=apply) and O(part=sanity)
+  returned: when O(operation=apply)
   type: dict
 """
 
@@ -101,9 +101,9 @@ def main() -> None:
     except NodeError as problem:
         module.fail_json(msg=str(problem))
     result = {"changed": bool(done), "done": done, "plan": after.to_json(), "before": before.to_json()}
-    if part == "sanity":
-        result["verdict"] = checking.check(host, document)
-        host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())
+    # A verdict is of the node as it is: whatever was changed, it is judged anew.
+    result["verdict"] = checking.check(host, document)
+    host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())
     module.exit_json(**result)
 
 

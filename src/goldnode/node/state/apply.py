@@ -41,8 +41,15 @@ APT = (
 class Applier:
     """Applies actions to one host. Each handler is named after the kind of action it takes."""
 
-    def __init__(self, host: Host, document: Document, payloads: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        self.host, self.document, self.payloads, self.say = host, document, payloads, say
+    def __init__(
+        self,
+        host: Host,
+        document: Document,
+        payloads: Mapping[str, Any],
+        say: Callable[[str], None],
+        part: str = "",
+    ) -> None:
+        self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
             "file.write": self.write_file,
             "file.remove": self.remove_file,
@@ -99,20 +106,24 @@ class Applier:
 
     def repair(self, action: Action) -> str:
         """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
+        self._begin()
         leave = list(action.data["leave"])
         if leave:
             left = self.host.run("dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME)
             if left.rc != 0:
-                raise NodeError(
-                    f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}"
-                )
+                raise NodeError(f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}")
         first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
         request = (*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
+        self._refuse_removals(self.host.run(*request, "-s", timeout=300).out, leave)
         fixed = self.host.run(*request, timeout=APT_TIME)
         if fixed.rc != 0:
             raise self._apt_error("apt cannot finish what was interrupted", fixed)
         return f"{first.tail(6)}\n{fixed.tail(6)}"
+
+    def _begin(self) -> None:
+        """From here on dpkg may be left half-way by this run; the journal says so, and lets the next run finish it."""
+        self.host.write(JOURNAL, json.dumps({"part": self.part, "digest": self.document["digest"]}).encode())
 
     def _again(self) -> List[str]:
         """Packages whose unpacking was cut off: they have to be unpacked again, at the locked version."""
@@ -147,6 +158,7 @@ class Applier:
         driver = self.document.get("driver") or {}
         build = f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
         self.say(f"installing {len(install)} locked packages{build}")
+        self._begin()
         done = self.host.run(*APT, "--no-download", *request, timeout=APT_TIME)
         names = [item.partition("=")[0] for item in install]
         self.host.run("apt-mark", "hold", *names)
@@ -170,11 +182,7 @@ class Applier:
     def _update(self) -> None:
         self.say("reading package indexes")
         updated = self.host.run(*APT, "update", timeout=600)
-        bad = [
-            line
-            for line in (updated.out + updated.err).splitlines()
-            if re.match(r"(E:|W: (GPG error|An error|Failed))", line)
-        ]
+        bad = [line for line in (updated.out + updated.err).splitlines() if re.match(r"(E:|W: (GPG error|An error|Failed))", line)]
         if updated.rc != 0 or bad:
             raise self._apt_error("apt cannot read the stack's archives", updated)
 
@@ -192,11 +200,7 @@ class Applier:
         missing = self._missing(install, wanted)
         if missing:
             name = missing[0].partition("=")[0]
-            offered = [
-                line.split("|")[1].strip()
-                for line in self.host.run("apt-cache", "madison", name).out.splitlines()
-                if "|" in line
-            ]
+            offered = [line.split("|")[1].strip() for line in self.host.run("apt-cache", "madison", name).out.splitlines() if "|" in line]
             raise NodeError(
                 f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
                 f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
@@ -207,9 +211,7 @@ class Applier:
     def _missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]]) -> List[str]:
         shown = self.host.run("apt-cache", "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
-            shown = Result(
-                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), ""
-            )
+            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), "")
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):
             fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))
@@ -275,9 +277,7 @@ class Applier:
         fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
         if fault is None:
             return "built by the package's own scripts"
-        built, installed = (
-            re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values()
-        )
+        built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values())
         if built and installed and built.group(1) != installed.group(1):
             raise NodeError(
                 f"kernel {data['release']} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
@@ -303,15 +303,13 @@ class Applier:
         fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
         if fault is not None:
             log = self._make_log() or done.tail()
-            raise NodeError(
-                f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}"
-            )
+            raise NodeError(f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}")
         return "built by dkms"
 
     def rebuild_initramfs(self, action: Action) -> None:
         release = action.data["release"]
         self.say(f"rebuilding the initramfs of {release}")
-        done = self.host.run("update-initramfs", "-u", "-k", release, timeout=900)
+        done = self.host.run("update-initramfs", "-c" if action.data["new"] else "-u", "-k", release, timeout=900)
         if done.rc != 0:
             raise NodeError(f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}")
 
@@ -326,7 +324,8 @@ class Applier:
             self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
 
     def _installed(self) -> List[str]:
-        return self.host.run("dpkg-query", "-W", "-f", "${Package}\n").out.split()
+        rows = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n").out.splitlines()
+        return [row.split()[0] for row in rows if row.endswith(" installed")]
 
     def boot_entry(self, action: Action) -> None:
         release = action.data["release"]
@@ -335,9 +334,7 @@ class Applier:
             self._update_grub()
             entry = boot_choice(self.host, release)["entry"]
         if not entry:
-            raise NodeError(
-                f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node."
-            )
+            raise NodeError(f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node.")
         self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
         self._update_grub()
         choice = boot_choice(self.host, release)
@@ -405,15 +402,9 @@ def apply(
     with alone(host, lock_timeout):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
-            raise NodeError(
-                "refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals)
-            )
+            raise NodeError("refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals))
         done: List[Dict[str, Any]] = []
-        applier = Applier(host, document, payloads, say)
-        if before.part(part):
-            host.write(
-                JOURNAL, json.dumps({"part": part, "class": document["class"], "digest": document["digest"]}).encode()
-            )
+        applier = Applier(host, document, payloads, say, part)
         for action in before.part(part):
             told = applier.apply(action)
             if action.reboot and host.live:
@@ -431,8 +422,6 @@ def apply(
             left = after.part(part)
         if left:
             told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
-            raise NodeError(
-                f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}"
-            )
+            raise NodeError(f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}")
         host.remove(JOURNAL)
         return done, before, after

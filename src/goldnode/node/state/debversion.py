@@ -44,9 +44,3 @@ def compare(left: str, right: str) -> int:
     if first[0] != second[0]:
         return -1 if first[0] < second[0] else 1
     return _compare(first[1], second[1]) or _compare(first[2], second[2])
-
-
-def upstream(version: str) -> str:
-    """The upstream part of a package version: ``535.309.01-0+deb12u1`` gives ``535.309.01``."""
-    rest = version.partition(":")[2] or version
-    return re.split(r"[-+~]", rest, maxsplit=1)[0]

@@ -29,6 +29,7 @@ def difference(
         apt.pins(document),
         apt.fence(document),
         *driver.module_files(document, early),
+        *driver.initramfs_hook(document, early),
         *kernel.hook(document, "kernel"),
         *program.files(payloads),
     ]
@@ -60,9 +61,7 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     loaded = seen.loaded.get("nvidia")
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
-    reasons += [
-        f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded
-    ]
+    reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
     return list(dict.fromkeys(reasons))
 
 

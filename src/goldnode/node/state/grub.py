@@ -24,20 +24,22 @@ _RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
 _UNKNOWN = ("root", "cmdpath", "grub_platform", "grub_cpu", "lang", "locale_dir", "lockdown", "shim_lock", *"?@*#")
 # These read menus from other files, or boot something before any menu is shown.
 _BLIND = (
-    "source",
-    ".",
-    "configfile",
-    "normal",
-    "blscfg",
-    "legacy_source",
-    "legacy_configfile",
-    "syslinux_configfile",
-    "boot",
-    "exit",
-    "return",
-    "halt",
-    "reboot",
-    "chainloader",
+    *[
+        "source",
+        ".",
+        "configfile",
+        "normal",
+        "blscfg",
+        "legacy_source",
+        "legacy_configfile",
+        "syslinux_configfile",
+        "boot",
+        "exit",
+        "return",
+        "halt",
+        "reboot",
+        "chainloader",
+    ],
     *_LINUX,
 )
 

@@ -94,9 +94,7 @@ def _compressed(path: str, image: IO[bytes], head: bytes, listing: Listing, want
         with opened(image) as stream:
             _chain(path, stream, listing, want)
     except (EOFError, OSError, lzma.LZMAError) as error:
-        raise InitramfsError(
-            f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u"
-        ) from error
+        raise InitramfsError(f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u") from error
 
 
 def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
@@ -106,9 +104,7 @@ def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: 
         try:
             child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=said)
         except FileNotFoundError:
-            raise InitramfsError(
-                f"{path}: compressed with {program}, which is not installed. Install the package {program}"
-            ) from None
+            raise InitramfsError(f"{path}: compressed with {program}, which is not installed. Install the package {program}") from None
         broken = None
         assert child.stdout is not None  # noqa: S101 - asked for above
         with child.stdout as stream:
@@ -124,9 +120,7 @@ def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: 
         words = said.read(2000).decode("utf-8", "replace").strip().splitlines()
         if status > 0 or words:
             why = words[-1] if words else f"exit status {status}"
-            raise InitramfsError(
-                f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u"
-            ) from broken
+            raise InitramfsError(f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u") from broken
         raise broken or InitramfsError(f"{path}: {program} was ended by signal {-status}. Read it again")
 
 
@@ -153,9 +147,7 @@ def _skip_zeros(stream: IO[bytes]) -> bytes:
 class _Archive:
     """One newc archive in a stream that cannot go back; `head` was read from it already."""
 
-    def __init__(
-        self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b""
-    ) -> None:
+    def __init__(self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b"") -> None:
         self.path, self.stream, self.listing, self.want, self.head = path, stream, listing, want, head
         self.at = 0
 

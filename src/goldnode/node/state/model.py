@@ -109,7 +109,8 @@ class Observed:
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
     boot: {loader, release, reason, entry}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
-    held_by_us: packages that goldnode has put on hold, now or earlier. space: mount -> free bytes. compiler: {kernel, installed} version texts.
+    held_by_us: packages that goldnode has put on hold, now or earlier. space: path -> free bytes;
+    filesystems: path -> device number. compiler: {kernel, installed} version texts.
     """
 
     live: bool = True
@@ -136,6 +137,7 @@ class Observed:
     lock_holder: Optional[str] = None
     runfile: Optional[str] = None
     space: Dict[str, int] = field(default_factory=dict)
+    filesystems: Dict[str, int] = field(default_factory=dict)
     compiler: Dict[str, Optional[str]] = field(default_factory=dict)
     library: Optional[str] = None
     held_by_us: List[str] = field(default_factory=list)

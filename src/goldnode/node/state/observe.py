@@ -24,6 +24,7 @@ MANAGED = (
     ("/etc/apt/preferences.d", "goldnode-stack"),
     ("/etc/apt/apt.conf.d", "52goldnode-fence"),
     ("/etc/modprobe.d", "goldnode-*.conf"),
+    ("/etc/initramfs-tools/hooks", "zz-goldnode"),
     ("/etc/kernel/postinst.d", "zz-goldnode"),
     ("/etc/default/grub.d", "90-goldnode.cfg"),
     ("/usr/lib/goldnode", "goldnode-node"),
@@ -34,6 +35,8 @@ JOURNAL = "/var/lib/goldnode/journal.json"
 RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
+# Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node.
+OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
@@ -59,9 +62,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
-        runfile=next(
-            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None
-        ),
+        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
     )
     for archive in document.get("site", {}).get("archives", ()):
         data = host.data(archive["signed_by"])
@@ -76,7 +77,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.path(f"/sys/module/{module}/initstate").exists():
                 seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
-        seen.gpus = gpus(host, document)
+        seen.gpus = gpus(host)
     if driver.get("library"):
         seen.library = library(host, driver["library"])
     return seen
@@ -93,6 +94,7 @@ def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None
             here = here.parent
         stat = os.statvfs(str(here))
         seen.space[mount] = stat.f_bavail * stat.f_frsize
+        seen.filesystems[mount] = here.stat().st_dev
     seen.compiler = compiler(host, document["kernel"]["release"])
 
 
@@ -191,11 +193,7 @@ def apt_sources(host: Host) -> List[Json]:
             found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
             if found:
                 options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
-                rows.append(
-                    _source(
-                        name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")
-                    )
-                )
+                rows.append(_source(name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")))
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
         number = 1
         for stanza in re.split(r"\n[ \t]*\n", host.text(name) or ""):
@@ -207,11 +205,7 @@ def apt_sources(host: Host) -> List[Json]:
             ):
                 for uri in fields.get("uris", "").split():
                     for suite in fields.get("suites", "").split():
-                        rows.append(
-                            _source(
-                                name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")
-                            )
-                        )
+                        rows.append(_source(name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")))
             number += stanza.count("\n") + 2
     return rows
 
@@ -326,13 +320,15 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     }
 
 
-def gpus(host: Host, document: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
-    """GPUs of the class's vendor on the PCI bus: display (class 03) and processing accelerator (class 12) functions."""
-    vendor = {"nvidia": "10de", "amd": "1002", "intel": "8086"}.get((document.get("gpu") or {}).get("vendor", ""))
+def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
+    """GPUs on the PCI bus, whatever the class says: NVIDIA's display functions (class 03) and any vendor's processing accelerators (12).
+
+    Display functions of other vendors are left out: a server's own console is one.
+    """
     found: List[Dict[str, Optional[str]]] = []
     for name in host.glob("/sys/bus/pci/devices", "*"):
         ids = [(host.text(f"{name}/{part}") or "").strip()[2:] for part in ("vendor", "device", "class")]
-        if ids[0] == vendor and ids[2][:2] in ("03", "12"):
+        if ids[2][:2] == "12" or (ids[0] == "10de" and ids[2][:2] == "03"):
             driver = host.path(f"{name}/driver")
             bound = os.path.basename(os.readlink(str(driver))) if driver.is_symlink() else None
             found.append({"address": name.rpartition("/")[2], "id": f"{ids[0]}:{ids[1]}", "driver": bound})
@@ -350,6 +346,8 @@ def gpu_holders(host: Host) -> List[Json]:
         if any(target.startswith("/dev/nvidia") or target == "/dev/kfd" for target in opened):
             cgroup = host.text(directory + "/cgroup") or ""
             unit = re.findall(r"([\w@.:\\-]+\.(?:service|scope))", cgroup)
+            if unit and unit[-1] in OWN_UNITS:
+                continue
             container = re.search(r"([0-9a-f]{64})", cgroup)
             holders.append(
                 {
@@ -384,11 +382,7 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     installed: Optional[str] = None
     for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
         if host.path(f"/usr/bin/{candidate}").exists():
-            installed = (
-                host.run(candidate, "--version").out.splitlines()[0]
-                if host.run(candidate, "--version").rc == 0
-                else None
-            )
+            installed = host.run(candidate, "--version").out.splitlines()[0] if host.run(candidate, "--version").rc == 0 else None
             break
     return {"kernel": built.group(1) if built else None, "installed": installed}
 

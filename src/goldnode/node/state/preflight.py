@@ -34,22 +34,24 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
             )
         )
     gpu = document.get("gpu")
-    if gpu and seen.gpus is not None and not document["simulated"]:
-        have_ids = [str(found_gpu["id"]) for found_gpu in seen.gpus]
-        foreign = [f"{g['address']} ({g['id']})" for g in seen.gpus if g["id"] not in gpu["pci_ids"]]
+    if seen.gpus is not None and not document["simulated"]:
+        model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
+        foreign = [f"{g['address']} ({g['id']})" for g in seen.gpus if not gpu or g["id"] not in gpu["pci_ids"]]
         if foreign:
             found.append(
                 Refusal(
                     "wrong-gpu",
-                    f"GPU {', '.join(foreign)} is not a {gpu['model']} ({', '.join(gpu['pci_ids'])}), which is what class {document['class']} is made of.",
+                    f"GPU {', '.join(foreign)} is not {model}, which is what class {document['class']} is made of."
+                    if gpu
+                    else f"GPU {', '.join(foreign)} is {model}: {document['class']} would leave it without its driver.",
                     "Move the host to the class of its GPUs (`goldnode classes` lists them).",
                 )
             )
-        elif len(have_ids) != gpu["count"]:
+        elif gpu and len(seen.gpus) != gpu["count"]:
             found.append(
                 Refusal(
                     "gpu-count",
-                    f"The PCI bus shows {len(have_ids)} {gpu['model']}; class {document['class']} has {gpu['count']}.",
+                    f"The PCI bus shows {len(seen.gpus)} {gpu['model']}; class {document['class']} has {gpu['count']}.",
                     "Look at lspci and the BMC for a GPU that fell off the bus, or correct `count` in the class.",
                 )
             )
@@ -68,11 +70,24 @@ def notes(document: Document, seen: Observed) -> List[Note]:
         )
     elif document.get("gpu") and document["simulated"]:
         found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
+    found += [Note(name, "declared by the class; this version neither sets nor reads it") for name in unread(document)]
     if seen.running_kernel is None:
         found.append(Note("kernel.running", "the kernel that runs here is another machine's"))
     if document.get("driver") and seen.running_kernel is None:
         found.append(Note("driver.loaded", "the modules that are loaded here are another machine's"))
     return found
+
+
+def unread(document: Document) -> List[str]:
+    """What the class declares and this version of goldnode does not look at: ``policy.ecc``, ``baseline.network.eth0.mtu`` …"""
+
+    def leaves(name: str, value: Any) -> List[str]:
+        if isinstance(value, dict):
+            return [leaf for key in sorted(value) for leaf in leaves(f"{name}.{key}", value[key])]
+        return [name]
+
+    policy = {key: value for key, value in document.get("policy", {}).items() if key != "module_options"}
+    return leaves("policy", policy) + leaves("baseline", document.get("baseline", {}))
 
 
 def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:
@@ -149,17 +164,27 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
             needs["/boot"] = BOOT_SPACE
     needs["/usr"] = coming * UNPACK
     needs["/var"] = coming + (BUILD_SPACE if build else 0)
-    return [
-        Refusal(
-            "no-space",
-            f"{mount} has {seen.space[mount] // MIB} MiB free and {need // MIB} MiB are needed.",
-            "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
-            if mount == "/boot"
-            else "Make room there.",
-        )
-        for mount, need in needs.items()
-        if mount in seen.space and seen.space[mount] < need
-    ]
+    found = []
+    for mount, need in needs.items():
+        # Paths of one filesystem share its free space.
+        device = seen.filesystems.get(mount)
+        together = [
+            other for other in needs if needs[other] and (other == mount or (device is not None and seen.filesystems.get(other) == device))
+        ]
+        total = sum(needs[other] for other in together)
+        if need and mount in seen.space and seen.space[mount] < total and mount == together[0]:
+            shared = " and ".join(together)
+            found.append(
+                Refusal(
+                    "no-space",
+                    f"{shared} {'has' if len(together) == 1 else 'share'} {seen.space[mount] // MIB} MiB "
+                    f"{'free' if len(together) == 1 else 'of free space'} and {total // MIB} MiB are needed.",
+                    "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
+                    if mount == "/boot"
+                    else "Make room there.",
+                )
+            )
+    return found
 
 
 def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:

@@ -11,7 +11,8 @@ from ..state.domains import apt, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import judge
 from ..state.model import Observed, Plan
-from ..state.observe import digest, load_json, observe
+from ..state.observe import digest, observe
+from ..state.preflight import unread
 
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
@@ -63,10 +64,7 @@ def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) 
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "status": STATUS[code],
         "exit_code": code,
-        "counts": {
-            outcome: sum(f.outcome == outcome for f in findings)
-            for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)
-        },
+        "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)},
         "findings": [asdict(finding) for finding in findings],
     }
 
@@ -83,43 +81,17 @@ def exit_code(findings: List[Finding]) -> int:
     return DEGRADED if bad else HEALTHY
 
 
-def unreadable(reason: str) -> Dict[str, Any]:
-    """The verdict of a check that could not be made at all: exit code 3, never anything better."""
-    finding = Finding(
-        "check",
-        UNREAD,
-        "drain",
-        "a class document and a node to hold against it",
-        reason,
-        "Run site.yml for this host.",
-    )
-    return {
-        "schema": SCHEMA,
-        "class": None,
-        "class_digest": None,
-        "lock_digest": None,
-        "simulated": False,
-        "boot_identity": None,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "status": STATUS[UNKNOWN],
-        "exit_code": UNKNOWN,
-        "counts": {MATCH: 0, MISMATCH: 0, NOT_EXPOSED: 0, UNREAD: 1, ELSEWHERE: 0},
-        "findings": [asdict(finding)],
-    }
-
-
 def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     """One finding per declared item. Pure."""
     found = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
         found += _driver(document, seen)
+    found += [Finding(name, ELSEWHERE, "degraded", "as declared", "this version neither sets nor reads it") for name in unread(document)]
     found += _kept_out(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
     return found
 
 
-def _judge(
-    name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None
-) -> Finding:
+def _judge(name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None) -> Finding:
     """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
     if elsewhere:
         return Finding(name, ELSEWHERE, severity, expected, elsewhere)
@@ -162,6 +134,18 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             )
         )
         count = f"{len(seen.gpus or [])}"
+        driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
+        unbound = [f"{item['address']} ({item['driver'] or 'no driver'})" for item in seen.gpus or [] if item["driver"] != driver]
+        found.append(
+            _judge(
+                "gpu.bound",
+                driver,
+                ", ".join(unbound) or driver,
+                "drain",
+                f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.",
+                place,
+            )
+        )
         found.append(
             _judge(
                 "gpu.count",
@@ -255,15 +239,9 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 if any(module in path.replace("-", "_") for path in image.get("unwanted", ()))
             }
         )
-        where = inside + (
-            [f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else []
-        )
+        where = inside + ([f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else [])
         where += [f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module]
-        found.append(
-            _judge(
-                f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."
-            )
-        )
+        found.append(_judge(f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."))
     unread = [f"{release}: {image['error']}" for release, image in seen.initramfs.items() if "error" in image]
     if unread and document["blacklist"]:
         found.append(
@@ -298,20 +276,19 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     lock = f"{total} packages as locked"
     held = f"{total} packages on hold"
-    rest = [
-        a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")
-    ]
+    rest = [a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")]
     files = "as declared"
     program_mode = (seen.files.get(program.PROGRAM) or {}).get("mode")
     declared = seen.files.get(program.CLASS)
     same = declared is not None and declared["content"] == program.class_file(document).content
+    computed = program.document_digest(document)
     return [
         _judge(
             "class.document",
             document["digest"],
-            document["digest"] if same else digest(str(declared).encode()),
+            computed if same else digest(str(declared).encode()),
             "degraded",
-            "Run site.yml: the class has changed since it was applied.",
+            "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
         ),
         _judge(
             "stack.lock",
@@ -372,10 +349,8 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         "degraded",
         "Reboot the node in its turn (`goldnode_reboot=true`).",
     )
-    return [finding, pending] if seen.live else [finding]
-
-
-def saved(host: Host) -> Optional[Dict[str, Any]]:
-    """The last verdict written on this node in this boot; None when there is none."""
-    found = load_json(host, VERDICT)
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+    image = f"initrd.img-{release}"
+    there = image if release in seen.initramfs or release not in seen.kernels else "missing"
+    remedy = f"Run site.yml: without it {release} would not find its root."
+    initrd = _judge("boot.initramfs", image, there, "drain", remedy)
+    return [finding, initrd, pending] if seen.live else [finding, initrd]

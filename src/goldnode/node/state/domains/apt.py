@@ -12,7 +12,7 @@ from ..observe import printable
 from .files import Wanted
 
 # Places in a URI that only a GPU vendor's package repository has (layout: compat facts, distros.yml, repositories).
-VENDOR_PATHS = ("/compute/cuda/repos/", "/libnvidia-container", "/nvidia-docker", "repo.radeon")
+VENDOR_PATHS = ("/compute/cuda/repos/", "repo.radeon")
 
 Document = Mapping[str, Any]
 
@@ -105,12 +105,8 @@ def fence(document: Document) -> Wanted:
     names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
     # The entries are Python regular expressions, matched at the start of a name.
     items = "".join(f'  "{re.escape(name).replace(chr(92) + "-", "-")}$";\n' for name in names)
-    text = (
-        f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
-    )
-    return Wanted(
-        "/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set"
-    )
+    text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
+    return Wanted("/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set")
 
 
 def refusals(document: Document, seen: Observed) -> List[Refusal]:
@@ -132,9 +128,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
                 )
             )
     for pin in seen.pins:
-        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
-            pin["package"], family
-        ):
+        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
             found.append(
                 Refusal(
                     "foreign-pin",
@@ -173,7 +167,5 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
 def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
     """Entries of the node's own for the archive's URI and suite."""
     return [
-        row
-        for row in seen.sources
-        if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
+        row for row in seen.sources if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
     ]

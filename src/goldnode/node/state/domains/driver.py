@@ -11,6 +11,26 @@ from .files import Wanted
 Document = Mapping[str, Any]
 
 
+INITRAMFS_HOOK = """#!/bin/sh
+# goldnode: whatever copies whole directories of drivers into the initramfs (plymouth does), these stay out.
+[ "$1" = prereqs ] && exit 0
+for module in {modules}; do
+    find "$DESTDIR" -name "$module.ko*" -delete
+done
+exit 0
+"""
+
+
+def initramfs_hook(document: Document, part: str) -> List[Wanted]:
+    """The hook of initramfs-tools that takes unwanted modules out again, under either spelling of their names."""
+    if not document["blacklist"]:
+        return []
+    names = sorted({spelling for name in document["blacklist"] for spelling in (name.replace("-", "_"), name.replace("_", "-"))})
+    text = INITRAMFS_HOOK.format(modules=" ".join(names))
+    why = f"{', '.join(document['blacklist'])} kept out of every initramfs"
+    return [Wanted("/etc/initramfs-tools/hooks/zz-goldnode", text, part, why, 0o755)]
+
+
 def module_files(document: Document, part: str) -> List[Wanted]:
     """modprobe.d(5) files: `blacklist` stops loading by alias, `install … /bin/false` also loading by name or dependency."""
     wanted = []
@@ -105,17 +125,20 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
     """Rebuild an initramfs only when what lies in it contradicts the class: an unwanted module, or an older modprobe file."""
     actions = []
     wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
-    for release, inside in sorted(seen.initramfs.items()):
+    images = dict(seen.initramfs)
+    if document["kernel"]["release"] in seen.kernels:
+        images.setdefault(document["kernel"]["release"], {"absent": True})
+    for release, inside in sorted(images.items()):
         reasons = []
-        if "error" in inside:
+        if "absent" in inside:
+            reasons.append("there is none, and the kernel would not find its root")
+        elif "error" in inside:
             reasons.append(f"it cannot be read ({inside['error']})")
         else:
             if inside["unwanted"]:
                 reasons.append(f"it holds {', '.join(inside['unwanted'])}")
             reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
-            reasons += [
-                f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha
-            ]
+            reasons += [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
         if reasons:
             actions.append(
                 Action(
@@ -127,7 +150,7 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
                     "".join(f"{name}\n" for name in inside.get("unwanted", ())),
                     "",
                     "the initramfs was rebuilt" if inside.get("unwanted") else None,
-                    {"release": release},
+                    {"release": release, "new": "absent" in inside},
                 )
             )
     return actions

@@ -47,11 +47,7 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                 data[name] = value
         if len(data) == 1:
             data["content"] = file.content
-        actions.append(
-            Action(
-                file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data
-            )
-        )
+        actions.append(Action(file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data))
     for path, have in sorted(seen.files.items()):
         if path not in names and have is not None:
             actions.append(

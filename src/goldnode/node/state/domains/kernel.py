@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 
 HOOK = """#!/bin/sh
 # goldnode: runs after dkms whenever a kernel arrives, and says so when it would boot without the locked GPU module.
-# It never fails: a failing hook would break apt, and the fence already keeps this kernel from being the default.
+# It never fails: a failing hook would break apt, and the class's boot entry keeps this kernel from being the default.
 release=$1
 module={module}
 wanted={version}
@@ -75,12 +75,14 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
                 f"which kernel boots next: boot loader {loader} is not read by this version",
             )
         ]
-    if seen.boot.get("release") == release:
-        return [], []
-    reason = (
-        f"want {release} as the next boot, have {seen.boot.get('release') or 'unknown'} ({seen.boot.get('reason')})"
-    )
     before = (seen.files.get(DROP_IN) or {}).get("content")
+    if seen.boot.get("release") == release:
+        if seen.boot.get("entry") and before == drop_in(str(seen.boot["entry"])):
+            return [], []
+        reason = f"{release} boots next, and nothing keeps it the default when another kernel arrives"
+    else:
+        have = seen.boot.get("release") or "unknown"
+        reason = f"want {release} as the next boot, have {have} ({seen.boot.get('reason')})"
     entry = seen.boot.get("entry")
     after = drop_in(entry) if entry else f"(entry of {release}, once it is installed)\n"
     return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []

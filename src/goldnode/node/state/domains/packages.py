@@ -23,14 +23,12 @@ def repair(document: Document, seen: Observed) -> List[Action]:
         return []
     wanted = {package["name"] for package in document["packages"]}
     leave = [name for name in broken if name in seen.held_by_us and name not in wanted]
-    reason = f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
+    reason = (
+        f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
+    )
     if leave:
         reason += f"; of these {', '.join(leave)} leave again"
-    return [
-        Action(
-            "node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {"leave": leave}
-        )
-    ]
+    return [Action("node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {"leave": leave})]
 
 
 def broken_packages(seen: Observed) -> List[str]:
@@ -76,9 +74,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     if not lines:
         return None
     part = next(role for role in PARTS if role in roles)
-    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (
-        f", {len(remove)} others leave" if remove else ""
-    )
+    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (f", {len(remove)} others leave" if remove else "")
     driver = document.get("driver") or {}
     reboot = None
     if new_kernel:
@@ -87,9 +83,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         reboot = "the GPU driver was replaced"
     elif moved_driver:
         reboot = "firmware or libraries of the GPU driver were replaced"
-    before = "".join(
-        f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages))
-    )
+    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
     data: Dict[str, Any] = {
         "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
@@ -135,9 +129,7 @@ def let_go(document: Document, seen: Observed) -> List[Action]:
     stale = [
         name
         for name in seen.held_by_us
-        if name not in wanted
-        and name != f"linux-image-{seen.running_kernel}"
-        and seen.packages.get(name, {}).get("hold")
+        if name not in wanted and name != f"linux-image-{seen.running_kernel}" and seen.packages.get(name, {}).get("hold")
     ]
     if not stale:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, List, Mapping
 
@@ -34,6 +35,13 @@ TimeoutStartSec=180
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def document_digest(document: Document) -> str:
+    """The digest that a class document must carry: SHA-256 of its canonical JSON without `digest` and `site`."""
+    inner = {key: value for key, value in document.items() if key not in ("digest", "site")}
+    text = json.dumps(inner, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def class_file(document: Document) -> Wanted:
