@@ -18,11 +18,11 @@ def tracked() -> list[Path]:
 
 def test_no_package_registry_and_no_machine_is_named() -> None:
     # In parts, so that this file names none itself.
-    debian, pypi, npm, nvidia = "debian", "pypi", "npmjs", "developer.download.nvidia"
+    debian, pypi, npm, nvidia, wheels = "debian", "pypi", "npmjs", "developer.download.nvidia", "python" + "hosted"
     hosts = re.compile(
-        rf"(deb|security|snapshot|ftp)\.{debian}\.|{pypi}\.(org|io)|pythonhosted\.org|{npm}\.(org|com)|{nvidia}\.com/compute/cuda/repos"
+        rf"(deb|security|snapshot|ftp)\.{debian}\.|{pypi}\.(org|io)|{wheels}\.org|{npm}\.(org|com)|{nvidia}\.com/compute/cuda/repos"
     )
-    places = re.compile(r"/work/(main|shared)|/farm/|/root/\.pyenv")
+    places = re.compile("|".join(f"/{top}/{rest}" for top, rest in (("work", "(main|shared)"), ("farm", ""), ("root", r"\.pyenv"))))
     files = tracked()
     assert len(files) > 100
     found = []

@@ -25,7 +25,7 @@ REGISTRIES = re.compile(
             ("packages", "debian", "org"),
             ("archive", "ubuntu", "com"),
             ("pypi", "org"),
-            ("pythonhosted", "org"),
+            ("python" + "hosted", "org"),
             ("npmjs", ""),
             ("anaconda", "org"),
             ("repo", "radeon", "com"),
