@@ -19,7 +19,7 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     for finding in verdict["findings"]:
         got = finding["got"] if finding["outcome"] != "match" else ""
         rows.append((finding["id"], MARKS[finding["outcome"]], str(finding["expected"]), str(got)))
-    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((24, 18, 48, 999))]
+    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((28, 18, 48, 999))]
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
