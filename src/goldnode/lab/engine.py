@@ -166,6 +166,14 @@ def start(*, state: Path, say: Say) -> None:
     raise EngineError(f"dockerd did not come up:\n  {tail}\n", remedy=f"see {log}")
 
 
+def _containers() -> int:
+    """How many containers the engine has, running or not; none when it does not answer."""
+    try:
+        return len(connect().containers.list(all=True))
+    except EngineError:
+        return 0
+
+
 def forget_dead(record: Path, program: str) -> None:
     """Remove the pid file of a daemon that was killed. The daemon itself looks only at whether *some* process has that number."""
     try:
@@ -184,6 +192,10 @@ def stop(*, state: Path, say: Say) -> bool:
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         record.unlink(missing_ok=True)
+        return False
+    others = _containers() if name == "dockerd" else 0
+    if others:
+        say(f"dockerd keeps running: {others} other containers are on it")
         return False
     if name == "dockerd":  # the number may long belong to another process
         say(f"stopping the dockerd started here (pid {pid})")
