@@ -156,6 +156,7 @@ def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Sit
     assert "/nouveau.ko" in node.shell(listed).output
     succeeded(site_yml(inventory(tmp_path, {"e2e_r535": [node]}), site=site))
     assert "/nouveau.ko" not in node.shell(listed).output
+    # modprobe -n may end non-zero once it has met /bin/false; what it printed is what is judged.
     assert "install /bin/false" in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1 || true").output
 
 
@@ -176,6 +177,7 @@ def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
 def test_the_demo_from_set_up_to_removal(lab: Lab, node: Node, site: Site) -> None:
     """The script itself, on an image of the node above: so that it need not build what was just built."""
     if Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes():
+        # A developer's running demo must not be destroyed; CI has none, so there the test always runs.
         pytest.skip("not verified here: a demo of yours is up, and this test would take it down")
     image = node.snapshot({"made for": "the demo", "by": os.getpid()})
     try:
@@ -212,6 +214,7 @@ def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tm
     if done.returncode != 0:
         assert "6.12.94+deb13" in done.stderr
         assert "archive" in done.stderr
+        # The one pinned kernel may leave the archive; that it is reported as such was asserted just above.
         pytest.skip(f"not verified here: {done.stderr.strip()}")
     node = lab.up([NodeSpec("real13", "e2e_r550", os="debian13", flavour="bare")])[0]
     converge(node, "e2e_r550", site, tmp_path)

@@ -103,6 +103,7 @@ def _stanzas(text: str) -> list[dict[str, str]]:
 def _sources(node: Node) -> list[tuple[str, str, set[str], str, str]]:
     """(uri, suite, components, signed-by, file) of each enabled binary source; both of apt's formats."""
     found = []
+    # grep ends non-zero for an absent file or an empty one; an empty listing fails the assertions below.
     listing = node.out("grep -rHv '^\\s*#' /etc/apt/sources.list /etc/apt/sources.list.d/ 2>/dev/null || true")
     files: dict[str, list[str]] = {}
     for row in listing.splitlines():
@@ -189,6 +190,7 @@ def test_sources_give_every_archive_of_the_stack(node: Node) -> None:
 
 def test_sources_that_goldnode_wrote_are_of_this_class(node: Node) -> None:
     ids = {f"/etc/apt/sources.list.d/goldnode-{archive['id']}.sources" for archive in _archives(node)}
+    # grep ends non-zero when nothing matches, which is a legitimate answer: it is compared below.
     have = node.out("ls -1 /etc/apt/sources.list.d/ | grep '^goldnode-' || true").split()
     assert [name for name in have if f"/etc/apt/sources.list.d/{name}" not in ids] == []
 
@@ -301,6 +303,7 @@ def test_unwanted_modules_are_kept_out(node: Node) -> None:
 
 
 def test_no_file_loads_an_unwanted_module(node: Node) -> None:
+    # Each of these files may be absent; those that are there are read.
     lines = node.out("cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true").splitlines()
     names = {line.split()[0].replace("-", "_") for line in lines if line.strip() and line.lstrip()[0] not in "#;"}
     assert sorted(names & set(node.document["blacklist"])) == []

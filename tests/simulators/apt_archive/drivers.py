@@ -206,6 +206,7 @@ def _dkms_scripts(name: str, upstream: str) -> dict[str, str]:
     return {stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()}
 
 
+# `|| true` below is what debhelper writes into real maintainer scripts: a unit tool that fails does not fail the package.
 def _unit_scripts(unit: str) -> dict[str, str]:
     scripts = {"postinst": _UNIT_POSTINST, "prerm": _UNIT_PRERM, "postrm": _UNIT_POSTRM}
     return {stage: text.format(unit=unit) for stage, text in scripts.items()}
