@@ -12,7 +12,7 @@ import pytest
 
 from goldnode import nodefile
 
-LIMIT = 150 * 1024
+LIMIT = 320 * 1024
 
 
 def closure(start: str) -> dict[str, bytes]:

@@ -82,11 +82,11 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
             raise entry.error(error.message, "gpu", "model", remedy=error.remedy) from None
     _check_platform_of(entry, catalog, stack)
     if gpu is None:
-        if item.policy != models.Policy(governor=item.policy.governor):
+        if item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
                 "the class has no GPU, but its policy sets one",
                 "policy",
-                remedy="keep only `governor`, or declare `gpu`",
+                remedy="keep only `host`, or declare `gpu`",
             )
         return
     _check_gpu(entry, gpu, stack)

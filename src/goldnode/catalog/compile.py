@@ -82,6 +82,8 @@ def class_document(
             "headers": f"linux-headers-{lock.kernel_release}",
         },
         "driver": _driver(stack.driver, lock, item, gpu),
+        "runtime": _runtime(stack.runtime, lock),
+        "modules": [_module(module, lock) for module in stack.modules],
         "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
         "fence": sorted(stack.fence),
         "packages": [
@@ -134,6 +136,30 @@ def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gp
         "library": driver.library,
         "options": dict(sorted(item.policy.module_options.items())),
     }
+
+
+def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | None:
+    if runtime is None:
+        return None
+    versions = {package.name: package.version for package in lock.packages}
+    toolkit = runtime.toolkit
+    return {
+        "engine": runtime.engine,
+        "version": versions[runtime.package],
+        "default": runtime.default,
+        "toolkit": None
+        if toolkit is None
+        else {
+            "vendor": toolkit.vendor,
+            "version": versions[toolkit.packages[0]],
+            "mode": rules.toolkit_mode(runtime.engine, versions[runtime.package], versions[toolkit.packages[0]]).mode,
+        },
+    }
+
+
+def _module(module: models.KernelModule, lock: Lock) -> dict[str, Any]:
+    versions = {package.name: package.version for package in lock.packages}
+    return {**module.model_dump(), "version": lock.driver_version if module.package is None else versions[module.package]}
 
 
 def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:

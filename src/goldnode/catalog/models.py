@@ -155,6 +155,43 @@ class Waiver(Strict):
     classes: list[Name] = Field(default_factory=list, description="Classes it is given to; empty: all.")
 
 
+class Toolkit(Strict):
+    """What lets containers see the GPUs."""
+
+    vendor: Vendor
+    packages: list[Package] = Field(min_length=1, description="All of its packages; they carry one version.")
+    version: str | None = Field(default=None, description="Exact upstream version; null: the newest at or above the safe floor.")
+
+
+class Runtime(Strict):
+    """The container engine of a stack, and its way to the GPUs."""
+
+    engine: Literal["docker", "containerd", "podman"]
+    package: Package = Field(description="The package whose version is the engine's.")
+    packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
+    toolkit: Toolkit | None = Field(default=None, description="null: containers of this stack see no GPU.")
+    default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Runtime:
+        if self.package not in self.packages:
+            raise ValueError(f'the engine\'s package "{self.package}" is not among `packages` | add it there')
+        return self
+
+
+class KernelModule(Strict):
+    """Another out-of-tree module, in the order of loading."""
+
+    name: str = Field(description="Name modinfo knows it by.")
+    package: Package | None = Field(default=None, description="Package that brings it; null: the GPU driver's own packages do.")
+    dkms: str | None = Field(
+        default=None, description="Name in `dkms status`; null: the package brings it built, or the driver's dkms does."
+    )
+    before_driver: bool = Field(default=False, description="Built and loaded before the GPU driver, as OFED is.")
+    load: bool = Field(default=True, description="Loaded at boot.")
+    after: list[str] = Field(default_factory=list, description="Modules that have to be loaded before it.")
+
+
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release: intent, which a lock makes exact."""
 
@@ -167,6 +204,8 @@ class Stack(Strict):
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
     kernel: Kernel
     driver: Driver | None = Field(description="null for machines without a GPU.")
+    runtime: Runtime | None = Field(default=None, description="null: no container engine.")
+    modules: list[KernelModule] = Field(default_factory=list, description="Other out-of-tree modules, in the order of loading.")
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
     fence: list[Package] = Field(default_factory=list, description="Metapackages that would drag the stack forward; kept from moving.")
     end_of_life: EndOfLife
@@ -200,10 +239,12 @@ class Gpu(Strict):
 
 
 class Clocks(Strict):
-    """Locked clocks in MHz."""
+    """Clocks in MHz. `application` clocks are a target the driver keeps to and gives back when asked; `locked` ones hold, and no call of
+    the driver reads them back. Branches that no longer have application clocks say so when they are set."""
 
     graphics_mhz: PositiveInt | None = None
     memory_mhz: PositiveInt | None = None
+    mode: Literal["application", "locked"] = "application"
 
 
 class Mig(Strict):
@@ -219,17 +260,70 @@ class Mig(Strict):
         return self
 
 
-class Policy(Strict):
-    """What is set on the GPUs and the host of a class; null means not touched."""
+class GpuPolicy(Strict):
+    """What can be set per GPU; null means not touched."""
 
     persistence_mode: bool | None = None
     clocks: Clocks | None = None
-    power_limit_watts: PositiveInt | None = None
+    power_limit_watts: PositiveInt | None = Field(default=None, description="NVIDIA's power limit, AMD's power cap.")
     ecc: bool | None = None
     compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = None
     mig: Mig | None = None
+    performance_level: Literal["auto", "low", "high", "manual", "perf_determinism"] | None = Field(
+        default=None, description="AMD's power_dpm_force_performance_level."
+    )
+
+
+class GpuOverride(GpuPolicy):
+    """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
+
+    model: str | None = Field(default=None, description="Name in compat/facts/gpus.yml.")
+    uuid: Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> GpuOverride:
+        if (self.model is None) == (self.uuid is None):
+            raise ValueError("an override needs either `model` or `uuid` | keep one of the two")
+        return self
+
+
+class HostInterface(Strict):
+    """What is set on a network interface."""
+
+    mtu: Annotated[int, Field(ge=68, le=65535)]
+
+
+class HostPolicy(Strict):
+    """What is set on the host; null means not touched."""
+
     governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = None
+    swap: bool | None = Field(default=None, description="false: swap is switched off and stays off.")
+    hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(default_factory=dict, description="Pages reserved, by size.")
+    transparent_hugepages: Literal["always", "madvise", "never"] | None = None
+    numa_balancing: bool | None = None
+    iommu: Literal["pt", "on", "off"] | None = Field(default=None, description="pt: passthrough, what GPUDirect wants.")
+    cmdline: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(=[^\s\"'$`\\]*)?$")]] = Field(
+        default_factory=list, description="Further words of the kernel command line."
+    )
+    memlock: Literal["unlimited"] | PositiveInt | None = Field(default=None, description="Limit of locked memory, KiB.")
+    network: dict[str, HostInterface] = Field(default_factory=dict)
+
+
+class Policy(GpuPolicy):
+    """What is set on the GPUs and the host of a class; null means not touched."""
+
+    sharing: Literal["none", "exclusive", "mps"] | None = Field(
+        default=None, description="exclusive: one process per GPU. mps: NVIDIA's Multi-Process Service."
+    )
+    overrides: list[GpuOverride] = Field(default_factory=list)
     module_options: dict[str, str] = Field(default_factory=dict, description="Options of the GPU's kernel module, values as text.")
+    host: HostPolicy = Field(default_factory=HostPolicy)
+
+    @model_validator(mode="after")
+    def _shared(self) -> Policy:
+        if self.sharing in ("exclusive", "mps") and self.compute_mode not in (None, "exclusive_process"):
+            raise ValueError(f"`sharing: {self.sharing}` needs compute mode exclusive_process | remove `compute_mode`")
+        return self
 
 
 class Interface(Strict):

@@ -88,3 +88,16 @@ def last_day(date: str) -> dt.date:
 def past_end_of_life(date: str, on: dt.date) -> bool:
     """Return whether `date` (YYYY-MM-DD or YYYY-MM, the last supported day or month) lies before `on`."""
     return last_day(date) < on
+
+
+@dataclass(frozen=True)
+class ToolkitMode:
+    """How an engine gives GPUs to containers: `cdi` or `legacy`, and why."""
+
+    mode: Literal["cdi", "legacy"]
+    reason: str
+
+
+def toolkit_mode(engine: str, engine_version: str, toolkit_version: str) -> ToolkitMode:
+    """Return whether `engine` at a Debian package version understands the CDI specs that the toolkit writes."""
+    return ToolkitMode("legacy", "not yet")

@@ -27,6 +27,8 @@ _INTENT: dict[str, Any] = {
     "archives": True,
     "kernel": True,
     "packages": True,
+    "runtime": {"engine", "package", "packages", "toolkit"},
+    "modules": {"__all__": {"package", "dkms"}},
     "driver": {"vendor", "branch", "flavour", "version", "dkms", "packages", "lockstep", "family", "fabric_manager"},
 }
 
@@ -94,7 +96,9 @@ def digest_of(document: Any) -> str:
 
 def intent_digest(stack: Stack) -> str:
     """Return the digest of what `stack` asks apt for."""
-    return digest_of(stack.model_dump(mode="json", include=_INTENT))
+    asked = stack.model_dump(mode="json", include=_INTENT)
+    # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
+    return digest_of({key: value for key, value in asked.items() if key not in ("runtime", "modules") or value})
 
 
 def lock_name(stack: str) -> str:

@@ -19,6 +19,7 @@ from .report import plan_text, verdict_table
 from .state import apply as applying
 from .state.domains.program import CLASS
 from .state.engine import plan
+from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from .state.model import PARTS, NodeError
 from .verdict import check as checking
 
@@ -96,9 +97,9 @@ def run_check(host: Host, options: Any) -> int:
 
 def unreadable(reason: str) -> Json:
     """The verdict of a check that could not be made at all: exit code 3, never anything better."""
-    finding = checking.Finding(
+    finding = Finding(
         "check",
-        checking.UNREAD,
+        UNREAD,
         "drain",
         "a class document and a node to hold against it",
         reason,
@@ -114,7 +115,7 @@ def unreadable(reason: str) -> Json:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "status": checking.STATUS[checking.UNKNOWN],
         "exit_code": checking.UNKNOWN,
-        "counts": {checking.MATCH: 0, checking.MISMATCH: 0, checking.NOT_EXPOSED: 0, checking.UNREAD: 1, checking.ELSEWHERE: 0},
+        "counts": {MATCH: 0, MISMATCH: 0, NOT_EXPOSED: 0, UNREAD: 1, ELSEWHERE: 0},
         "findings": [asdict(finding)],
     }
 

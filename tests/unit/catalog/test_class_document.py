@@ -121,6 +121,8 @@ def test_document(tmp_path: Path) -> None:
             }
             for name in ("libcuda1", "nvidia-fabricmanager", "nvidia-kernel-open-dkms")
         ],
+        "runtime": None,
+        "modules": [],
         "policy": {
             "persistence_mode": True,
             "clocks": {"graphics_mhz": 1410, "memory_mhz": 1215},

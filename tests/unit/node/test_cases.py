@@ -20,7 +20,7 @@ from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.domains.files import Wanted
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import difference, judge
-from goldnode.node.state.model import Observed, Plan
+from goldnode.node.state.model import PARTS, Observed, Plan
 from goldnode.node.state.observe import digest
 
 CASES = Path(__file__).parents[2] / "cases"
@@ -165,7 +165,7 @@ def test_a_converged_node_is_left_alone() -> None:
 def test_the_order_of_parts_is_the_order_of_actions() -> None:
     wanted = document()
     parts = [action.part for action in judge(wanted, bare(wanted), PROGRAM).actions]
-    assert parts == sorted(parts, key=("node_class", "kernel", "gpu_driver", "sanity").index)
+    assert parts == sorted(parts, key=PARTS.index)
 
 
 def test_wanted_files_show_their_content_unless_told_otherwise() -> None:

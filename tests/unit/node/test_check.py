@@ -12,13 +12,14 @@ from tests.unit.node.test_cases import converged, document, installed, merge
 from goldnode.node.program import main
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
+from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from goldnode.node.state.model import Observed
 from goldnode.node.verdict import check
 
 RELEASE = "6.1.0-902-amd64"
 
 
-def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> list[check.Finding]:
+def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> list[Finding]:
     """The findings of a converged node with `patch` merged into what is seen."""
     wanted = wanted or document()
     seen = Observed(**merge(asdict(converged(wanted)), patch))
@@ -27,7 +28,7 @@ def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> lis
 
 def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
     found = findings({})
-    assert {finding.outcome for finding in found} == {check.MATCH}, [f for f in found if f.outcome != check.MATCH]
+    assert {finding.outcome for finding in found} == {MATCH}, [f for f in found if f.outcome != MATCH]
     assert check.exit_code(found) == 0
     assert len(found) == len({finding.id for finding in found}) > 15
 
@@ -73,7 +74,7 @@ def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
 )
 def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], code: int) -> None:
     found = findings(patch)
-    bad = {finding.id: finding for finding in found if finding.outcome == check.MISMATCH}
+    bad = {finding.id: finding for finding in found if finding.outcome == MISMATCH}
     assert name in bad, found
     assert (bad[name].remedy or "").endswith(".")
     assert check.exit_code(found) == code
@@ -93,14 +94,14 @@ def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], co
 def test_what_cannot_be_seen_is_never_healthy(patch: dict[str, Any], unseen: set[str]) -> None:
     found = findings(patch)
     outcomes = {finding.id: finding.outcome for finding in found}
-    assert unseen <= {name for name, outcome in outcomes.items() if outcome in (check.ELSEWHERE, check.UNREAD)}
+    assert unseen <= {name for name, outcome in outcomes.items() if outcome in (ELSEWHERE, UNREAD)}
     assert check.exit_code(found) in (2, 3)
 
 
 def test_simulated_gpus_are_no_real_ones() -> None:
     wanted = {**document(), "simulated": True}
     found = findings({"gpus": []}, wanted)
-    assert {f.id for f in found if f.outcome == check.ELSEWHERE} >= {"gpu.ids", "gpu.count", "driver.loaded"}
+    assert {f.id for f in found if f.outcome == ELSEWHERE} >= {"gpu.ids", "gpu.count", "driver.loaded"}
     assert check.exit_code(found) == 3
 
 
@@ -109,7 +110,7 @@ def test_a_document_that_was_edited_on_the_node() -> None:
     wanted = document()
     wanted["packages"] = wanted["packages"][:1]
     found = {finding.id: finding.outcome for finding in findings({}, wanted)}
-    assert found["class.document"] == check.MISMATCH
+    assert found["class.document"] == MISMATCH
 
 
 def test_what_this_version_does_not_look_at_is_never_healthy() -> None:
@@ -120,8 +121,8 @@ def test_what_this_version_does_not_look_at_is_never_healthy() -> None:
     }
     wanted["digest"] = document_digest(wanted)
     found = findings({}, wanted)
-    unseen = {finding.id for finding in found if finding.outcome == check.ELSEWHERE}
-    assert unseen == {"policy.ecc", "baseline.network.eth0.mtu"}
+    unseen = {finding.id for finding in found if finding.outcome == ELSEWHERE}
+    assert unseen == {"baseline.network.eth0.mtu"}
     assert check.exit_code(found) == 3
 
 
@@ -130,9 +131,9 @@ def test_nothing_found_is_not_healthy() -> None:
 
 
 def test_drain_outranks_what_could_not_be_read_and_that_outranks_degraded() -> None:
-    unread = check.Finding("a", check.UNREAD, "degraded", None, None)
-    degraded = check.Finding("b", check.MISMATCH, "degraded", None, None)
-    drain = check.Finding("c", check.MISMATCH, "drain", None, None)
+    unread = Finding("a", UNREAD, "degraded", None, None)
+    degraded = Finding("b", MISMATCH, "degraded", None, None)
+    drain = Finding("c", MISMATCH, "drain", None, None)
     assert check.exit_code([unread, degraded]) == 3
     assert check.exit_code([unread, degraded, drain]) == 2
     assert check.exit_code([degraded]) == 1
@@ -147,7 +148,7 @@ def test_a_crash_of_the_checker_reads_as_could_not_check(
     def crash(*_: Any) -> None:
         raise ZeroDivisionError("by design")
 
-    monkeypatch.setattr(check, "observe", crash)
+    monkeypatch.setattr(check, "look", crash)
     assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3
     assert "could_not_check" in capsys.readouterr().out
 

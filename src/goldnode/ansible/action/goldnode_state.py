@@ -120,7 +120,9 @@ class ActionModule(ActionBase):
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions)}
-        result = self.execute(document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "sanity")})
+        result = self.execute(
+            document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "node_class")}
+        )
         if result.get("failed"):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}

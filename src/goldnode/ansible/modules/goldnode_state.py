@@ -21,7 +21,7 @@ options:
   part:
     description: The part of the plan to apply; the name of the role that owns it.
     type: str
-    choices: [node_class, kernel, gpu_driver, sanity]
+    choices: [node_class, kernel, gpu_driver, container_runtime, gpu_policy, host_tuning, sanity]
   document:
     description: The class document (schema goldnode.class/1, see C(goldnode schema class)).
     type: dict

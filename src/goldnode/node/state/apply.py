@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from ..host import Host, Result
 from .domains import driver as driver_domain
 from .domains import kernel
 from .engine import plan
+from .handlers import modules, policy, runtime, tuning, units
 from .model import Action, NodeError, Plan
 from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, compiler, load_json, modinfo
 
@@ -64,6 +66,8 @@ class Applier:
             "initramfs.rebuild": self.rebuild_initramfs,
             "boot.entry": self.boot_entry,
         }
+        for module in (modules, runtime, policy, tuning, units):
+            self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
 
     def apply(self, action: Action) -> Optional[str]:
         """Make one change. Returns what there is to tell beyond the action's own reason."""

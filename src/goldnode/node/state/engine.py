@@ -7,17 +7,21 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from . import preflight
-from .domains import apt, driver, files, kernel, packages, program
-from .model import IMAGE, PARTS, PHASES, Action, Note, Observed, Plan
+from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, tuning, units
+from .model import IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
 Document = Mapping[str, Any]
 
+# Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
+DOMAINS = (modules, runtime, policy, tuning, units)
+
 
 def difference(
     document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
-) -> Tuple[List[Action], List[Note]]:
-    """The actions that take the node to its class, in the order in which they are applied, and what cannot be judged here. Pure."""
+) -> Tuple[List[Action], List[Note], List[Waiting]]:
+    """The actions that take the node to its class, in the order in which they are applied, what cannot be judged here, and what waits for
+    a drain. Pure."""
     actions: List[Action] = packages.repair(document, seen)
     transaction = packages.transaction(document, seen)
     # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
@@ -32,6 +36,7 @@ def difference(
         *driver.initramfs_hook(document, early),
         *kernel.hook(document, "kernel"),
         *program.files(payloads),
+        *(file for domain in DOMAINS for file in domain.wanted(document, seen)),
     ]
     keep = [kernel.DROP_IN] if payloads.get("program") else [kernel.DROP_IN, program.PROGRAM]
     if "site" not in document:  # a document that no site has completed says nothing of mirrors
@@ -47,8 +52,14 @@ def difference(
     boot, notes = kernel.boot_entry(document, seen)
     actions += boot
     actions += program.link(seen)
+    waiting: List[Waiting] = []
+    for domain in DOMAINS:
+        changes, unjudged, later = domain.plan(document, seen)
+        actions += changes
+        notes += unjudged
+        waiting += later
     wanted = [action for action in actions if action.phase in phases]
-    return sorted(wanted, key=lambda action: PARTS.index(action.part)), notes
+    return sorted(wanted, key=lambda action: PARTS.index(action.part)), notes, waiting
 
 
 def reboot_reasons(document: Document, seen: Observed) -> List[str]:
@@ -67,18 +78,29 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 
 def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:
     """The whole plan from what was seen, refusals included. Pure: a case file states `seen`."""
-    actions, notes = difference(document, seen, payloads, phases)
+    actions, notes, waiting = difference(document, seen, payloads, phases)
     refusals = preflight.identity(document, seen)
     if actions:
         refusals = refusals + preflight.readiness(document, seen, actions)
+    for domain in DOMAINS:
+        refusals = refusals + domain.refusals(document, seen, actions)
     return Plan(
         tuple(actions),
         tuple(refusals),
         (*notes, *preflight.notes(document, seen)),
+        tuple(waiting),
         tuple(reboot_reasons(document, seen)),
         document["digest"],
         seen.boot_identity,
     )
+
+
+def look(host: Host, document: Document) -> Observed:
+    """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads. Reads only."""
+    seen = observe(host, document)
+    for domain in DOMAINS:
+        domain.observe(host, document, seen)
+    return seen
 
 
 def plan(
@@ -93,11 +115,11 @@ def plan(
     :param lock_timeout: seconds to wait for whoever holds dpkg's lock, where the plan needs it; then the holder is named in a refusal.
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
-    seen = observe(host, document)
-    actions, _ = difference(document, seen, payloads or {}, phases)
+    seen = look(host, document)
+    actions, _, _ = difference(document, seen, payloads or {}, phases)
     if any(action.kind.startswith("packages.") for action in actions) and wait_for_dpkg(host, lock_timeout):
-        seen = observe(host, document)
-        actions, _ = difference(document, seen, payloads or {}, phases)
+        seen = look(host, document)
+        actions, _, _ = difference(document, seen, payloads or {}, phases)
     if actions:
         observe_use(host, document, seen)
     return judge(document, seen, payloads or {}, phases)

@@ -13,7 +13,7 @@ IMAGE, BOOT, DEVICE = "image", "boot", "device"
 PHASES = (IMAGE, BOOT, DEVICE)
 
 # Parts of a plan, in the order in which they are applied; each is the work of the role of that name.
-PARTS = ("node_class", "kernel", "gpu_driver", "sanity")
+PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 
 PLAN_SCHEMA = "goldnode.plan/1"
 
@@ -66,12 +66,23 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """A change that is wanted and waits for the node to be drained: what it is, and what it waits for. Its part is not empty-handed:
+    the next run makes the change once nothing is in its way."""
+
+    part: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """The difference between what a class wants and what a node is."""
 
     actions: Tuple[Action, ...]
     refusals: Tuple[Refusal, ...] = ()
     notes: Tuple[Note, ...] = ()
+    waiting: Tuple[Waiting, ...] = ()
     reboot: Tuple[str, ...] = ()  # reasons for which the node, as it is now, has to be booted
     class_digest: str = ""
     boot_identity: Optional[str] = None
@@ -94,6 +105,7 @@ class Plan:
             "parts": {name: [action.line() for action in self.part(name)] for name in PARTS},
             "refusals": [asdict(refusal) for refusal in self.refusals],
             "notes": [asdict(note) for note in self.notes],
+            "waiting": [asdict(item) for item in self.waiting],
             "reboot": {"required": bool(self.reboot), "reasons": list(self.reboot), "after": self.reboot_after()},
         }
 
@@ -109,6 +121,8 @@ class Observed:
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
     boot: {loader, release, reason, entry}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
+    runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
+    simulated: whether a hardware simulator is installed on this node.
     held_by_us: packages that goldnode has put on hold, now or earlier. space: path -> free bytes;
     filesystems: path -> device number. compiler: {kernel, installed} version texts.
     """
@@ -141,6 +155,11 @@ class Observed:
     compiler: Dict[str, Optional[str]] = field(default_factory=dict)
     library: Optional[str] = None
     held_by_us: List[str] = field(default_factory=list)
+    simulated: bool = False
+    runtime: Dict[str, Any] = field(default_factory=dict)
+    gpu_settings: Dict[str, Any] = field(default_factory=dict)
+    tuning: Dict[str, Any] = field(default_factory=dict)
+    units: Dict[str, Any] = field(default_factory=dict)
     journal: Optional[Dict[str, Any]] = None
     reboot_marks: List[str] = field(default_factory=list)
 

@@ -24,13 +24,34 @@ MANAGED = (
     ("/etc/apt/preferences.d", "goldnode-stack"),
     ("/etc/apt/apt.conf.d", "52goldnode-fence"),
     ("/etc/modprobe.d", "goldnode-*.conf"),
+    ("/etc/modules-load.d", "goldnode.conf"),
     ("/etc/initramfs-tools/hooks", "zz-goldnode"),
     ("/etc/kernel/postinst.d", "zz-goldnode"),
-    ("/etc/default/grub.d", "90-goldnode.cfg"),
+    ("/etc/default/grub.d", "9?-goldnode*.cfg"),
     ("/usr/lib/goldnode", "goldnode-node"),
     ("/etc/systemd/system", "goldnode-*.service"),
+    ("/etc/systemd/system", "goldnode-*.timer"),
+    ("/etc/systemd/system/nvidia-persistenced.service.d", "goldnode.conf"),
+    ("/etc/systemd/system/docker.service.d", "goldnode*.conf"),
+    ("/etc/systemd/system/containerd.service.d", "goldnode*.conf"),
+    ("/etc/systemd/system.conf.d", "goldnode.conf"),
+    ("/etc/udev/rules.d", "9?-goldnode*.rules"),
+    ("/etc/sysctl.d", "90-goldnode.conf"),
+    ("/etc/security/limits.d", "90-goldnode.conf"),
+    ("/etc/containerd/conf.d", "goldnode*.toml"),
+    ("/etc/containers/containers.conf.d", "50-goldnode.conf"),
+    ("/etc/cdi", "goldnode-*.json"),
+    ("/etc/profile.d", "goldnode.sh"),
+    ("/etc/update-motd.d", "90-goldnode"),
 )
-LINKS = ("/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",)
+# Units goldnode enables: the links that `systemctl enable` would make.
+LINKS = (
+    "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",
+    "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
+    "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
+)
+# Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
+SIMULATOR = "/opt/goldnode-simulator"
 JOURNAL = "/var/lib/goldnode/journal.json"
 RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
 REBOOT_MARKS = "/run/goldnode/reboot-required"
@@ -61,6 +82,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         boot=boot_choice(host, document["kernel"]["release"]),
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
+        simulated=host.path(SIMULATOR).exists(),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
     )

@@ -79,15 +79,14 @@ def notes(document: Document, seen: Observed) -> List[Note]:
 
 
 def unread(document: Document) -> List[str]:
-    """What the class declares and this version of goldnode does not look at: ``policy.ecc``, ``baseline.network.eth0.mtu`` …"""
+    """What the class declares and this version of goldnode does not look at: ``baseline.network.eth0.mtu`` …"""
 
     def leaves(name: str, value: Any) -> List[str]:
         if isinstance(value, dict):
             return [leaf for key in sorted(value) for leaf in leaves(f"{name}.{key}", value[key])]
         return [name]
 
-    policy = {key: value for key, value in document.get("policy", {}).items() if key != "module_options"}
-    return leaves("policy", policy) + leaves("baseline", document.get("baseline", {}))
+    return leaves("baseline", document.get("baseline", {}))
 
 
 def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..host import Host
 from ..state.domains import apt, program
 from ..state.domains import driver as driver_domain
-from ..state.engine import judge
+from ..state.engine import DOMAINS, judge, look
+from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..state.model import Observed, Plan
-from ..state.observe import digest, observe
+from ..state.observe import digest
 from ..state.preflight import unread
 
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
-
-MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE = (
-    "match",
-    "mismatch",
-    "not_exposed",
-    "could_not_read",
-    "not_verified_here",
-)
 
 # Exit codes (design, section 6).
 HEALTHY, DEGRADED, DRAIN, UNKNOWN, NOT_THIS_CLASS = 0, 1, 2, 3, 4
@@ -36,21 +29,9 @@ STATUS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One declared item: `outcome` is one of the five above; `severity` (degraded or drain) is what a mismatch means for the node."""
-
-    id: str
-    outcome: str
-    severity: str
-    expected: Optional[str]
-    got: Optional[str]
-    remedy: Optional[str] = None
-
-
 def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) -> Dict[str, Any]:
     """Observe the host and judge it. Returns the verdict (schema goldnode.verdict/1); writes nothing."""
-    seen = observe(host, document)
+    seen = look(host, document)
     plan = judge(document, seen, {})
     findings = find(document, seen, plan)
     code = exit_code(findings)
@@ -59,7 +40,7 @@ def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) 
         "class": document["class"],
         "class_digest": document["digest"],
         "lock_digest": document["lock"]["digest"],
-        "simulated": document["simulated"],
+        "simulated": document["simulated"] or seen.simulated,
         "boot_identity": seen.boot_identity,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "status": STATUS[code],
@@ -87,30 +68,17 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     if document.get("driver"):
         found += _driver(document, seen)
     found += [Finding(name, ELSEWHERE, "degraded", "as declared", "this version neither sets nor reads it") for name in unread(document)]
+    for domain in DOMAINS:
+        found += domain.findings(document, seen)
     found += _kept_out(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
     return found
-
-
-def _judge(name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None) -> Finding:
-    """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
-    if elsewhere:
-        return Finding(name, ELSEWHERE, severity, expected, elsewhere)
-    if expected == got:
-        return Finding(name, MATCH, severity, expected, got)
-    return Finding(name, MISMATCH, severity, expected, got, remedy)
-
-
-def _place(seen: Observed) -> Optional[str]:
-    if not seen.live:
-        return "an image does not run"
-    return "a container shows the kernel and devices of its host" if seen.container else None
 
 
 def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     wanted = document["os"]
     have = f"{seen.os.get('id')} {seen.os.get('version')}"
     found = [
-        _judge(
+        judge_item(
             "node.os",
             f"{wanted['id']} {wanted['version']}",
             have,
@@ -120,40 +88,40 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     ]
     gpu = document.get("gpu")
     if gpu:
-        place = _place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
+        elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
         ids = sorted({str(item["id"]) for item in seen.gpus or []})
         foreign = [item for item in ids if item not in gpu["pci_ids"]]
         found.append(
-            _judge(
+            judge_item(
                 "gpu.ids",
                 f"{gpu['model']} only",
                 f"{gpu['model']} only" if not foreign else ", ".join(foreign),
                 "drain",
                 "Move the node to the class of its GPUs.",
-                place,
+                elsewhere,
             )
         )
         count = f"{len(seen.gpus or [])}"
         driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
         unbound = [f"{item['address']} ({item['driver'] or 'no driver'})" for item in seen.gpus or [] if item["driver"] != driver]
         found.append(
-            _judge(
+            judge_item(
                 "gpu.bound",
                 driver,
                 ", ".join(unbound) or driver,
                 "drain",
                 f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.",
-                place,
+                elsewhere,
             )
         )
         found.append(
-            _judge(
+            judge_item(
                 "gpu.count",
                 f"{gpu['count']}",
                 count,
                 "drain",
                 "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.",
-                place,
+                elsewhere,
             )
         )
     return found
@@ -162,27 +130,27 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
 def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     release = document["kernel"]["release"]
     return [
-        _judge(
+        judge_item(
             "kernel.running",
             release,
             seen.running_kernel,
             "drain",
             f"Boot {release}: `goldnode_reboot=true` with site.yml, or reboot the node.",
-            _place(seen),
+            place(seen),
         )
     ]
 
 
 def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     driver, release = document["driver"], document["kernel"]["release"]
-    place = _place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
+    elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
     version = driver["version"]
     found = []
     if not driver["in_tree"]:
         fault = driver_domain.module_fault(document, seen.modules.get(release))
         want = f"{driver['module']} {version} ({driver['flavour']}) for {release}"
         found.append(
-            _judge(
+            judge_item(
                 "driver.module_file",
                 want,
                 want if fault is None else fault,
@@ -192,25 +160,25 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         )
         loaded = seen.loaded.get("nvidia")
         found.append(
-            _judge(
+            judge_item(
                 "driver.loaded",
                 version,
                 loaded,
                 "drain",
                 "Reboot the node: what is loaded is not what is installed.",
-                place,
+                elsewhere,
             )
         )
     else:
         loaded = driver["module"] if driver["module"] in seen.loaded else None
         found.append(
-            _judge(
+            judge_item(
                 "driver.loaded",
                 driver["module"],
                 loaded,
                 "drain",
                 f"See why {driver['module']} is not loaded: dmesg.",
-                place,
+                elsewhere,
             )
         )
     name = driver.get("library")
@@ -218,7 +186,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         file = (seen.library or "").rpartition("/")[2]
         got = file.split(".so.", 1)[1] if ".so." in file else None
         found.append(
-            _judge(
+            judge_item(
                 "driver.library",
                 version,
                 got,
@@ -241,7 +209,7 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         )
         where = inside + ([f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else [])
         where += [f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module]
-        found.append(_judge(f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."))
+        found.append(judge_item(f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."))
     unread = [f"{release}: {image['error']}" for release, image in seen.initramfs.items() if "error" in image]
     if unread and document["blacklist"]:
         found.append(
@@ -283,42 +251,42 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     same = declared is not None and declared["content"] == program.class_file(document).content
     computed = program.document_digest(document)
     return [
-        _judge(
+        judge_item(
             "class.document",
             document["digest"],
             computed if same else digest(str(declared).encode()),
             "degraded",
             "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
         ),
-        _judge(
+        judge_item(
             "stack.lock",
             lock,
             lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
             "drain",
             "Run site.yml: it takes the set back to its lock in one transaction.",
         ),
-        _judge(
+        judge_item(
             "stack.holds",
             held,
             held if not free else f"{len(free)} free: {', '.join(free[:4])}",
             "degraded",
             "Run site.yml: an upgrade could move these.",
         ),
-        _judge(
+        judge_item(
             "apt.sources",
             "the stack's own",
             "; ".join(foreign) or "the stack's own",
             "degraded",
             "See the remedy site.yml gives for each of them; it refuses to change the node while they stand.",
         ),
-        _judge(
+        judge_item(
             "node.program",
             "mode 0755",
             "missing" if program_mode is None else f"mode {program_mode:04o}",
             "degraded",
             "Run site.yml: others could change the program, or it is not there for the next boot.",
         ),
-        _judge(
+        judge_item(
             "node.files",
             files,
             files if not rest else "; ".join(a.line() for a in rest[:4]),
@@ -334,7 +302,7 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     if note:
         finding = Finding("boot.next", ELSEWHERE, "drain", release, note)
     else:
-        finding = _judge(
+        finding = judge_item(
             "boot.next",
             release,
             seen.boot.get("release"),
@@ -342,7 +310,7 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
             "Run site.yml: the next boot would start another kernel than the class's.",
         )
     reasons = list(plan.reboot)
-    pending = _judge(
+    pending = judge_item(
         "boot.pending",
         "no reboot pending",
         "; ".join(reasons) or "no reboot pending",
@@ -352,5 +320,5 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
     remedy = f"Run site.yml: without it {release} would not find its root."
-    initrd = _judge("boot.initramfs", image, there, "drain", remedy)
+    initrd = judge_item("boot.initramfs", image, there, "drain", remedy)
     return [finding, initrd, pending] if seen.live else [finding, initrd]
