@@ -69,6 +69,43 @@ def class_export(name: str) -> None:
 
 
 @main.command()
+@click.argument("host")
+@click.option("-i", "--inventory", help="Inventory that HOST is a name of; without it HOST is an ssh destination.")
+@click.option("--name", help="Name of the class; default: made of the GPU model, or of the release.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Catalog directory to write the files to; default: print them."
+)
+@click.option("--become", is_flag=True, help="Look as root through Ansible's become.")
+@click.option(
+    "--survey", "from_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Propose from a survey kept earlier."
+)
+@click.option("--keep", type=click.Path(dir_okay=False, path_type=Path), help="Keep the survey in this file.")
+def adopt(
+    host: str, inventory: str | None, name: str | None, out: Path | None, become: bool, from_file: Path | None, keep: Path | None
+) -> None:
+    """Look at HOST, read-only, and propose a class and a stack for review."""
+    from goldnode.catalog.load import load_catalog
+    from goldnode.fleet import adopt as adopting
+    from goldnode.site import load_site
+
+    survey = json.loads(from_file.read_text()) if from_file else adopting.look(host, inventory, ["--become"] if become else [])
+    if keep is not None:
+        keep.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    proposal = adopting.propose(survey, name or adopting.name_for(survey), load_catalog(), load_site())
+    if out is not None:
+        for written in adopting.write(proposal, out):
+            click.echo(f"wrote {written}")
+    else:
+        for path, text in proposal.files.items():
+            click.echo(f"# {path}\n{text}")
+    for note in proposal.notes:
+        click.echo(f"review: {note}", err=True)
+    click.echo(
+        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode check-catalog`.", err=True
+    )
+
+
+@main.command()
 @click.argument("stack")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to write or check.")
 @click.option(

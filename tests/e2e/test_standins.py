@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import World
-from tests.e2e.support import ROOT, Site, command, environment, inventory, site_yml, succeeded
+from tests.e2e.support import ROOT, Site, command, environment, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lab.nodes import Node
@@ -105,6 +105,21 @@ def test_a_second_run_costs_one_execution_and_asks_nobody(world: World, small: t
     assert changes(node) == state
     judged = succeeded(site_yml(hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [3]}', site=site))
     assert (judged.executions, judged.changed["small"]) == (2, 0)
+
+
+def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[Node, Site, Path]) -> None:
+    node, site, hosts = small
+    before = changes(node)
+    done = goldnode("adopt", node.name, "-i", str(hosts), "--name", "seen", site=site)
+    assert done.returncode == 0, done.stderr
+    assert changes(node) == before
+    assert "class: seen" in done.stdout
+    assert "release: 6.1.0-902-amd64" in done.stdout
+    assert "review: The node already has a class of goldnode" in done.stderr
+    assert "review: The node is a container" in done.stderr
+    absent = goldnode("adopt", "nobody", "-i", str(hosts), site=site)
+    assert absent.returncode == 2
+    assert "nobody cannot be looked at" in absent.stderr
 
 
 def test_the_reboot_happens_where_allowed_between_drain_and_return(small: tuple[Node, Site, Path], tmp_path: Path) -> None:

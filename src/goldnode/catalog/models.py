@@ -372,6 +372,7 @@ class Archive(Strict):
     keys: list[SigningKey] = Field(min_length=1)
     source: Sentence = Field(description="Where the keys were read.")
     keyring: str | None = Field(default=None, description="Keyring the OS ships; null: the site gives the key.")
+    mark: str | None = Field(default=None, description="Part of an address by which one of its sources is recognised on a node.")
 
     @model_validator(mode="after")
     def _flat(self) -> Archive:

@@ -143,7 +143,10 @@ def is_container(host: Host) -> bool:
         return False
     if host.text("/run/systemd/container"):
         return True
-    environment = host.data("/proc/1/environ") or b""
+    try:
+        environment = host.data("/proc/1/environ") or b""
+    except PermissionError:  # not root, or root of a user namespace
+        environment = b""
     return any(item.startswith(b"container=") for item in environment.split(b"\0"))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ansible import context
 from ansible.errors import AnsibleParserError
 from ansible.inventory.group import Group
+from ansible.inventory.host import Host
 from ansible.plugins.vars import BaseVarsPlugin
 
 from goldnode.catalog import Catalog, class_document, classes_of_hosts, load_catalog
-from goldnode.errors import GoldnodeError, LockError
+from goldnode.errors import GoldnodeError, InventoryError, LockError
 from goldnode.site import load_site
 
 DOCUMENTATION = """
@@ -47,18 +49,33 @@ class VarsModule(BaseVarsPlugin):
         try:
             for entity in wanted:
                 if isinstance(entity, Group) and entity.get_hosts():
-                    found.update(self._group(entity.name, path))
+                    found.update(self._group(entity.name))
+                elif isinstance(entity, Host):
+                    self._one_class(entity)
         except GoldnodeError as problem:
             raise AnsibleParserError(str(problem)) from problem
         return found
 
-    def _group(self, name: str, path: str) -> dict[str, Any]:
+    def _classes(self) -> Catalog:
         if VarsModule._catalog is None:
             VarsModule._catalog = load_catalog()
-        catalog = VarsModule._catalog
-        if path not in self._checked and Path(path).exists():
-            self._checked.add(path)
-            classes_of_hosts(Path(path), catalog)
+        # The sources themselves: `path` is the directory of a source that is a file, with all that happens to lie in it.
+        for source in context.CLIARGS.get("inventory") or ():
+            if source not in self._checked and Path(source).exists():
+                self._checked.add(source)
+                classes_of_hosts(Path(source), VarsModule._catalog)
+        return VarsModule._catalog
+
+    def _one_class(self, host: Host) -> None:
+        """Refuse a host in two classes where no file says so: a plugin or a script has made the inventory."""
+        names = sorted({group.name for group in host.get_groups()} & set(self._classes().classes))
+        if len(names) > 1:
+            raise InventoryError(
+                f'host "{host.name}" is in the groups of two classes: {" and ".join(names)}', remedy="keep it in one of the groups"
+            )
+
+    def _group(self, name: str) -> dict[str, Any]:
+        catalog = self._classes()
         if name not in catalog.classes:
             return {}
         if name not in self._documents:

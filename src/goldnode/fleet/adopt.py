@@ -1,0 +1,414 @@
+"""`goldnode adopt HOST`: looks at a running node, read-only, and proposes a class and a stack for review.
+
+The proposal is text with its doubts beside it. Nothing of it is used before a person has put it into a catalog.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.models import Driver, Stack
+from goldnode.compat import facts
+from goldnode.errors import CatalogError, FactsError, GoldnodeError
+from goldnode.lock.resolve import upstream
+from goldnode.node.state.domains.apt import in_family
+from goldnode.site import Site
+
+Survey = Mapping[str, Any]
+CONFIGURATION = Path(__file__).resolve().parents[3] / "ansible.cfg"
+
+
+class AdoptError(GoldnodeError):
+    """A node cannot be looked at, or nothing can be proposed for it."""
+
+
+@dataclass
+class Proposal:
+    """Files for a catalog by their path in it, what a person has to look at, and the stack the class names."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stack: str = ""
+
+
+# Looking
+
+
+def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Survey `host` through Ansible, so that users, keys, become and jump hosts are what the inventory says. Changes nothing there.
+
+    :param host: a name of `inventory`, else an ssh destination. `options` go to ``ansible``. Raises AdoptError with what ssh said.
+    """
+    user, at, name = host.rpartition("@")
+    where = inventory or f"{name},"
+    command = [str(Path(sys.executable).with_name("ansible")), "-i", where, name, "-m", "goldnode_survey", *options]
+    if at:
+        command += ["-u", user]
+    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1"}
+    with tempfile.TemporaryDirectory() as tree:
+        # One file per host, with the result as it came: what a callback prints is for people.
+        done = subprocess.run([*command, "--tree", tree], env=environment, capture_output=True, text=True, check=False)
+        answer = Path(tree) / name
+        told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    survey = told.get("survey")
+    if not isinstance(survey, dict) or survey.get("schema") != "goldnode.survey/1":
+        said = str(told.get("msg") or done.stderr.strip() or done.stdout.strip() or "no host matched")
+        raise AdoptError(f"{host} cannot be looked at: {said.splitlines()[-1]}", remedy="check `ssh` to it, or name its inventory with -i")
+    return survey
+
+
+# Proposing
+
+
+def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = None) -> Proposal:
+    """Make a class called `name`, and a stack where none of the catalog fits. Pure. Raises AdoptError for a system no stack can be for."""
+    found = Proposal()
+    system = survey["os"]
+    if system["id"] not in ("debian", "ubuntu"):
+        raise AdoptError(f"the node runs {system['id'] or 'an unknown system'}", remedy="goldnode knows Debian and Ubuntu")
+    if survey["goldnode"]:
+        found.notes.append("The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it anew.")
+    if survey["container"]:
+        found.notes.append("The node is a container: its kernel, GPUs and host settings are another machine's and were not read.")
+    gpu = _gpu(survey, found)
+    vendor = facts.gpu(gpu["model"]).vendor if gpu else None
+    driver = _driver(survey, vendor, catalog, found)
+    stack = _stack(survey, name, driver, catalog, site, found)
+    fitting = _fitting(survey, stack, catalog)
+    if fitting is not None:
+        found.stack = fitting
+        found.notes.append(
+            f"Stack {fitting} of the catalog is for what this node has, so none is proposed. Its lock may be newer than the node."
+        )
+    else:
+        found.stack = f"{name}_stack"
+        found.files[f"stacks/{found.stack}.yml"] = _text("stack", {"stack": found.stack, **stack}, "what the node has today, as intent")
+    document: dict[str, Any] = {
+        "class": name,
+        "description": "adopted from a running node",
+        "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[vendor if driver else None],
+        "stack": found.stack,
+    }
+    if gpu and driver:
+        document["gpu"] = gpu
+        platform = _platform(survey, gpu, catalog, found)
+        if platform:
+            document["platform"] = platform
+    policy = _policy(survey, found) if driver else {}
+    host = _host(survey, found)
+    if host:
+        policy["host"] = host
+    if policy:
+        document["policy"] = policy
+    found.files[f"classes/{name}.yml"] = _text("class", document, "what the node is today; whether it should be so is yours to say")
+    if driver or vendor is None:
+        _prove(found, catalog)
+    return found
+
+
+def name_for(survey: Survey) -> str:
+    """A name for the class: of the GPU's model, else of the release."""
+    gpu = _gpu(survey, Proposal())
+    text = gpu["model"] if gpu else f"{survey['os']['id']}{survey['os']['version']}_cpu"
+    return re.sub(r"[^a-z0-9]+", "_", f"adopted_{text}".lower())
+
+
+def _gpu(survey: Survey, found: Proposal) -> dict[str, Any] | None:
+    gpus = survey["gpus"]
+    if gpus is None:
+        return None
+    by_id = {identity: sku for sku, gpu in facts.gpus().items() for identity in gpu.pci_ids}
+    counted = Counter(by_id.get(row["id"], row["id"]) for row in gpus)
+    unknown = [model for model in counted if model not in facts.gpus()]
+    if unknown:
+        found.notes.append(f"GPU {', '.join(unknown)} is not in the facts (compat/facts/gpus.yml): add it there with its source.")
+    known = [(model, count) for model, count in counted.most_common() if model not in unknown]
+    if len(known) > 1:
+        told = ", ".join(f"{count} x {model}" for model, count in known)
+        found.notes.append(
+            f"GPUs of several models ({told}): a class has one. The class below is of the first; the check would refuse this node."
+        )
+    return {"model": known[0][0], "count": known[0][1]} if known else None
+
+
+def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposal) -> dict[str, Any] | None:
+    """The driver as a stack states it; None without a GPU, or where nothing a package manager knows drives it."""
+    packages = survey["packages"]
+    if survey["runfile"]:
+        found.notes.append(
+            f"{survey['runfile']}: the driver was installed by NVIDIA's .run file. Run `nvidia-uninstall` in a maintenance window before "
+            "site.yml; until then site.yml refuses the node."
+        )
+    template = next(
+        (entry.item.driver for entry in catalog.stacks.values() if entry.item.driver and entry.item.driver.vendor == (vendor or "nvidia")),
+        None,
+    )
+    if template is None:
+        return None
+    family = [
+        name for name, row in packages.items() if in_family(name, template.family) and row["state"] == "installed" and ":" not in name
+    ]
+    modules = [row for row in survey["driver"] if row["module"].startswith("nvidia")]
+    if vendor is None and not family:
+        return None
+    if vendor is None and survey["gpus"] == []:
+        found.notes.append(
+            f"There is a GPU driver ({', '.join(sorted(family)[:3])} …) and no GPU on the PCI bus. The class below is for no GPU."
+        )
+        return None
+    if vendor == "amd":
+        return {"vendor": "amd", "module": template.module, "library": template.library, "packages": sorted(family) or list(template.packages),
+                "family": list(template.family)}  # fmt: skip
+    if not modules or not family:
+        found.notes.append("No NVIDIA driver of packages was found. Choose a stack of the catalog for this GPU (`goldnode classes`).")
+        return None
+    module = modules[0]
+    if len(modules) > 1:
+        told = ", ".join(f"{row['module']} {row['version']}" for row in modules)
+        found.notes.append(f"Several driver modules are built for the kernel that runs ({told}); the stack is for the first.")
+    version = module["version"]
+    dkms = next((row for row in survey["dkms"] if row["version"] == version and row["package"] in family), None)
+    if dkms is None:
+        found.notes.append(
+            f"{module['module']} {version} is not built by DKMS from an installed package: prebuilt, or by hand. State its package under `driver.dkms`."
+        )
+        return None
+    same = sorted(name for name in family if upstream(packages[name]["version"]) == version)
+    manual = sorted(name for name in family if name not in survey["automatic"])
+    newer = sorted(name for name in manual if name not in same)
+    wanted = [name for name in template.packages if name in family]
+    asked = list(dict.fromkeys([dkms["package"], *wanted, *manual]))
+    if newer:
+        told = ", ".join(f"{name} {packages[name]['version']}" for name in newer[:5])
+        found.notes.append(f"Of another version than the driver's {version}: {told}. A lock takes the newest each archive has.")
+    return {
+        "vendor": "nvidia",
+        "branch": version.partition(".")[0],
+        "flavour": "open" if "GPL" in module["license"] else "proprietary",
+        "version": version,
+        "module": module["module"],
+        "dkms": {"name": dkms["name"], "package": dkms["package"]},
+        "library": template.library,
+        "packages": asked,
+        "lockstep": [name for name in asked if name in same],
+        "family": list(template.family),
+    }
+
+
+def _stack(
+    survey: Survey, name: str, driver: dict[str, Any] | None, catalog: Catalog, site: Site | None, found: Proposal
+) -> dict[str, Any]:
+    system = survey["os"]
+    running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
+    if running not in survey["kernel"]["installed"]:
+        found.notes.append(f"Kernel {running or 'unknown'} is of no installed package. Write the release you want into the stack.")
+    document: dict[str, Any] = {
+        "description": f"adopted from a running {system['id']} {system['version']} node",
+        "os": dict(system),
+        "exercised": "none",
+        "archives": _archives(survey, catalog, site, found),
+        "kernel": {"release": running or "unknown"},
+        "driver": driver,
+    }
+    runtime = survey["runtime"]
+    engine = next((name for name in ("docker.io", "docker-ce", "containerd", "containerd.io", "podman") if name in runtime), None)
+    if engine:
+        short = {"docker.io": "docker", "docker-ce": "docker", "containerd.io": "containerd"}.get(engine, engine)
+        stated: dict[str, Any] = {"engine": short, "package": engine, "packages": [engine]}
+        toolkit = [name for name in survey["packages"] if name.startswith(("nvidia-container-toolkit", "libnvidia-container"))]
+        if toolkit and driver:
+            stated["toolkit"] = {
+                "vendor": driver["vendor"],
+                "packages": sorted(toolkit, key=lambda item: (item != "nvidia-container-toolkit", item)),
+            }
+        document["runtime"] = stated
+    own = driver["dkms"]["name"] if driver and driver.get("dkms") else None
+    others = [row for row in survey["dkms"] if row["name"] != own]
+    document["modules"] = [{"name": row["name"], "package": row["package"], "dkms": row["name"]} for row in others if row["package"]]
+    for row in others:
+        state = f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
+        found.notes.append(
+            f"Out-of-tree module {row['name']} {row['version']} ({state}). Look at its name for modinfo and at the order of loading."
+        )
+    known = {own, *(row["name"] for row in others)} | {row["module"] for row in survey["driver"]}
+    stray = [row["module"] for row in survey["loaded"] or [] if row["module"] not in known and not row["module"].startswith("nvidia")]
+    if stray:
+        found.notes.append(f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the package that brings them.")
+    if not document["modules"]:
+        del document["modules"]
+    family = driver["family"] if driver else []
+    for pin in survey["pins"]:
+        if pin["package"] == "*" or pin["package"].startswith(("linux-", engine or "linux-")) or in_family(pin["package"], family):
+            found.notes.append(
+                f"{pin['file']}:{pin['line']}: pins {pin['package']}. Remove it before site.yml: the lock pins the stack set."
+            )
+    document["fence"] = sorted(
+        name for name in ("linux-image-amd64", "linux-headers-amd64", "linux-image-generic") if name in survey["packages"]
+    )
+    document["end_of_life"] = _end_of_life(system, catalog, found)
+    return document
+
+
+def _end_of_life(system: Mapping[str, str], catalog: Catalog, found: Proposal) -> dict[str, str]:
+    """The end of support that another stack of the same release states; a date is never made up."""
+    for entry in catalog.stacks.values():
+        stack = entry.item
+        if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
+            return {"date": stack.end_of_life.date.isoformat(), "source": stack.end_of_life.source}
+    found.notes.append("No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it.")
+    return {"date": "1970-01-01", "source": "not known"}
+
+
+def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Proposal) -> list[str]:
+    chosen = []
+    for row in survey["sources"]:
+        name = next((name for name, entry in catalog.archives.items() if _is(row, name, entry.item, survey, site)), None)
+        if name:
+            chosen.append(name)
+        elif not row["suite"].endswith(("-updates", "-backports")):
+            found.notes.append(
+                f"{row['file']}:{row['line']}: source {row['uri']} {row['suite']} is no archive of the catalog. Declare it in archives.yml, or remove it."
+            )
+    return list(dict.fromkeys(chosen)) or ["debian"]
+
+
+def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:
+    """Whether a source of the node is an archive of the catalog: by the site's address, the mark in its path, or its suite."""
+    if site is not None and name in site.archives and row["uri"].rstrip("/") == site.archives[name].url.rstrip("/"):
+        return True
+    if archive.mark is not None:
+        return archive.mark in row["uri"]
+    suite = archive.suite.format(codename=survey["os"]["codename"])
+    return row["suite"] == suite and bool(set(row["components"]) & set(archive.components))
+
+
+def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str | None:
+    """A stack of the catalog that says the same of release, driver branch, flavour, module and engine."""
+    driver = stack["driver"]
+    if stack.get("modules"):
+        return None
+    for name, entry in sorted(catalog.stacks.items()):
+        item: Stack = entry.item
+        if (item.os.id, item.os.version) != (survey["os"]["id"], survey["os"]["version"]) or item.modules:
+            continue
+        if not set(item.archives) <= set(stack["archives"]):
+            continue
+        if _same_driver(item.driver, driver) and (item.runtime.engine if item.runtime else None) == stack.get("runtime", {}).get("engine"):
+            return name
+    return None
+
+
+def _same_driver(have: Driver | None, want: Mapping[str, Any] | None) -> bool:
+    if have is None or want is None:
+        return have is None and want is None
+    keys = ("vendor", "branch", "flavour", "module")
+    return all(getattr(have, key) == want.get(key) for key in keys)
+
+
+def _platform(survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: Proposal) -> str | None:
+    fits = [
+        name
+        for name, entry in sorted(catalog.platforms.items())
+        if entry.item.nvswitch == survey["nvswitch"]
+        and entry.item.gpus
+        and entry.item.gpus.count >= gpu["count"]
+        and gpu["model"] in entry.item.gpus.models
+    ]
+    if fits:
+        return fits[0]
+    if survey["nvswitch"]:
+        found.notes.append(
+            "The node has NVSwitch and no platform of the catalog describes it: declare one, or the fabric manager is not installed."
+        )
+        return None
+    return "generic" if "generic" in catalog.platforms else None
+
+
+_ON = {"Enabled": True, "Disabled": False}
+
+
+def _policy(survey: Survey, found: Proposal) -> dict[str, Any]:
+    """What nvidia-smi says every GPU is set to, where all agree; a difference is told, never averaged."""
+    rows = survey["settings"]
+    if not rows:
+        found.notes.append("Settings of the GPUs could not be read (no nvidia-smi, or no driver): the class declares no policy for them.")
+        return {}
+    policy: dict[str, Any] = {}
+    for key, field_, convert in (
+        ("persistence_mode", "persistence_mode", _ON.get),
+        ("power_limit_watts", "power.limit", lambda text: round(float(text))),
+        ("ecc", "ecc.mode.current", _ON.get),
+        ("compute_mode", "compute_mode", {"Default": "default", "Exclusive_Process": "exclusive_process", "Prohibited": "prohibited"}.get),
+    ):
+        values = {row.get(field_, "") for row in rows}
+        if any(text.startswith("[") or not text for text in values):
+            continue
+        if len(values) > 1:
+            found.notes.append(f"The GPUs differ in {field_}: {', '.join(sorted(values))}. The class does not declare it.")
+            continue
+        value = convert(next(iter(values)))
+        if value is not None and not (key == "compute_mode" and value == "default"):
+            policy[key] = value
+    if any(row.get("mig.mode.current") == "Enabled" for row in rows):
+        found.notes.append("MIG is enabled on at least one GPU. Write its layout into policy.mig (nvidia-smi mig -lgi).")
+    return policy
+
+
+def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
+    host = survey["host"]
+    if host is None:
+        return {}
+    policy: dict[str, Any] = {}
+    if len(host["governors"]) == 1:
+        policy["governor"] = host["governors"][0]
+    elif host["governors"]:
+        found.notes.append(f"CPU governors differ: {', '.join(host['governors'])}. The class does not declare one.")
+    jumbo = {name: {"mtu": mtu} for name, mtu in host["mtu"].items() if mtu not in (0, 1500)}
+    if jumbo:
+        policy["network"] = jumbo
+    if not host["swap"]:
+        policy["swap"] = False
+    return policy
+
+
+def _text(kind: str, document: Mapping[str, Any], said: str) -> str:
+    head = f"# yaml-language-server: $schema=../schema/{kind}.json\n# Proposed by `goldnode adopt`: {said}.\n"
+    return head + yaml.safe_dump(dict(document), sort_keys=False, width=110, allow_unicode=True)
+
+
+def _prove(found: Proposal, catalog: Catalog) -> None:
+    """Read the proposal as the catalog would, and tell what it says to it: the errors a person would meet next."""
+    with tempfile.TemporaryDirectory() as directory:
+        for name, text in found.files.items():
+            path = Path(directory) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        try:
+            load_catalog([*catalog.directories, Path(directory)])
+        except (CatalogError, FactsError) as error:
+            found.notes.append(f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}")
+
+
+def write(found: Proposal, directory: Path) -> list[Path]:
+    """Write the files into a catalog directory; one that is there already is never overwritten. Raises AdoptError."""
+    paths = {directory / name: text for name, text in found.files.items()}
+    there = [path for path in paths if path.exists()]
+    if there:
+        raise AdoptError("this file exists already", file=there[0], remedy="choose another name with --name, or another directory")
+    for path, text in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(paths)
