@@ -57,7 +57,7 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
     command = [str(Path(sys.executable).with_name("ansible")), "-i", where, name, "-m", "goldnode_survey", *options]
     if at:
         command += ["-u", user]
-    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1"}
+    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false"}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
         done = subprocess.run([*command, "--tree", tree], env=environment, capture_output=True, text=True, check=False)
@@ -65,8 +65,9 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
         told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     survey = told.get("survey")
     if not isinstance(survey, dict) or survey.get("schema") != "goldnode.survey/1":
-        said = str(told.get("msg") or done.stderr.strip() or done.stdout.strip() or "no host matched")
-        raise AdoptError(f"{host} cannot be looked at: {said.splitlines()[-1]}", remedy="check `ssh` to it, or name its inventory with -i")
+        lines = [line for line in (told.get("msg") or done.stderr or done.stdout).splitlines() if line.strip()]
+        said = next((line for line in lines if "Could not match" in line or "ERROR" in line), lines[-1] if lines else "no host matched")
+        raise AdoptError(f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i")
     return survey
 
 
