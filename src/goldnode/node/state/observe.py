@@ -52,6 +52,8 @@ LINKS = (
 )
 # Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
 SIMULATOR = "/opt/goldnode-simulator"
+# In a PCI tree that a simulator shows instead of the machine's.
+SIMULATED_BUS = "/sys/bus/pci/goldnode-simulator"
 JOURNAL = "/var/lib/goldnode/journal.json"
 RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
 REBOOT_MARKS = "/run/goldnode/reboot-required"
@@ -99,6 +101,8 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.path(f"/sys/module/{module}/initstate").exists():
                 seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
+    # A simulator's bus is the container's own; without one it shows the bus of the machine below.
+    if own or (host.live and host.path(SIMULATED_BUS).exists()):
         seen.gpus = gpus(host)
     if driver.get("library"):
         seen.library = library(host, driver["library"])
@@ -410,8 +414,7 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
 
 
 def library(host: Host, name: str) -> Optional[str]:
-    """The file behind a shared library as the dynamic loader finds it, or None."""
-    found = re.search(rf"^\s*{re.escape(name)} .*=> (\S+)$", host.run("ldconfig", "-p").out, re.MULTILINE)
-    if not found:
-        return None
-    return "/" + os.path.relpath(str(host.real(found.group(1))), host.root)
+    """The file behind a shared library as the dynamic loader finds it, or None. A simulator's is passed over: packages are judged by theirs."""
+    found = re.findall(rf"^\s*{re.escape(name)} .*=> (\S+)$", host.run("ldconfig", "-p").out, re.MULTILINE)
+    own = [path for path in found if not path.startswith(SIMULATOR + "/")]
+    return "/" + os.path.relpath(str(host.real(own[0])), host.root) if own else None

@@ -33,6 +33,14 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
                 "Move the host to a class whose stack is for its release, or reinstall it.",
             )
         )
+    if seen.simulated and not document["simulated"]:
+        found.append(
+            Refusal(
+                "simulated-hardware",
+                f"The node's hardware is simulated, and class {document['class']} is of real hardware: what it would prove is not true.",
+                "Use a class with `simulated: true`, or take the simulator (/opt/goldnode-simulator) off the node.",
+            )
+        )
     gpu = document.get("gpu")
     if seen.gpus is not None and not document["simulated"]:
         model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"

@@ -1,0 +1,105 @@
+"""Simulated hardware on a node of a lab, and on any directory: putting it there, injecting faults, looking at it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.simulators.hardware import library
+from tests.simulators.hardware.scenario import LABEL, Scenario, ScenarioError, fault_text, files
+
+from goldnode.lab.nodes import Node
+
+PLACE = "/opt/goldnode-simulator"
+VOLATILE = "/run/goldnode-simulator"
+# "000": ldconfig keeps the directories in the order in which ld.so.conf names them, its own files sorted, and /usr/lib last.
+LOADER = "/etc/ld.so.conf.d/000-goldnode-simulator.conf"
+
+
+def install(node: Node, scenario: Scenario) -> None:
+    """Give `node` the hardware of `scenario`: every process on it that opens libnvidia-ml.so.1 gets the simulated one.
+
+    The file of the real package stays what it is, and so does the simulator's state; a second call changes what is declared.
+    Raises BuildError, LabError.
+    """
+    put = {f"{PLACE}/{name}": text.encode() for name, text in files(scenario).items()}
+    if scenario.vendor == "nvidia":
+        with tempfile.TemporaryDirectory() as scratch:
+            put[f"{PLACE}/lib/{library.SONAME}"] = library.build(Path(scratch)).read_bytes()
+        put[LOADER] = f"# {LABEL} hardware of goldnode's tests\n{PLACE}/lib\n".encode()
+    node.put(put)
+    node.run("ldconfig")
+
+
+def remove(node: Node) -> None:
+    """Take the simulated hardware away again."""
+    node.shell(f"rm -rf {PLACE} {VOLATILE} {LOADER}; ldconfig")
+
+
+def installed(node: Node) -> Scenario:
+    """The scenario of a node. Raises ScenarioError where nothing is simulated."""
+    done = node.run("cat", f"{PLACE}/scenario.json", check=False)
+    if done.rc != 0:
+        raise ScenarioError(f"node {node.name} has no simulated hardware", remedy="install it first")
+    return Scenario.read(done.output)
+
+
+def inject(node: Node, faults: Iterable[str]) -> Scenario:
+    """Add faults (`Scenario.parse` says how they are written) to a running node; processes see them at their next nvmlInit."""
+    scenario = installed(node).with_faults(faults)
+    _rewrite(node, scenario)
+    return scenario
+
+
+def clear(node: Node) -> Scenario:
+    """Take all faults away."""
+    scenario = Scenario(**{**installed(node).__dict__, "faults": {}})
+    _rewrite(node, scenario)
+    return scenario
+
+
+def drift(node: Node, changes: Iterable[str]) -> None:
+    """Change the state as somebody else on the node could have by nvidia-smi: ``gpu3.power_limit=300000``; setters can mend it.
+
+    What belongs to the board (ECC, MIG mode) is changed there, everything else in the volatile state.
+    """
+    found = installed(node).parse(changes)
+    for path, chosen in (
+        (f"{PLACE}/state", {k: v for k, v in found.items() if k.partition(".")[2].startswith(("ecc_", "mig_"))}),
+        (f"{VOLATILE}/state", {k: v for k, v in found.items() if not k.partition(".")[2].startswith(("ecc_", "mig_"))}),
+    ):
+        if chosen:
+            node.run("python3", "-c", _MERGE, path, json.dumps(chosen))
+
+
+# Merges keys into a file of key=value lines under the simulator's own lock; the volatile file says by its presence that the node booted.
+_MERGE = f"""
+import fcntl, json, os, sys
+path, changes = sys.argv[1], json.loads(sys.argv[2])
+with open("{PLACE}/lock", "a") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    old = open(path).read().splitlines() if os.path.exists(path) else ["booted=1"] if path.startswith("/run") else []
+    rows = dict(line.split("=", 1) for line in old if "=" in line)
+    rows.update(changes)
+    with open(path + ".new", "w") as out:
+        out.writelines(f"{{key}}={{value}}\\n" for key, value in sorted(rows.items()))
+    os.replace(path + ".new", path)
+"""
+
+
+def state(node: Node) -> dict[str, str]:
+    """What setters have left, volatile and persistent; of locked clocks this is the only place that knows."""
+    text = node.shell(f"cat {PLACE}/state {VOLATILE}/state 2>/dev/null || true").output
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def calls(node: Node) -> list[str]:
+    """The setters called since boot, oldest first: ``gpu0 nvmlDeviceSetEccMode 1 rc=0 pid=4242``."""
+    return node.shell(f"cat {VOLATILE}/calls 2>/dev/null || true").output.splitlines()
+
+
+def _rewrite(node: Node, scenario: Scenario) -> None:
+    node.put({f"{PLACE}/scenario.json": scenario.text().encode(), f"{PLACE}/faults": fault_text(scenario.faults).encode()})
