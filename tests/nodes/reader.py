@@ -86,6 +86,11 @@ class Node:
         assert isinstance(found, dict)
         return found
 
+    @functools.cached_property
+    def simulated_bus(self) -> bool:
+        """Whether the PCI tree is a simulator's, which is this node's own in a container too."""
+        return bool(self.host.file("/sys/bus/pci/goldnode-simulator").exists)
+
     def machine_only(self, what: str) -> None:
         """Ends the test as not verified here in a container, which shows the kernel and the devices of its host."""
         if self.container != "none":

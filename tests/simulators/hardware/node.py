@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.simulators.hardware import library
+from tests.simulators.hardware import library, tree
 from tests.simulators.hardware.scenario import LABEL, Scenario, ScenarioError, fault_text, files
 
 from goldnode.lab.nodes import Node
@@ -16,6 +18,39 @@ PLACE = "/opt/goldnode-simulator"
 VOLATILE = "/run/goldnode-simulator"
 # "000": ldconfig keeps the directories in the order in which ld.so.conf names them, its own files sorted, and /usr/lib last.
 LOADER = "/etc/ld.so.conf.d/000-goldnode-simulator.conf"
+# No name of goldnode's own units: those that no class declares are taken away.
+UNIT = "simulated-hardware.service"
+UNIT_TEXT = f"""\
+[Unit]
+Description={LABEL} hardware of goldnode's tests: its PCI bus and the driver's /proc
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target
+ConditionVirtualization=container
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PLACE}/show
+ExecStop={PLACE}/show --hide
+
+[Install]
+WantedBy=sysinit.target
+"""
+# Over the bus and /proc/driver of the machine below, which are there in any container. Of AMD's files the folders exist only on a machine
+# with a GPU, so these are shown only there. Each is mounted once; what it shows may change at any time.
+SHOW = f"""\
+#!/bin/sh
+# Mounts the {LABEL} sysfs and procfs of {PLACE}/tree over the machine's.
+for place in /sys/bus/pci /proc/driver /sys/class/drm /sys/class/kfd; do
+    [ -d {PLACE}/tree$place ] && [ -d $place ] || continue
+    if [ "$1" = --hide ]; then
+        ! mountpoint -q $place || umount $place
+    else
+        mountpoint -q $place || mount --bind {PLACE}/tree$place $place
+    fi
+done
+"""
 
 
 def install(node: Node, scenario: Scenario) -> None:
@@ -29,13 +64,35 @@ def install(node: Node, scenario: Scenario) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             put[f"{PLACE}/lib/{library.SONAME}"] = library.build(Path(scratch)).read_bytes()
         put[LOADER] = f"# {LABEL} hardware of goldnode's tests\n{PLACE}/lib\n".encode()
-    node.put(put)
-    node.run("ldconfig")
+    node.put({**put, f"/etc/systemd/system/{UNIT}": UNIT_TEXT.encode()})
+    node.put({f"{PLACE}/show": SHOW.encode()}, 0o755)
+    _put_tree(node, scenario)
+    node.shell(f"ldconfig; systemctl daemon-reload; systemctl enable -q --now {UNIT}")
 
 
 def remove(node: Node) -> None:
     """Take the simulated hardware away again."""
-    node.shell(f"rm -rf {PLACE} {VOLATILE} {LOADER}; ldconfig")
+    node.shell(
+        f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} /etc/systemd/system/{UNIT}; systemctl daemon-reload; ldconfig"
+    )
+
+
+def _put_tree(node: Node, scenario: Scenario) -> None:
+    """The folders that are mounted stay, and get new content."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = tree.write(scenario, Path(scratch) / "tree", devices=tree.DEVICES_OF_A_MOUNT)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(root, "tree", filter=_of_root)
+    kept = " ".join(f"{PLACE}/tree{place}" for place in ("/sys/bus/pci", "/proc/driver", "/sys/class/drm", "/sys/class/kfd"))
+    node.shell(f"for place in {kept}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done")
+    node.container.put_archive(PLACE, packed.getvalue())
+
+
+def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
 
 
 def installed(node: Node) -> Scenario:
@@ -74,15 +131,14 @@ def drift(node: Node, changes: Iterable[str]) -> None:
             node.run("python3", "-c", _MERGE, path, json.dumps(chosen))
 
 
-# Merges keys into a file of key=value lines under the simulator's own lock; the volatile file says by its presence that the node booted.
+# Merges keys into a file of key=value lines under the simulator's own lock. The library comes first: after a boot it is the one to begin.
 _MERGE = f"""
-import fcntl, json, os, sys
+import ctypes, fcntl, json, os, sys
+ctypes.CDLL("{library.SONAME}").nvmlInit_v2()
 path, changes = sys.argv[1], json.loads(sys.argv[2])
 with open("{PLACE}/lock", "a") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    old = open(path).read().splitlines() if os.path.exists(path) else ["booted=1"] if path.startswith("/run") else []
-    rows = dict(line.split("=", 1) for line in old if "=" in line)
+    rows = dict(line.rstrip("\\n").split("=", 1) for line in open(path))
     rows.update(changes)
     with open(path + ".new", "w") as out:
         out.writelines(f"{{key}}={{value}}\\n" for key, value in sorted(rows.items()))
@@ -103,3 +159,4 @@ def calls(node: Node) -> list[str]:
 
 def _rewrite(node: Node, scenario: Scenario) -> None:
     node.put({f"{PLACE}/scenario.json": scenario.text().encode(), f"{PLACE}/faults": fault_text(scenario.faults).encode()})
+    _put_tree(node, scenario)

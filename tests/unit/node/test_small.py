@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import document
 
-from goldnode.node.host import Host, boot_identity, is_container
+from goldnode.node.host import Host, Result, boot_identity, is_container
 from goldnode.node.report import plan_text, verdict_table
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.debversion import compare
@@ -20,10 +20,12 @@ from goldnode.node.state.domains.kernel import hook
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import Action, Observed
 from goldnode.node.state.observe import (
+    SIMULATOR,
     apt_sources,
     automatic,
     deb822,
     forced_modules,
+    library,
     managed_files,
     os_release,
     secure_boot,
@@ -254,3 +256,20 @@ def test_reports_say_simulated_first_and_never_call_the_unseen_ok() -> None:
 
 def test_actions_print_in_one_line() -> None:
     assert Action("kernel", "link", "/x", "why").line() == "link /x: why"
+
+
+def test_the_packages_library_is_found_behind_a_simulators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = tmp_path / "usr/lib/x86_64-linux-gnu"
+    real.mkdir(parents=True)
+    (real / "libnvidia-ml.so.535.1").touch()
+    (real / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.535.1")
+    listing = (
+        "2 libs found in cache `/etc/ld.so.cache'\n"
+        f"\tlibnvidia-ml.so.1 (libc6,x86-64) => {SIMULATOR}/lib/libnvidia-ml.so.1\n"
+        "\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n"
+    )
+    host = Host(str(tmp_path))
+    monkeypatch.setattr(host, "run", lambda *argv: Result(argv, 0, listing, ""))
+    assert library(host, "libnvidia-ml.so.1") == "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.1"
+    monkeypatch.setattr(host, "run", lambda *argv: Result(argv, 0, listing.rpartition("\t")[0], ""))
+    assert library(host, "libnvidia-ml.so.1") is None

@@ -42,7 +42,7 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
             )
         )
     gpu = document.get("gpu")
-    if seen.gpus is not None and not document["simulated"]:
+    if seen.gpus is not None and (seen.simulated or not document["simulated"]):
         model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
         foreign = [f"{g['address']} ({g['id']})" for g in seen.gpus if not gpu or g["id"] not in gpu["pci_ids"]]
         if foreign:
@@ -76,7 +76,7 @@ def notes(document: Document, seen: Observed) -> List[Note]:
                 "a container or an image does not show the GPUs of a node: their PCI ids and count",
             )
         )
-    elif document.get("gpu") and document["simulated"]:
+    elif document.get("gpu") and document["simulated"] and not seen.simulated:
         found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
     found += [Note(name, "declared by the class; this version neither sets nor reads it") for name in unread(document)]
     if seen.running_kernel is None:

@@ -89,6 +89,8 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     gpu = document.get("gpu")
     if gpu:
         elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
+        if seen.simulated and seen.gpus is not None:  # a simulator's bus, which is this node's own
+            elsewhere = None
         ids = sorted({str(item["id"]) for item in seen.gpus or []})
         foreign = [item for item in ids if item not in gpu["pci_ids"]]
         found.append(
