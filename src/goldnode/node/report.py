@@ -41,6 +41,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     for part, actions in plan["parts"].items():
         lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]
+    lines += [f"waits for a drain: {item['subject']}: {item['message']}" for item in plan["waiting"]]
     lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     return "\n".join(lines) if plan["actions"] or plan["refusals"] else "\n".join(["nothing to do", *lines])

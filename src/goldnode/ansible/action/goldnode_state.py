@@ -8,6 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from goldnode.fleet import runs
 from goldnode.node.report import verdict_table
 from goldnode.nodefile import payload
 
@@ -50,8 +51,11 @@ class ActionModule(ActionBase):
         )
         document = self.document(task_vars)
         if arguments["operation"] == "plan":
-            return self.plan(document, task_vars)
-        return self.apply(document, arguments["part"], task_vars)
+            result = self.plan(document, task_vars)
+        else:
+            result = {**self.apply(document, arguments["part"], task_vars), "part": arguments["part"]}
+        result["node_class"] = {"class": document["class"], "class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
+        return result
 
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """The class document that the vars plugin gave this host."""
@@ -92,19 +96,21 @@ class ActionModule(ActionBase):
         result.pop("plan")
         if plan["refusals"]:
             lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
-            result.update(failed=True, msg=f"refused before anything was touched:\n{lines}")
+            result.update(failed=True, msg=f"refused before anything was touched:\n{lines}", refusals=plan["refusals"])
             return result
         result["msg"] = summary(plan)
+        result["resources"] = runs.planned(plan)
         result["changed"] = False
         self.tell(plan, document, task_vars)
         return result
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
         """Print what is about to happen: in full for a handful of hosts (or with -v), in one line for a fleet."""
-        if not plan["actions"]:
+        if not plan["actions"] and not plan["waiting"]:
             return
         name = task_vars.get("inventory_hostname")
         head = f"[{name}] {document['class']}: {len(plan['actions'])} differences"
+        head += f", {len(plan['waiting'])} waiting for a drain" if plan["waiting"] else ""
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         lines = [head, *(f"  {text}" for text in summary(plan))] if few or self._display.verbosity else [f"{head}, see them with -v"]
         self._display.display("\n".join(lines))
@@ -119,15 +125,17 @@ class ActionModule(ActionBase):
         if not actions:
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
-            return {"changed": True, "msg": told, "diff": diffs(actions)}
+            return {"changed": True, "msg": told, "diff": diffs(actions), "resources": runs.planned(plan, part)}
         result = self.execute(
             document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "node_class")}
         )
+        done = plain(result.pop("done", []))
+        result["resources"] = runs.applied(done, part)
         if result.get("failed"):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
-        result["diff"] = diffs([action for action in plain(result.pop("before"))["actions"] if action["part"] == part])
-        result["msg"] = [line(done) for done in result["done"]]
+        result["diff"] = diffs(done)
+        result["msg"] = [line(row) for row in done]
         last = not result["ansible_facts"][FACT]["actions"]
         if last and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
@@ -147,5 +155,6 @@ def summary(plan: dict[str, Any]) -> list[str]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
     lines = lines or ["the node is what its class says"]
+    lines += [f"waits for a drain: {item['subject']}: {item['message']}" for item in plan["waiting"]]
     lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

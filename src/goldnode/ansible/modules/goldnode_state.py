@@ -36,7 +36,7 @@ options:
     default: 120
 attributes:
   check_mode: {support: full, description: A plan changes nothing; apply in check mode returns the plan.}
-  diff_mode: {support: full, description: Each action carries what it changes, before and after.}
+  diff_mode: {support: full, description: Each resource carries what it changes, before and after.}
 author: [the goldnode authors]
 """
 
@@ -52,18 +52,58 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-plan:
-  description: The plan as it stands after the operation (schema goldnode.plan/1).
+node_class:
+  description: What the host is meant to be.
   returned: always
   type: dict
-done:
-  description: What was changed, action by action, with the reason of each.
+  contains:
+    class: {description: Name of the node class., type: str, sample: a100_sxm4_40gb}
+    class_digest: {description: Digest of its class document., type: str}
+    lock_digest: {description: Digest of the lock that the class document was made with., type: str}
+resources:
+  description:
+    - One entry per resource that differs from the class, in the order in which they are applied. Of a plan and in check mode nothing
+      is changed, and C(would_change) says that applying would.
+    - Contents of more than a few lines stand as a digest and a count of lines; C(--diff) shows them whole.
+  returned: unless the node refused
+  type: list
+  elements: dict
+  contains:
+    resource: {description: "What differs: a path, a package set, a module, a setting.", type: str, sample: /etc/modprobe.d/goldnode-blacklist.conf}
+    kind: {description: The kind of change., type: str, sample: file.write}
+    part: {description: The part (role) that it belongs to., type: str, sample: gpu_driver}
+    phase: {description: "Where it can be true: V(image) in a root filesystem, V(boot) on a running system, V(device) with the GPU.", type: str}
+    changed: {description: Whether it was changed., type: bool}
+    would_change: {description: Whether applying would change it., type: bool}
+    reason: {description: "Why, as a rule V(want …, have …).", type: str}
+    before: {description: What is there; V(null) when nothing is., type: str}
+    after: {description: What is wanted there; V(null) when nothing is., type: str}
+    told: {description: What the change itself had to tell., type: str}
+    error: {description: Why the change failed., type: str}
+    seconds: {description: How long the change took; V(null) for what was not applied., type: float}
+part:
+  description: The part that was applied.
+  returned: when O(operation=apply)
+  type: str
+refusals:
+  description: Why nothing was touched, each with C(code), C(message) and C(remedy).
+  returned: when the node refused
+  type: list
+  elements: dict
+diff:
+  description: Each resource before and after, whole.
   returned: when O(operation=apply)
   type: list
   elements: dict
+ansible_facts:
+  description: The plan as it stands after the operation, as C(goldnode_plan).
+  returned: when the module did not fail, or the node refused its plan
+  type: dict
+  contains:
+    goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
 verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
-  returned: when O(operation=apply)
+  returned: when O(operation=apply) changed something
   type: dict
 """
 
@@ -97,10 +137,12 @@ def main() -> None:
         if module.params["operation"] == "plan" or module.check_mode:
             module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
         part = module.params["part"]
-        done, before, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
+        done, _, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
+    except applying.PartError as problem:
+        module.fail_json(msg=str(problem), done=problem.done, refusals=problem.refusals)
     except NodeError as problem:
         module.fail_json(msg=str(problem))
-    result = {"changed": bool(done), "done": done, "plan": after.to_json(), "before": before.to_json()}
+    result = {"changed": bool(done), "done": done, "plan": after.to_json()}
     # A verdict is of the node as it is: whatever was changed, it is judged anew.
     result["verdict"] = checking.check(host, document)
     host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())

@@ -10,9 +10,11 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host, Result
+from . import history
 from .domains import driver as driver_domain
 from .domains import kernel
 from .engine import plan
@@ -390,6 +392,39 @@ def alone(host: Host, wait: float) -> Iterator[None]:
         yield
 
 
+class PartError(NodeError):
+    """A part that could not be taken to its end: the refusals met, or what was done before and what stopped it.
+
+    :ivar done: rows as :func:`apply` returns them; the last one carries the error when it was an action that failed.
+    :ivar refusals: [{code, message, remedy}].
+    """
+
+    def __init__(self, text: str, done: List[Dict[str, Any]], refusals: List[Dict[str, Any]]) -> None:
+        super().__init__(text)
+        self.done, self.refusals = done, refusals
+
+
+def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> None:
+    """Make one change, and add its row to `done` whatever becomes of it: {kind, target, reason, phase, before, after, told, error, seconds}."""
+    row: Dict[str, Any] = {name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")}
+    row.update(told=None, error="interrupted", seconds=0.0)
+    done.append(row)
+    begun = time.monotonic()
+    try:
+        row["told"] = applier.apply(action)
+        row["error"] = None
+    except NodeError as problem:
+        row["error"] = str(problem)
+    except OSError as problem:
+        row["error"] = (
+            f"{problem.filename or action.target}: {problem.strerror}. Mend that on the node and run again; what was done before stands."
+        )
+    finally:
+        row["seconds"] = round(time.monotonic() - begun, 2)
+    if row["error"]:
+        raise PartError(row["error"], done, [])
+
+
 def apply(
     host: Host,
     document: Document,
@@ -398,34 +433,54 @@ def apply(
     say: Callable[[str], None] = lambda text: None,
     lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
-    """Apply one part. Returns what was done, action by action, the plan before, and the plan after.
+    """Apply one part. Returns what was done, action by action (see :func:`perform`), the plan before, and the plan after.
 
-    :raises NodeError: when the node refuses, an action fails, or the part is not empty afterwards. The journal stays, so that the next
-        run knows that what it finds half done is goldnode's own and may finish it.
+    A live node keeps a record of it (state/history.py), also where it failed.
+
+    :raises NodeError: (:class:`PartError`) when the node refuses, an action fails, or the part is not empty afterwards. The journal stays,
+        so that the next run knows that what it finds half done is goldnode's own and may finish it.
     """
     with alone(host, lock_timeout):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
-            raise NodeError("refused before anything was touched: " + " ".join(refusal.line() for refusal in before.refusals))
+            lines = " ".join(refusal.line() for refusal in before.refusals)
+            raise PartError(f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in before.refusals])
         done: List[Dict[str, Any]] = []
-        applier = Applier(host, document, payloads, say, part)
-        for action in before.part(part):
-            told = applier.apply(action)
-            if action.reboot and host.live:
-                marks = list(load_json(host, REBOOT_MARKS) or [])
-                host.write(REBOOT_MARKS, json.dumps(list(dict.fromkeys([*marks, action.reboot]))).encode())
-            done.append({"kind": action.kind, "target": action.target, "reason": action.reason, "told": told})
-        after = plan(host, document, payloads)
-        left = after.part(part)
-        if left and done:
-            # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
-            for action in left:
-                told = applier.apply(action)
-                done.append({"kind": action.kind, "target": action.target, "reason": action.reason, "told": told})
-            after = plan(host, document, payloads)
-            left = after.part(part)
-        if left:
-            told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
-            raise NodeError(f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}")
-        host.remove(JOURNAL)
+        error: Optional[str] = "interrupted"
+        earlier, begun = history.earlier_lock(host, document["lock"]["digest"]), time.monotonic()
+        try:
+            after = settle(host, document, part, before, Applier(host, document, payloads, say, part), done)
+            error = None
+        except Exception as problem:
+            error = str(problem) or type(problem).__name__
+            raise
+        finally:
+            # An image keeps none: the hour at which it was made would make every build another.
+            if done and host.live:
+                try:
+                    history.record(host, document, part, done, earlier, time.monotonic() - begun, error)
+                except OSError as problem:
+                    say(f"no record of this run could be kept: {problem}")
         return done, before, after
+
+
+def settle(host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]) -> Plan:
+    """Make the changes of one part of a plan and see that nothing of it is left; returns the plan after. Rows go to `done`."""
+    for action in before.part(part):
+        perform(applier, action, done)
+        if action.reboot and host.live:
+            marks = list(load_json(host, REBOOT_MARKS) or [])
+            host.write(REBOOT_MARKS, json.dumps(list(dict.fromkeys([*marks, action.reboot]))).encode())
+    after = plan(host, document, applier.payloads)
+    left = after.part(part)
+    if left and done:
+        # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
+        for action in left:
+            perform(applier, action, done)
+        after = plan(host, document, applier.payloads)
+        left = after.part(part)
+    if left:
+        told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
+        raise PartError(f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}", done, [])
+    host.remove(JOURNAL)
+    return after

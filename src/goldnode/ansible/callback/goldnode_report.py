@@ -1,0 +1,185 @@
+"""Callback plugin: at the end of a run, what became of each host and why, for a person and as a JSON record."""
+
+from __future__ import annotations
+
+import atexit
+import getpass
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible import __version__ as ansible_version
+from ansible import context
+from ansible.plugins.callback import CallbackBase
+
+from goldnode.errors import GoldnodeError
+from goldnode.fleet import runs
+
+DOCUMENTATION = r"""
+name: goldnode_report
+type: aggregate
+short_description: Tells what became of each host, and keeps a JSON record of each run
+description:
+  - After the recap of a run that used M(goldnode_state), prints how many hosts ended how, and for those that are not fine the reason and
+    the remedy; hosts with one reason share a line.
+  - Keeps a record per run (schema goldnode.run/1) with every resource that was changed, the refusals, the reasons for a reboot and the verdict
+    of every host. A record that cannot be written is a warning.
+  - A playbook for which the inventory holds no host at all ends with exit status 1. Ansible itself calls that a success.
+options:
+  runs:
+    description: Directory of the records, relative to the working directory. V(off) keeps none.
+    type: str
+    default: .goldnode/runs
+    ini: [{key: runs, section: callback_goldnode_report}]
+    env: [{name: GOLDNODE_RUNS}]
+  keep:
+    description: How many records are kept there; the oldest go first.
+    type: int
+    default: 50
+    ini: [{key: keep, section: callback_goldnode_report}]
+    env: [{name: GOLDNODE_RUNS_KEEP}]
+"""
+
+OURS = ("goldnode_state", "goldnode_drain")
+REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
+# What Ansible puts before the words of ssh, of a module or of a plugin.
+WRAPPING = re.compile(
+    r"^(Task failed: |Action failed: |Module failed: |Failed to connect to the host via ssh: "
+    r"|Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )+"
+)
+
+
+class CallbackModule(CallbackBase):
+    """Passes events on to :class:`goldnode.fleet.runs.Run`; a fault in here is a warning of Ansible's and never a failed run."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "goldnode_report"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """A run begins; it is one of goldnode's once a task of goldnode's starts."""
+        arguments = context.CLIARGS
+        self.started, self.begun = time.gmtime(), time.monotonic()
+        self.playbook = str(playbook._file_name)
+        self.turn: set[str] = set()
+        self.ours = self.told = False
+        self.process = os.getpid()
+        self.run = runs.Run(check=bool(arguments.get("check")))
+        self.run.about = {
+            "playbook": self.playbook,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", self.started),
+            "user": getpass.getuser(),
+            "controller": socket.gethostname(),
+            "ansible": ansible_version,
+            "inventory": [str(source) for source in arguments.get("inventory") or ()],
+            "limit": arguments.get("subset"),
+            "tags": [tag for tag in arguments.get("tags") or () if tag != "all"],
+        }
+        # A run that is interrupted has no end of its own.
+        atexit.register(self._interrupted)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Every host that the play is for is accounted for, whether its turn comes or not."""
+        inventory = play.get_variable_manager()._inventory
+        self.turn = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
+        self.empty = not inventory.hosts
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
+        if self.empty:
+            sources = ", ".join(self.run.about["inventory"]) or "none"
+            self._display.error(f"There is no host in the inventory ({sources}), so that nothing was done. Name another one with -i.")
+            raise SystemExit(1)
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """A play with a task of goldnode's: its hosts belong into the record."""
+        if self._name(task) in OURS:
+            self.ours = True
+            for name in self.turn:
+                self.run.host(name)
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """A task came through."""
+        found, name = result.result, self._name(result.task)
+        if name not in (*OURS, *REBOOT) or (result.task.loop is not None and "results" in found):
+            return  # another's task, or the sum of items that were told one by one
+        host = self.run.host(result.host.name)
+        if name == "goldnode_state":
+            self._state(host, found)
+        elif name == "goldnode_drain" and found.get("changed"):
+            host.out_of_service = result.task.args.get("state") == "drained"
+        elif name in REBOOT and found.get("rebooted"):
+            host.rebooted = True
+
+    v2_runner_item_on_ok = v2_runner_on_ok
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """A task failed, or the node refused."""
+        found, host = result.result, self.run.host(result.host.name)
+        if ignore_errors or (host.error is not None and "results" in found):
+            return
+        if self._name(result.task) == "goldnode_state":
+            self._state(host, found)
+            host.refusals = found.get("refusals") or []
+        host.error = {"task": result.task.get_name(), "part": found.get("part"), "message": words(found)}
+
+    v2_runner_item_on_failed = v2_runner_on_failed
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """A host could not be reached, or was lost."""
+        self.run.host(result.host.name).unreachable = runs.last_line(words(result.result))
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """The end."""
+        self._tell("finished")
+
+    @staticmethod
+    def _name(task: Any) -> str:
+        return str(task.action).rpartition(".")[2] if str(task.action) not in REBOOT else str(task.action)
+
+    @staticmethod
+    def _state(host: runs.HostRun, found: Mapping[str, Any]) -> None:
+        """A result of goldnode_state; see the RETURN section of the module."""
+        host.node_class = found.get("node_class") or host.node_class
+        plan = (found.get("ansible_facts") or {}).get("goldnode_plan")
+        if found.get("part"):
+            host.saw_apply(found["part"], found.get("resources") or [], plan, found.get("verdict"))
+        elif plan:
+            host.saw_plan(plan)
+
+    def _interrupted(self) -> None:
+        if os.getpid() == self.process:  # not a worker
+            self._tell("interrupted")
+
+    def _tell(self, end: str) -> None:
+        if self.told or not self.ours:
+            return
+        self.told = True
+        seconds = time.monotonic() - self.begun
+        self.run.about.update(seconds=round(seconds, 1), end=end)
+        lines = [self.run.text(seconds)]
+        place = str(self.get_option("runs"))
+        if place.lower() not in ("off", "none", "no", "false", ""):
+            name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
+            try:
+                path = runs.keep(Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep")))
+                lines.append(f"  record: {path}")
+            except GoldnodeError as problem:
+                self._display.warning(str(problem))
+        self._display.display("\n".join(lines))
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """What a failed result says, without Ansible's wrapping; for a check, its verdict."""
+    lines = str(found.get("stdout") or "").strip().splitlines()
+    if lines and lines[-1].startswith("verdict: "):
+        return lines[-1]
+    text = WRAPPING.sub("", str(found.get("msg") or ""))
+    if text.startswith("non-zero return code"):
+        return str(found.get("stderr") or found.get("stdout") or text)
+    return text

@@ -1,0 +1,317 @@
+"""One run over a fleet: what became of each host and why, as a record (schema goldnode.run/1) and as a few lines for a person.
+
+Knows nothing of Ansible: the callback plugin `goldnode_report` tells it what happened, event by event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from goldnode.errors import GoldnodeError
+
+SCHEMA = "goldnode.run/1"
+
+# What may become of a host, worst first; a host has the first that is true of it.
+UNREACHABLE, FAILED, REFUSED, HELD = "unreachable", "failed", "refused", "held"
+NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = "not reached", "reboot pending", "waiting for drain", "changed", "converged"
+OUTCOMES = (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED)
+
+# Refusals that pass by themselves: somebody is at work on the node. The others wait for a person.
+PASSING = ("gpu-in-use", "dpkg-locked")
+
+TEXT, LINES = 400, 12  # of a resource's content that a result carries; more is a digest
+TOLD = 2000
+NAMES, REASONS = 8, 25  # hosts named in one line, and lines, of what a person is shown
+
+
+class RunsError(GoldnodeError):
+    """The records of runs cannot be kept where they should be."""
+
+
+# Resources
+
+
+def masked(text: str) -> str:
+    """The text without passwords in addresses (``https://user:secret@mirror``), which sources of packages may carry."""
+    return re.sub(r"://[^/@\s]+@", "://***@", text)
+
+
+def brief(text: str | None) -> str | None:
+    """A content for a result: as it is when it is short, else its digest and its count of lines. None: absent."""
+    if text is None or (len(text) <= TEXT and text.count("\n") <= LINES):
+        return None if text is None else masked(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"sha256:{digest} ({len(text.splitlines())} lines)"
+
+
+def cut(text: str | None, limit: int = TOLD) -> str | None:
+    """A text of a program or a handler; of a long one the end, where errors are."""
+    if text is None:
+        return None
+    return masked(text if len(text) <= limit else f"… {text[-limit:]}")
+
+
+def resource(row: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
+    """One resource of a result: an action of a plan, or a row of what was applied (see `goldnode.node.state.apply.perform`).
+
+    Returns {resource, kind, phase, changed, would_change, reason, before, after, told, error, seconds}. `changed` says that it was
+    changed, `would_change` that applying would; `seconds` is None for what was not applied.
+    """
+    changed = done and not row["error"]
+    return {
+        "resource": row["target"],
+        "kind": row["kind"],
+        "phase": row["phase"],
+        "changed": changed,
+        "would_change": not changed,
+        "reason": cut(row["reason"]),
+        "before": brief(row["before"]),
+        "after": brief(row["after"]),
+        "told": cut(row.get("told")),
+        "error": cut(row.get("error")),
+        "seconds": row.get("seconds"),
+    }
+
+
+def planned(plan: Mapping[str, Any], part: str | None = None) -> list[dict[str, Any]]:
+    """The resources that a plan (schema goldnode.plan/1) would change, of one part or of all."""
+    actions = [action for action in plan["actions"] if part in (None, action["part"])]
+    return [{**resource(action, done=False), "part": action["part"]} for action in actions]
+
+
+def applied(rows: Iterable[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
+    """The resources that were applied, the one that failed included."""
+    return [{**resource(row, done=True), "part": part} for row in rows]
+
+
+# Hosts
+
+
+@dataclass
+class HostRun:
+    """What a run has seen of one host. `plan` is the latest one the node gave, `error` is {task, part, message}."""
+
+    name: str
+    node_class: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] | None = None
+    resources: list[dict[str, Any]] = field(default_factory=list)
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    verdict: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    unreachable: str | None = None
+    rebooted: bool = False
+    out_of_service: bool = False  # taken out by this run and not returned
+
+    def saw_plan(self, plan: dict[str, Any]) -> None:
+        """A plan takes the place of what an earlier one would have changed; what was applied stays."""
+        self.plan = plan
+        self.resources = [row for row in self.resources if self._touched(row)] + planned(plan)
+
+    def saw_apply(self, part: str, rows: list[dict[str, Any]], plan: dict[str, Any] | None, verdict: dict[str, Any] | None) -> None:
+        """Rows of resources of a part that was applied, and the plan that was left (None: it failed, or was in check mode)."""
+        left = planned(plan) if plan else [row for row in self.resources if not self._touched(row) and row["part"] != part]
+        self.resources = [row for row in self.resources if self._touched(row)] + rows + left
+        self.plan = plan or self.plan
+        self.verdict = verdict or self.verdict
+
+    @staticmethod
+    def _touched(row: Mapping[str, Any]) -> bool:
+        return bool(row["changed"] or row["error"])
+
+    def reboots(self, check: bool) -> list[str]:
+        """Why the node has to be booted; in check mode, why it would have to be."""
+        if self.plan is None or self.rebooted:
+            return []
+        found: list[str] = self.plan["reboot"]["after" if check else "reasons"]
+        return found
+
+    def outcome(self, check: bool) -> str:
+        """What became of the host, one of OUTCOMES."""
+        if self.unreachable is not None:
+            return UNREACHABLE
+        if self.refusals:
+            return HELD if all(refusal["code"] in PASSING for refusal in self.refusals) else REFUSED
+        if self.error is not None:
+            return FAILED
+        if self.plan is None or (self._left() and not check):
+            return NOT_REACHED
+        if self.reboots(check):
+            return REBOOT
+        if self.plan["waiting"]:
+            return WAITING
+        return CHANGED if self.resources else CONVERGED
+
+    def _left(self) -> list[str]:
+        """Parts of the plan that were not applied."""
+        return list(dict.fromkeys(row["part"] for row in self.resources if not self._touched(row)))
+
+    def faults(self) -> list[str]:
+        """Findings of the latest verdict that speak against the node, as lines; what could not be verified here is none of them."""
+        if self.verdict is None:
+            return []
+        wrong = [row for row in self.verdict["findings"] if row["outcome"] in ("mismatch", "could_not_read")]
+        return [f"{row['id']}: want {row['expected']}, have {row['got']}. {row['remedy']}" for row in wrong]
+
+    def why(self, check: bool) -> str | None:
+        """The reason of an outcome with its remedy, in one line; None for a host that is fine."""
+        outcome = self.outcome(check)
+        text = self._reason(outcome, check)
+        if self.out_of_service:
+            text = f"{text or ''} It was taken out of service by this run and is still out.".strip()
+        return masked(text) if text else None
+
+    def _reason(self, outcome: str, check: bool) -> str | None:
+        if outcome == UNREACHABLE:
+            return self.unreachable
+        if outcome in (REFUSED, HELD):
+            return " ".join(f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in self.refusals)
+        if outcome == FAILED and self.error is not None:
+            place = f"in part {self.error['part']}" if self.error["part"] else f"in task “{self.error['task']}”"
+            return f"{place}: {first_line(self.error['message'])}"
+        if outcome == NOT_REACHED:
+            left = f"not applied: part {', '.join(self._left())}" if self.plan else "its turn did not come"
+            return f"{left}, because the run ended before or its tags leave it out. Run again."
+        if outcome == REBOOT:
+            allow = "" if check else " Allow it with -e goldnode_reboot=true."
+            return f"{'Would need' if check else 'Needs'} a reboot: {'; '.join(self.reboots(check))}.{allow}"
+        if outcome == WAITING and self.plan is not None:
+            items = "; ".join(f"{item['subject']}: {item['message']}" for item in self.plan["waiting"])
+            return f"{items.rstrip('.')}. Allow the drain with -e goldnode_drain_for_waiting=true."
+        faults = self.faults()
+        return f"the check finds {'; '.join(faults)}" if faults else None
+
+    def to_json(self, check: bool) -> dict[str, Any]:
+        """The host's part of the record."""
+        plan = self.plan or {}
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for row in self.resources:
+            parts.setdefault(row["part"], []).append({key: value for key, value in row.items() if key != "part"})
+        return {
+            **self.node_class,
+            "outcome": self.outcome(check),
+            "why": self.why(check),
+            "parts": parts,
+            "refusals": self.refusals,
+            "notes": plan.get("notes", []),
+            "waiting": plan.get("waiting", []),
+            "reboot": {"reasons": self.reboots(check), "done": self.rebooted},
+            "out_of_service": self.out_of_service,
+            "verdict": self.verdict and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
+            "faults": self.faults(),
+            "error": self.error and {**self.error, "message": cut(self.error["message"])},
+            "unreachable": self.unreachable,
+        }
+
+
+def first_line(text: str) -> str:
+    """The first line of an error that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+
+
+def last_line(text: str) -> str:
+    """The last line that says something: of ssh, whose earlier ones are banners and, with -vvv, its own trace."""
+    return first_line("\n".join(reversed(text.splitlines())))
+
+
+# Runs
+
+
+@dataclass
+class Run:
+    """A run of a playbook. `about` is what the record says of it beside its hosts: playbook, who, started, limit …"""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    check: bool = False
+    hosts: dict[str, HostRun] = field(default_factory=dict)
+
+    def host(self, name: str) -> HostRun:
+        """The record of one host, made when it is first spoken of."""
+        return self.hosts.setdefault(name, HostRun(name))
+
+    def counts(self) -> dict[str, int]:
+        """Outcome -> number of hosts, the worst first, without those that no host has."""
+        found = [host.outcome(self.check) for host in self.hosts.values()]
+        return {outcome: found.count(outcome) for outcome in OUTCOMES if outcome in found}
+
+    def to_json(self) -> dict[str, Any]:
+        """The record (schema goldnode.run/1)."""
+        return {
+            "schema": SCHEMA,
+            **self.about,
+            "check": self.check,
+            "counts": self.counts(),
+            "hosts": {name: host.to_json(self.check) for name, host in sorted(self.hosts.items())},
+        }
+
+    def text(self, seconds: float) -> str:
+        """How many hosts ended how, then one line per reason of those that are not fine, with their names."""
+        rows: dict[tuple[str, str], list[HostRun]] = {}
+        for host in self.hosts.values():
+            why = host.why(self.check)
+            if why:
+                rows.setdefault((host.outcome(self.check), alike(why)), []).append(host)
+        said = ", ".join(f"{number} {self._word(outcome)}" for outcome, number in self.counts().items())
+        simulated = sum(bool(host.verdict and host.verdict["simulated"]) for host in self.hosts.values())
+        label = f" ({simulated} with SIMULATED HARDWARE)" if simulated else ""
+        lines = [f"goldnode: {len(self.hosts)} host{'s'[: len(self.hosts) != 1]} in {seconds:.0f} s: {said}{label}"]
+        order = sorted(rows.items(), key=lambda item: (OUTCOMES.index(item[0][0]), -len(item[1]), item[1][0].name))
+        for (outcome, general), hosts in order[:REASONS]:
+            # Alone, a host keeps its own words; of many that differ only in a number or an address, the words that they share.
+            own = {host.why(self.check) for host in hosts}
+            lines.append(f"  {self._word(outcome)}: {names(hosts)}")
+            lines.append(f"    {own.pop() if len(own) == 1 else general}")
+        if len(order) > REASONS:
+            lines.append(f"  and {len(order) - REASONS} more reasons; the record names every host")
+        return "\n".join(lines)
+
+    def _word(self, outcome: str) -> str:
+        return "would change" if self.check and outcome == CHANGED else outcome
+
+
+def alike(text: str) -> str:
+    """The reason without what differs from host to host: numbers of processes and ports, addresses, sizes, hexadecimal ids."""
+    text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS", text)
+    text = re.sub(r"\bhost \S+ port\b", "host ADDRESS port", text)
+    return re.sub(r"\b(process|pid|port) \d+", r"\1 N", text)
+
+
+def names(hosts: list[HostRun]) -> str:
+    """Names of hosts, the first few of many."""
+    found = sorted(host.name for host in hosts)
+    more = f" and {len(found) - NAMES} more" if len(found) > NAMES else ""
+    return ", ".join(found[:NAMES]) + more
+
+
+def keep(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:
+    """Write a record as `NAME.json` (`NAME-2.json` where there is one), drop the oldest beyond `most`; returns its path.
+
+    Raises RunsError where the place cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        number, path = 1, directory / f"{name}.json"
+        while path.exists():
+            number += 1
+            path = directory / f"{name}-{number}.json"
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(record, out, indent=1, ensure_ascii=False)
+            out.write("\n")
+        Path(temporary).replace(path)
+        records = sorted(directory.glob("[0-9]*T*Z-*.json"), key=lambda found: (found.stat().st_mtime_ns, found.name))
+        for old in records[:-most]:
+            old.unlink(missing_ok=True)
+    except OSError as problem:
+        raise RunsError(
+            f"the record of this run cannot be kept in {directory}: {problem.strerror}",
+            remedy="name a directory that you may write with GOLDNODE_RUNS, or none with GOLDNODE_RUNS=off",
+        ) from problem
+    return path

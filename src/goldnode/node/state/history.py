@@ -1,0 +1,72 @@
+"""What was done to a node, kept on the node: one small file per apply that changed something, or that failed while it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from ..host import Host, boot_identity
+from .domains.program import CLASS
+from .observe import load_json
+
+HISTORY = "/var/lib/goldnode/history"
+SCHEMA = "goldnode.applied/1"
+KEEP = 50
+TEXT = 400  # characters of an action's text that are kept; the controller's record has more
+
+
+def earlier_lock(host: Host, digest: str) -> Optional[str]:
+    """Digest of the lock that the node had before the one of `digest`: as the last record says, else the class document that is there.
+
+    None on a node that has had no other.
+    """
+    names = host.glob(HISTORY, "*.json")
+    last = load_json(host, names[-1]) if names else None
+    if last is None:
+        before = ((load_json(host, CLASS) or {}).get("lock") or {}).get("digest")
+        return None if before == digest else before
+    earlier: Optional[str] = last.get("lock_digest")
+    return last.get("earlier_lock_digest") if earlier == digest else earlier
+
+
+def record(
+    host: Host,
+    document: Mapping[str, Any],
+    part: str,
+    done: List[Dict[str, Any]],
+    earlier: Optional[str],
+    seconds: float,
+    error: Optional[str],
+) -> None:
+    """Write one record and drop the oldest. Names count up, so that their order does not hang on the node's clock."""
+    names = [os.path.basename(name) for name in host.glob(HISTORY, "*.json")]
+    found = re.match(r"\d+", names[-1]) if names else None
+    number = int(found.group()) + 1 if found else 1
+    now = time.gmtime()
+    entry = {
+        "schema": SCHEMA,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+        "seconds": round(seconds, 2),
+        "part": part,
+        "class": document["class"],
+        "class_digest": document["digest"],
+        "lock_digest": document["lock"]["digest"],
+        "earlier_lock_digest": earlier,
+        "boot_identity": boot_identity(host),
+        "error": error and error[-TEXT:],
+        "actions": [
+            {
+                **{key: row[key] for key in ("kind", "target", "seconds")},
+                "reason": row["reason"][:TEXT],
+                "error": (row["error"] or "")[-TEXT:],
+            }
+            for row in done
+        ],
+    }
+    name = f"{HISTORY}/{number:06d}-{time.strftime('%Y%m%dT%H%M%SZ', now)}-{part}.json"
+    host.write(name, json.dumps(entry, indent=1, sort_keys=True).encode())
+    for old in names[: max(0, len(names) + 1 - KEEP)]:
+        host.remove(f"{HISTORY}/{old}")

@@ -1,0 +1,241 @@
+"""site.yml as ansible-playbook runs it, with the report at its end. What nodes answer is canned: no node is asked or changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from goldnode.node.state.model import PARTS
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+
+# In the place of goldnode_state and of the drain: answers with what the host's variables hold, a second plan with `again`.
+STUB = """
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        part = self._task.args.get("part")
+        key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
+        if not task_vars["answers"]:
+            return self._execute_module("ansible.builtin.ping", {}, task_vars=task_vars)
+        answer = self._templar.template(task_vars["answers"])[key]
+        return {**answer, **({"part": part} if part else {})}
+"""
+
+
+def plan(parts: dict[str, list[str]] | None = None, waiting: list[str] = [], reboot: list[str] = []) -> dict[str, Any]:  # noqa: B006
+    """The result of a plan: targets by part, subjects that wait for a drain, reasons for a reboot."""
+    actions = [
+        {"part": part, "kind": "file.write", "target": target, "reason": "want a, have b", "phase": "image", "before": None, "after": "a"}
+        for part, targets in (parts or {}).items()
+        for target in targets
+    ]
+    found = {
+        "actions": actions,
+        "parts": {part: (parts or {}).get(part, []) for part in PARTS},
+        "notes": [],
+        "waiting": [{"part": "gpu_policy", "subject": subject, "message": "a job holds the GPU"} for subject in waiting],
+        "reboot": {"required": bool(reboot), "reasons": reboot, "after": reboot},
+    }
+    return {"changed": False, "ansible_facts": {"goldnode_plan": found}, "node_class": {"class": "stub", "class_digest": "sha256:1"}}
+
+
+def applied(part: str, *targets: str, **answer: Any) -> dict[str, Any]:
+    """The result of an apply."""
+    rows = [
+        {"resource": target, "kind": "file.write", "part": part, "changed": True, "would_change": False, "error": None, "reason": "r"}
+        for target in targets
+    ]
+    return {"changed": True, "resources": rows, **plan(), **answer}
+
+
+REFUSED = {
+    "failed": True,
+    "msg": "refused before anything was touched:\n- [gpu-in-use] GPU in use by sleep, unit train.service. Drain the node.",
+    "refusals": [{"code": "gpu-in-use", "message": "GPU in use by sleep, unit train.service.", "remedy": "Drain the node."}],
+}
+FLEET: dict[str, dict[str, Any]] = {
+    "fine": {"plan": plan()},
+    "fresh": {"plan": plan({"kernel": ["/etc/x"], "sanity": ["/etc/y"]}), "kernel": applied("kernel", "/etc/x", "/etc/y")},
+    "held": {"plan": REFUSED},
+    "broken": {
+        "plan": plan({"kernel": ["/etc/x"]}),
+        "kernel": {"failed": True, "msg": "apt finds no way\nE: more"},
+    },
+    "boots": {"plan": plan(reboot=["kernel 1 runs, want 2"])},
+    "waits": {"plan": plan(waiting=["MIG"]), "again": plan({"gpu_policy": ["MIG"]}), "gpu_policy": applied("gpu_policy", "MIG")},
+}
+
+
+def play(
+    where: Path, hosts: dict[str, dict[str, Any]], *arguments: str, book: Path | str = ROOT / "site.yml", **environment: str
+) -> tuple[int, str, dict[str, Any]]:
+    """Run a playbook; exit status, what was printed, and the one record that was kept."""
+    (where / "stubs").mkdir(exist_ok=True)
+    (where / "stubs" / "goldnode_state.py").write_text(STUB)
+    inventory = {"all": {"hosts": {name: {"ansible_connection": "local", "answers": found} for name, found in hosts.items()}}}
+    if "lost" in hosts:  # nothing listens on port 1
+        inventory["all"]["hosts"]["lost"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
+    (where / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    runs = where / "runs"
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(book), *arguments],
+        cwd=ROOT,
+        env={
+            **kept,
+            "PATH": f"{BIN}:{kept['PATH']}",
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_ACTION_PLUGINS": f"{where / 'stubs'}:{ROOT / 'src/goldnode/ansible/action'}",
+            "GOLDNODE_RUNS": str(runs),
+            **environment,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    records = sorted(runs.glob("*.json")) if runs.is_dir() else []
+    assert len(records) <= 1
+    return done.returncode, done.stdout, json.loads(records[0].read_text()) if records else {}
+
+
+def outcomes(record: dict[str, Any]) -> dict[str, str]:
+    return {name: host["outcome"] for name, host in record["hosts"].items()}
+
+
+def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Path) -> None:
+    rc, output, record = play(tmp_path, {**FLEET, "lost": {}})
+    assert rc != 0
+    assert record["schema"] == "goldnode.run/1"
+    assert (record["check"], record["end"], record["limit"]) == (False, "finished", None)
+    assert outcomes(record) == {
+        "fine": "converged",
+        "fresh": "changed",
+        "held": "held",
+        "broken": "failed",
+        "boots": "reboot pending",
+        "waits": "waiting for drain",
+        "lost": "unreachable",
+    }
+    report = output[output.index("goldnode: 7 hosts") :]
+    for text in (
+        "1 unreachable, 1 failed, 1 held, 1 reboot pending, 1 waiting for drain, 1 changed, 1 converged",
+        "  unreachable: lost\n    ssh: connect to host 127.0.0.1 port 1: Connection refused\n",
+        "  failed: broken\n    in part kernel: apt finds no way\n",
+        "  held: held\n    [gpu-in-use] GPU in use by sleep, unit train.service. Drain the node.\n",
+        "  reboot pending: boots\n    Needs a reboot: kernel 1 runs, want 2. Allow it with -e goldnode_reboot=true.\n",
+        "  waiting for drain: waits\n    MIG: a job holds the GPU. Allow the drain with -e goldnode_drain_for_waiting=true.\n",
+        f"  record: {tmp_path}/runs/",
+    ):
+        assert text in report, report
+    assert "fresh" not in report
+    assert [row["resource"] for row in record["hosts"]["fresh"]["parts"]["kernel"]] == ["/etc/x", "/etc/y"]
+    assert "sanity" not in record["hosts"]["fresh"]["parts"], "the kernel's part brought it, too"
+    assert record["hosts"]["fine"]["class"] == "stub"
+
+
+def test_what_waits_is_made_between_drain_and_return_and_nothing_boots(tmp_path: Path) -> None:
+    # The judging program is not on this machine: its absence is what the stubbed run accepts.
+    hooks = {"goldnode_drain": "command", "goldnode_accepted": [2]}
+    for name in ("drain", "resume"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {tmp_path}/log\n')
+        (tmp_path / name).chmod(0o755)
+        hooks[f"goldnode_{name}_command"] = [str(tmp_path / name)]
+    permission = ("-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
+    rc, output, record = play(tmp_path, {name: FLEET[name] for name in ("fine", "waits", "boots")}, *permission)
+    assert rc == 0, output
+    assert (tmp_path / "log").read_text().splitlines() == ["drain waits goldnode: a job holds the GPU", "resume waits"]
+    assert outcomes(record) == {"fine": "converged", "waits": "changed", "boots": "reboot pending"}
+    assert [row["resource"] for row in record["hosts"]["waits"]["parts"]["gpu_policy"]] == ["MIG"]
+
+
+def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_path: Path) -> None:
+    hooks = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["true"],
+        "goldnode_resume_command": ["true"],
+        "goldnode_reboot_batch": 1,
+    }
+    again = {f"waits{number}": FLEET["waits"] for number in range(2)}
+    rc, output, record = play(tmp_path, again, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
+    assert rc != 0
+    assert outcomes(record) == {"waits0": "failed", "waits1": "waiting for drain"}
+    assert record["hosts"]["waits0"]["out_of_service"] is True
+    assert "“Judge the node before its return”" in output
+    assert "taken out of service by this run and is still out" in output
+
+
+def test_check_mode_and_limit(tmp_path: Path) -> None:
+    rc, output, record = play(tmp_path, FLEET, "--check", "--limit", "fresh,fine")
+    assert rc == 0
+    assert "goldnode: 2 hosts in " in output
+    assert "1 would change, 1 converged" in output
+    assert (record["check"], record["limit"], sorted(record["hosts"])) == (True, "fresh,fine", ["fine", "fresh"])
+
+
+@pytest.mark.parametrize("place", ["off", "file/runs"])
+def test_no_record_where_none_is_wanted_and_a_warning_where_none_can_be(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    rc, output, record = play(tmp_path, {"fine": FLEET["fine"]}, GOLDNODE_RUNS=place if place == "off" else str(tmp_path / place))
+    assert (rc, record) == (0, {})
+    assert "goldnode: 1 host in " in output
+    assert ("cannot be kept" in re.sub(r"\s+", " ", output)) == (place != "off")
+
+
+def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    book = tmp_path / "other.yml"
+    book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
+    rc, output, record = play(tmp_path, {"fine": {}}, book=book)
+    assert (rc, record) == (0, {})
+    assert "goldnode:" not in output
+
+
+@pytest.mark.parametrize(
+    ("hosts", "arguments", "book", "text"),
+    [
+        ({}, (), "site.yml", "There is no host in the inventory"),
+        ({"fine": FLEET["fine"]}, ("--limit", "nobody"), "site.yml", "nobody"),
+        ({"fine": FLEET["fine"]}, ("--limit", "fine,nobody"), "site.yml", "nobody"),
+        ({"fine": FLEET["fine"]}, ("-i", "absent.yml"), "site.yml", "absent.yml"),
+        ({"fine": FLEET["fine"]}, (), "stie.yml", "stie.yml could not be found"),
+    ],
+    ids=["empty-inventory", "limit", "half-a-limit", "inventory", "playbook"],
+)
+def test_a_run_on_nothing_is_an_error(tmp_path: Path, hosts: dict[str, Any], arguments: tuple[str, ...], book: str, text: str) -> None:
+    rc, output, _ = play(tmp_path, hosts, *arguments, book=book)
+    assert rc == 1, output
+    assert text in re.sub(r"\s+", " ", output)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("module", "goldnode_state"), ("callback", "goldnode_report"), ("vars", "goldnode_class")])
+def test_ansible_doc_reads_the_plugins(kind: str, name: str) -> None:
+    done = subprocess.run(
+        [str(BIN / "ansible-doc"), "-t", kind, "--json", name],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)[name]
+    assert told["doc"]["description"]
+    if kind == "module":
+        assert set(told["return"]) >= {"resources", "refusals", "verdict", "node_class", "part"}
+        assert told["return"]["resources"]["contains"].keys() >= {"resource", "changed", "would_change", "reason", "seconds"}

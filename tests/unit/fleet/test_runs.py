@@ -1,0 +1,242 @@
+"""What became of each host of a run: the outcome, its reason, the record, the lines for a person. No Ansible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.fleet import runs
+from goldnode.fleet.runs import HostRun, Run, RunsError
+
+GPU_IN_USE = {"code": "gpu-in-use", "message": "GPU in use by python (pid 41).", "remedy": "Drain the node."}
+WRONG_OS = {"code": "wrong-os", "message": "The node runs debian 12.", "remedy": "Reinstall it."}
+
+
+def action(part: str = "kernel", **changes: Any) -> dict[str, Any]:
+    return {
+        "part": part,
+        "kind": "file.write",
+        "target": "/etc/x",
+        "reason": "want a, have b",
+        "phase": "image",
+        "before": "b",
+        "after": "a",
+        "reboot": None,
+        **changes,
+    }
+
+
+def plan(*actions: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "actions": list(actions),
+        "notes": [],
+        "waiting": [],
+        "reboot": {"required": False, "reasons": [], "after": []},
+        **changes,
+    }
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {**action(), "told": None, "error": None, "seconds": 0.1, **changes}
+
+
+def verdict(*findings: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "degraded", "exit_code": 1, "simulated": True, "time": "T", "counts": {"mismatch": 1}, "findings": list(findings)}
+
+
+FINDING = {"id": "pcie.width", "outcome": "mismatch", "expected": 16, "got": 8, "remedy": "Reseat the GPU."}
+ELSEWHERE = {"id": "kernel.running", "outcome": "not_verified_here", "expected": "6.1", "got": None, "remedy": ""}
+NEEDED = {"required": True, "reasons": ["kernel 6.1 runs, want 6.2"], "after": ["kernel 6.1 runs, want 6.2"]}
+LATER = {"required": False, "reasons": [], "after": ["kernel 6.2 is installed"]}
+WAITS = [{"part": "container_runtime", "subject": "docker.service", "message": "a restart waits: container 4711 has a GPU"}]
+
+
+def converged(host: HostRun) -> None:
+    host.saw_plan(plan())
+
+
+def changed(host: HostRun) -> None:
+    host.saw_plan(plan(action(), action("sanity")))
+    # The kernel's transaction brought what the second part wanted, too.
+    host.saw_apply("kernel", runs.applied([row()], "kernel"), plan(), verdict(ELSEWHERE))
+
+
+def degraded(host: HostRun) -> None:
+    host.saw_plan(plan(action()))
+    host.saw_apply("kernel", runs.applied([row()], "kernel"), plan(), verdict(FINDING, ELSEWHERE))
+
+
+def failed(host: HostRun) -> None:
+    host.saw_plan(plan(action(), action("sanity")))
+    rows = [row(), row(error="apt finds no way\nmore", target="kernel")]
+    host.saw_apply("kernel", runs.applied(rows, "kernel"), None, None)
+    host.error = {"task": "Bring the locked kernel", "part": "kernel", "message": "\napt finds no way\nmore"}
+
+
+def other_task(host: HostRun) -> None:
+    host.saw_plan(plan())
+    host.error = {"task": "Reboot it", "part": None, "message": "timed out"}
+
+
+def held(host: HostRun) -> None:
+    host.refusals, host.error = [GPU_IN_USE], {"task": "t", "part": None, "message": "refused"}
+
+
+def refused(host: HostRun) -> None:
+    host.refusals = [WRONG_OS, GPU_IN_USE]
+
+
+def unreachable(host: HostRun) -> None:
+    converged(host)
+    host.unreachable = "ssh: connect to host 10.0.0.9 port 22: Connection refused"
+
+
+def lost_while_out(host: HostRun) -> None:
+    unreachable(host)
+    host.out_of_service = True
+
+
+def reboot(host: HostRun) -> None:
+    host.saw_plan(plan(reboot=NEEDED, waiting=WAITS))
+
+
+def rebooted(host: HostRun) -> None:
+    reboot(host)
+    host.plan = {**(host.plan or {}), "waiting": []}
+    host.rebooted = True
+
+
+def waiting(host: HostRun) -> None:
+    host.saw_plan(plan(waiting=WAITS))
+
+
+def partly(host: HostRun) -> None:
+    host.saw_plan(plan(action(), action("sanity")))
+    host.saw_apply("kernel", runs.applied([row()], "kernel"), plan(action("sanity")), None)
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome", "why"),
+    [
+        (converged, "converged", None),
+        (changed, "changed", None),
+        (degraded, "changed", "the check finds pcie.width: want 16, have 8. Reseat the GPU."),
+        (failed, "failed", "in part kernel: apt finds no way"),
+        (other_task, "failed", "in task “Reboot it”: timed out"),
+        (held, "held", "[gpu-in-use] GPU in use by python (pid 41). Drain the node."),
+        (
+            refused,
+            "refused",
+            "[wrong-os] The node runs debian 12. Reinstall it. [gpu-in-use] GPU in use by python (pid 41). Drain the node.",
+        ),
+        (unreachable, "unreachable", "ssh: connect to host 10.0.0.9 port 22: Connection refused"),
+        (
+            lost_while_out,
+            "unreachable",
+            "ssh: connect to host 10.0.0.9 port 22: Connection refused It was taken out of service by this run and is still out.",
+        ),
+        (reboot, "reboot pending", "Needs a reboot: kernel 6.1 runs, want 6.2. Allow it with -e goldnode_reboot=true."),
+        (rebooted, "converged", None),
+        (
+            waiting,
+            "waiting for drain",
+            "docker.service: a restart waits: container 4711 has a GPU. Allow the drain with -e goldnode_drain_for_waiting=true.",
+        ),
+        (partly, "not reached", "not applied: part sanity, because the run ended before or its tags leave it out. Run again."),
+        (lambda host: None, "not reached", "its turn did not come, because the run ended before or its tags leave it out. Run again."),
+    ],
+)
+def test_outcomes(told: Any, outcome: str, why: str | None) -> None:
+    host = HostRun("gpu01")
+    told(host)
+    assert (host.outcome(False), host.why(False)) == (outcome, why)
+    assert json.loads(json.dumps(host.to_json(False)))["outcome"] == outcome
+
+
+def test_check_mode_speaks_of_what_would_be() -> None:
+    run = Run(check=True)
+    run.host("a").saw_plan(plan(action()))
+    run.host("b").saw_plan(plan(action(), reboot=LATER))
+    run.host("c").saw_plan(plan())
+    text = run.text(1)
+    assert "1 reboot pending, 1 would change, 1 converged" in text
+    assert "Would need a reboot: kernel 6.2 is installed." in text
+    assert "goldnode_reboot" not in text
+
+
+def test_the_record_says_what_was_changed_and_what_was_not() -> None:
+    run = Run({"playbook": "site.yml"})
+    failed(run.host("gpu01"))
+    record = run.to_json()
+    assert (record["schema"], record["counts"]) == ("goldnode.run/1", {"failed": 1})
+    host = record["hosts"]["gpu01"]
+    first, second = host["parts"]["kernel"]
+    assert (first["changed"], first["would_change"], first["seconds"], first["error"]) == (True, False, 0.1, None)
+    assert (second["changed"], second["would_change"], second["error"]) == (False, True, "apt finds no way\nmore")
+    (left,) = host["parts"]["sanity"]
+    assert (left["changed"], left["would_change"], left["seconds"]) == (False, True, None)
+    assert left["reason"] == "want a, have b"
+
+
+def test_contents_of_resources_are_short_and_without_secrets() -> None:
+    long = "x\n" * 500
+    shown = runs.resource(row(before=None, after=long, told="y" * 9000, reason="deb https://user:geheim@mirror.example/ x"), done=True)
+    assert shown["before"] is None
+    assert shown["after"].startswith("sha256:")
+    assert shown["after"].endswith("(500 lines)")
+    assert len(shown["told"]) < 2100
+    assert shown["reason"] == "deb https://***@mirror.example/ x"
+
+
+def test_a_fleet_of_a_thousand_is_a_few_lines() -> None:
+    run = Run()
+    for number in range(1000):
+        host = run.host(f"gpu{number:04}")
+        converged(host)
+        if number % 10 == 3:
+            host.unreachable = f"ssh: connect to host gpu{number:04} port {2000 + number}: No route to host"
+        if number == 500:
+            failed(host)
+    text = run.text(61.4)
+    assert text.splitlines()[0] == "goldnode: 1000 hosts in 61 s: 100 unreachable, 1 failed, 899 converged"
+    assert len(text.splitlines()) == 5
+    assert "gpu0003, gpu0013" in text
+    assert "and 92 more" in text
+    assert "ssh: connect to host ADDRESS port N: No route to host" in text
+    assert "  failed: gpu0500" in text
+    assert max(len(line) for line in text.splitlines()) < 140
+
+
+def test_many_reasons_are_cut_short() -> None:
+    run = Run()
+    for number in range(40):
+        run.host(f"n{number:02}").unreachable = "x" * (number + 1)
+    assert run.text(0).splitlines()[-1] == "  and 15 more reasons; the record names every host"
+
+
+def test_simulated_hardware_is_said() -> None:
+    run = Run()
+    degraded(run.host("a"))
+    assert "(1 with SIMULATED HARDWARE)" in run.text(0)
+
+
+def test_the_last_records_are_kept(tmp_path: Path) -> None:
+    for number in range(5):
+        path = runs.keep(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
+    (tmp_path / "runs" / "notes.txt").write_text("mine")
+    assert path == runs.keep(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name("20260104T000000Z-site.json")
+    assert sorted(found.name for found in (tmp_path / "runs").iterdir()) == [
+        "20260103T000000Z-site.json",
+        "20260104T000000Z-site-2.json",
+        "20260104T000000Z-site.json",
+        "notes.txt",
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunsError, match="GOLDNODE_RUNS=off"):
+        runs.keep(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
