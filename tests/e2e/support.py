@@ -43,10 +43,11 @@ class Site:
     catalog: Path | None = None
     site: Path | None = None
     locks: Path | None = None
+    runs: Path | str | None = "off"  # where records of runs go
 
     def environment(self) -> dict[str, str]:
         """The environment variables that say so."""
-        places = {"GOLDNODE_CATALOG": self.catalog, "GOLDNODE_SITE": self.site, "GOLDNODE_LOCKS": self.locks}
+        places = {"GOLDNODE_CATALOG": self.catalog, "GOLDNODE_SITE": self.site, "GOLDNODE_LOCKS": self.locks, "GOLDNODE_RUNS": self.runs}
         return {name: str(place) for name, place in places.items() if place is not None}
 
 

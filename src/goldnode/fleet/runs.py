@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +75,7 @@ def resource(row: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
         "before": brief(row["before"]),
         "after": brief(row["after"]),
         "told": cut(row.get("told")),
-        "error": cut(row.get("error")),
+        "error": masked(gist(row["error"])) if row.get("error") else None,
         "seconds": row.get("seconds"),
     }
 
@@ -175,7 +174,7 @@ class HostRun:
             return " ".join(f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in self.refusals)
         if outcome == FAILED and self.error is not None:
             place = f"in part {self.error['part']}" if self.error["part"] else f"in task “{self.error['task']}”"
-            return f"{place}: {first_line(self.error['message'])}"
+            return f"{place}: {gist(self.error['message'])}"
         if outcome == NOT_REACHED:
             left = f"not applied: part {', '.join(self._left())}" if self.plan else "its turn did not come"
             return f"{left}, because the run ended before or its tags leave it out. Run again."
@@ -185,6 +184,11 @@ class HostRun:
         if outcome == WAITING and self.plan is not None:
             items = "; ".join(f"{item['subject']}: {item['message']}" for item in self.plan["waiting"])
             return f"{items.rstrip('.')}. Allow the drain with -e goldnode_drain_for_waiting=true."
+        if check and outcome == CHANGED:
+            parts = {part: sum(row["part"] == part for row in self.resources) for part in self._left()}
+            return (
+                f"{len(self.resources)} differences: {', '.join(f'{part} {number}' for part, number in parts.items())}. See them with -v."
+            )
         faults = self.faults()
         return f"the check finds {'; '.join(faults)}" if faults else None
 
@@ -214,6 +218,16 @@ class HostRun:
 def first_line(text: str) -> str:
     """The first line of an error that says something."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+
+
+def gist(text: str) -> str:
+    """An error in one line: its first, and where that only introduces what a program printed, the program's first line that says `error`."""
+    first = first_line(text)
+    if not first.endswith(":"):
+        return first
+    rest = text[text.index(first) + len(first) :]
+    told = [line for line in rest.splitlines() if re.match(r"\s*(E|W|ERROR|error|fatal|dpkg: error)\b", line)] or rest.splitlines()
+    return f"{first} {first_line(chr(10).join(told))}"
 
 
 def last_line(text: str) -> str:
@@ -280,6 +294,7 @@ def alike(text: str) -> str:
     """The reason without what differs from host to host: numbers of processes and ports, addresses, sizes, hexadecimal ids."""
     text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS", text)
     text = re.sub(r"\bhost \S+ port\b", "host ADDRESS port", text)
+    text = re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text)
     return re.sub(r"\b(process|pid|port) \d+", r"\1 N", text)
 
 
@@ -301,11 +316,9 @@ def keep(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Pa
         while path.exists():
             number += 1
             path = directory / f"{name}-{number}.json"
-        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(record, out, indent=1, ensure_ascii=False)
-            out.write("\n")
-        Path(temporary).replace(path)
+        temporary = directory / f".{path.name}.{os.getpid()}"
+        temporary.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
         records = sorted(directory.glob("[0-9]*T*Z-*.json"), key=lambda found: (found.stat().st_mtime_ns, found.name))
         for old in records[:-most]:
             old.unlink(missing_ok=True)

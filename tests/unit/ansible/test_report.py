@@ -86,7 +86,9 @@ def play(
     """Run a playbook; exit status, what was printed, and the one record that was kept."""
     (where / "stubs").mkdir(exist_ok=True)
     (where / "stubs" / "goldnode_state.py").write_text(STUB)
-    inventory = {"all": {"hosts": {name: {"ansible_connection": "local", "answers": found} for name, found in hosts.items()}}}
+    inventory: dict[str, Any] = {
+        "all": {"hosts": {name: {"ansible_connection": "local", "answers": found} for name, found in hosts.items()}}
+    }
     if "lost" in hosts:  # nothing listens on port 1
         inventory["all"]["hosts"]["lost"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
     (where / "hosts.yml").write_text(yaml.safe_dump(inventory))

@@ -163,6 +163,7 @@ def test_check_mode_speaks_of_what_would_be() -> None:
     run.host("c").saw_plan(plan())
     text = run.text(1)
     assert "1 reboot pending, 1 would change, 1 converged" in text
+    assert "  would change: a\n    1 differences: kernel 1. See them with -v." in text
     assert "Would need a reboot: kernel 6.2 is installed." in text
     assert "goldnode_reboot" not in text
 
@@ -175,7 +176,7 @@ def test_the_record_says_what_was_changed_and_what_was_not() -> None:
     host = record["hosts"]["gpu01"]
     first, second = host["parts"]["kernel"]
     assert (first["changed"], first["would_change"], first["seconds"], first["error"]) == (True, False, 0.1, None)
-    assert (second["changed"], second["would_change"], second["error"]) == (False, True, "apt finds no way\nmore")
+    assert (second["changed"], second["would_change"], second["error"]) == (False, True, "apt finds no way")
     (left,) = host["parts"]["sanity"]
     assert (left["changed"], left["would_change"], left["seconds"]) == (False, True, None)
     assert left["reason"] == "want a, have b"
@@ -189,6 +190,21 @@ def test_contents_of_resources_are_short_and_without_secrets() -> None:
     assert shown["after"].endswith("(500 lines)")
     assert len(shown["told"]) < 2100
     assert shown["reason"] == "deb https://***@mirror.example/ x"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one line", "one line"),
+        ("\n  head\nE: not asked for", "head"),
+        ("apt fails:\nReading lists\nE: no such package\nE: more", "apt fails: E: no such package"),
+        ("make fails:\n  cc x.c\n  error: y\n", "make fails: error: y"),
+        ("dkms fails:\nlast words\n", "dkms fails: last words"),
+        ("nothing:", "nothing: no message"),
+    ],
+)
+def test_an_error_in_one_line(text: str, line: str) -> None:
+    assert runs.gist(text) == line
 
 
 def test_a_fleet_of_a_thousand_is_a_few_lines() -> None:

@@ -92,12 +92,12 @@ class ActionModule(ActionBase):
         if result.get("failed"):
             return result
         plan = plain(result["plan"])
-        result["ansible_facts"] = {FACT: plan}
         result.pop("plan")
         if plan["refusals"]:
             lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
             result.update(failed=True, msg=f"refused before anything was touched:\n{lines}", refusals=plan["refusals"])
             return result
+        result["ansible_facts"] = {FACT: plan}
         result["msg"] = summary(plan)
         result["resources"] = runs.planned(plan)
         result["changed"] = False
@@ -105,15 +105,13 @@ class ActionModule(ActionBase):
         return result
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
-        """Print what is about to happen: in full for a handful of hosts (or with -v), in one line for a fleet."""
-        if not plan["actions"] and not plan["waiting"]:
-            return
-        name = task_vars.get("inventory_hostname")
-        head = f"[{name}] {document['class']}: {len(plan['actions'])} differences"
-        head += f", {len(plan['waiting'])} waiting for a drain" if plan["waiting"] else ""
+        """Print what is about to happen, for a handful of hosts or with -v; of a fleet the report at the end tells."""
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
-        lines = [head, *(f"  {text}" for text in summary(plan))] if few or self._display.verbosity else [f"{head}, see them with -v"]
-        self._display.display("\n".join(lines))
+        if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
+            return
+        head = f"[{task_vars.get('inventory_hostname')}] {document['class']}: {len(plan['actions'])} differences"
+        head += f", {len(plan['waiting'])} waiting for a drain" if plan["waiting"] else ""
+        self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
     def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Apply a part of the plan that the node gave."""

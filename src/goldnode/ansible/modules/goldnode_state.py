@@ -79,7 +79,7 @@ resources:
     before: {description: What is there; V(null) when nothing is., type: str}
     after: {description: What is wanted there; V(null) when nothing is., type: str}
     told: {description: What the change itself had to tell., type: str}
-    error: {description: Why the change failed., type: str}
+    error: {description: "Why the change failed, in one line; the whole of it is RV(ignore:msg).", type: str}
     seconds: {description: How long the change took; V(null) for what was not applied., type: float}
 part:
   description: The part that was applied.
@@ -97,7 +97,7 @@ diff:
   elements: dict
 ansible_facts:
   description: The plan as it stands after the operation, as C(goldnode_plan).
-  returned: when the module did not fail, or the node refused its plan
+  returned: when neither the module failed nor the node refused
   type: dict
   contains:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
@@ -139,7 +139,7 @@ def main() -> None:
         part = module.params["part"]
         done, _, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
     except applying.PartError as problem:
-        module.fail_json(msg=str(problem), done=problem.done, refusals=problem.refusals)
+        module.fail_json(msg=str(problem), done=problem.done, **({"refusals": problem.refusals} if problem.refusals else {}))
     except NodeError as problem:
         module.fail_json(msg=str(problem))
     result = {"changed": bool(done), "done": done, "plan": after.to_json()}

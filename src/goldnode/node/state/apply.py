@@ -261,7 +261,7 @@ class Applier:
         self.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
-        text = f"{what}: {result.tail(12)}"
+        text = f"{what}:\n{result.tail(12)}"
         log = self._make_log() if "dkms" in result.out + result.err else ""
         return NodeError(f"{text}\n{log}" if log else text)
 

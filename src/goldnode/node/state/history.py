@@ -15,7 +15,12 @@ from .observe import load_json
 HISTORY = "/var/lib/goldnode/history"
 SCHEMA = "goldnode.applied/1"
 KEEP = 50
-TEXT = 400  # characters of an action's text that are kept; the controller's record has more
+TEXT = 300  # characters that are kept of either end of a text; the controller's record has more
+
+
+def ends(text: Optional[str]) -> Optional[str]:
+    """A text, or its beginning (what failed) and its end (where programs say why)."""
+    return text if text is None or len(text) <= 2 * TEXT else f"{text[:TEXT]} … {text[-TEXT:]}"
 
 
 def earlier_lock(host: Host, digest: str) -> Optional[str]:
@@ -56,12 +61,14 @@ def record(
         "lock_digest": document["lock"]["digest"],
         "earlier_lock_digest": earlier,
         "boot_identity": boot_identity(host),
-        "error": error and error[-TEXT:],
+        "error": ends(error),
         "actions": [
             {
-                **{key: row[key] for key in ("kind", "target", "seconds")},
-                "reason": row["reason"][:TEXT],
-                "error": (row["error"] or "")[-TEXT:],
+                "kind": row["kind"],
+                "target": row["target"],
+                "reason": ends(row["reason"]),
+                "error": ends(row["error"]),
+                "seconds": row["seconds"],
             }
             for row in done
         ],
