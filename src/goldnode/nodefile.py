@@ -11,7 +11,7 @@ from pathlib import Path
 
 NODE = Path(__file__).parent / "node"
 START = b"#!/usr/bin/env -S python3 -I\n"
-MAIN = "import sys\n\nfrom goldnode.node.program import main\n\nsys.exit(main())\n"
+MAIN = "import sys\n\nfrom goldnode.node.start import main\n\nsys.exit(main())\n"
 
 
 def sources() -> dict[str, bytes]:

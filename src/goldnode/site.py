@@ -21,6 +21,9 @@ from goldnode.errors import SiteError, nearest
 
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_upper=True)]
 
+# Run by a unit of the node, never by a shell: the first word is a program's full path.
+NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
+
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
 _URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
@@ -38,6 +41,17 @@ class SiteArchive(BaseModel):
     )
 
 
+class SiteGate(BaseModel):
+    """Whom a node tells that its gate has closed (`gate: drain` in its class), where that is not Slurm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drain: NodeCommand = Field(
+        description="Command on the node, as words; the reason is added as the last one. Status 3: it was drained already."
+    )
+    resume: NodeCommand = Field(description="Command on the node, as words, that takes it back; called only for a drain of its own.")
+
+
 class Site(BaseModel):
     """A read site configuration; `file` is None where the site has none."""
 
@@ -47,6 +61,7 @@ class Site(BaseModel):
     locks: str | None = Field(
         default=None, description="Directory searched for STACK.lock.yml before the catalog; relative to the site file."
     )
+    gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 
     @classmethod
@@ -110,6 +125,15 @@ def load_site(path: Path | None = None) -> Site:
                 file=path,
                 line=source.line(("archives", name, "url")),
                 remedy="write it with its scheme, for instance file:///srv/mirror",
+            )
+    for key in ("drain", "resume") if site.gate is not None else ():
+        words: tuple[str, ...] = getattr(site.gate, key)
+        if not words[0].startswith("/"):
+            raise SiteError(
+                f'"gate.{key}" begins with "{words[0]}", expected the full path of a program on the node',
+                file=path,
+                line=source.line(("gate", key)),
+                remedy=f"write it as a list of words, for instance {key}: [/usr/local/sbin/{key}-node, --quiet]",
             )
     return site.model_copy(update={"file": path})
 

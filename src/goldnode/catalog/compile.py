@@ -102,6 +102,8 @@ def class_document(
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "site": {"archives": site_archives(stack_entry, catalog, site)},
     }
+    if site.gate is not None:
+        document["site"]["gate"] = site.gate.model_dump(mode="json")
     document["digest"] = document_digest(document)
     return document
 

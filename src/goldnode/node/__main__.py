@@ -2,7 +2,7 @@
 
 import sys
 
-from .program import main
+from .start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from . import boot
+
 # Programs answer in English and ask nothing: their text is parsed, and nobody is there to answer.
 ENVIRONMENT = {
     "LC_ALL": "C",
@@ -25,7 +27,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a program said: exit status (127: not found, 124: ran out of time), standard output and error as text."""
+    """What a program said: exit status (127: not found, 126: cannot be run, 124: ran out of time), standard output and error as text."""
 
     argv: Tuple[str, ...]
     rc: int
@@ -105,6 +107,8 @@ class Host:
             )
         except FileNotFoundError:
             return Result(argv, 127, "", f"{argv[0]}: not found")
+        except OSError as problem:  # there, and not to be run: not executable, or no program
+            return Result(argv, 126, "", f"{argv[0]}: {problem.strerror}")
         except subprocess.TimeoutExpired as late:
             out = late.stdout.decode("utf-8", "replace") if isinstance(late.stdout, bytes) else late.stdout or ""
             return Result(argv, 124, out, f"{argv[0]}: no answer within {timeout:g} s")
@@ -151,16 +155,10 @@ def is_container(host: Host) -> bool:
 
 
 def boot_identity(host: Host) -> Optional[str]:
-    """A text that is new after each boot: the kernel's boot_id, joined with the start time of PID 1.
-
-    A container keeps its host's boot_id over a restart, so the start of PID 1 (field 22 of proc(5) stat) is what changes there.
-    """
+    """A text that is new after each boot (see :func:`boot.identity`); None where nothing has booted."""
     if not host.live:
         return None
-    boot = (host.text("/proc/sys/kernel/random/boot_id") or "").strip()
-    stat = host.text("/proc/1/stat") or ""
-    fields = stat.rpartition(")")[2].split()
-    return f"{boot}/{fields[19]}" if boot and len(fields) > 19 else None
+    return boot.identity(host.text("/proc/sys/kernel/random/boot_id") or "", host.text("/proc/1/stat") or "")
 
 
 Json = Dict[str, Any]

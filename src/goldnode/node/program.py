@@ -14,7 +14,8 @@ import traceback
 from dataclasses import asdict
 from typing import Any, List, NoReturn, Optional
 
-from .host import Host, Json
+from . import boot, gate
+from .host import Host, Json, boot_identity
 from .report import plan_text, verdict_table
 from .state import apply as applying
 from .state.domains.program import CLASS
@@ -22,6 +23,7 @@ from .state.engine import plan
 from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from .state.model import PARTS, NodeError
 from .verdict import check as checking
+from .verdict import current
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +50,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "check":
             command.add_argument("--quiet", action="store_true", help="print the summary only")
-            command.add_argument("--no-write", action="store_true", help=f"do not write {checking.VERDICT}")
+            command.add_argument("--no-write", action="store_true", help=f"do not write {checking.VERDICT}, and leave the gate as it is")
+            command.add_argument("--no-gate", action="store_true", help="write the verdict, and leave the gate as it is")
+            command.add_argument("--passive", action="store_true", help="as the timer does: put no load of its own on the node")
+            command.add_argument("--cached", action="store_true", help="tell the verdict that holds now, without looking at the node")
         if name == "apply":
             command.add_argument("--part", required=True, choices=PARTS)
     options = parser.parse_args(arguments)
@@ -65,6 +70,8 @@ def run(options: Any) -> int:
     """The command that was asked for."""
     host = Host(options.root)
     if options.command == "check":
+        if options.cached:
+            return current.answer(["--json"] * options.json + ["--quiet"] * options.quiet, options.root)
         return run_check(host, options)
     document = read_document(host, options)
     if options.command == "plan":
@@ -78,13 +85,20 @@ def run(options: Any) -> int:
 
 
 def run_check(host: Host, options: Any) -> int:
-    """Judge, write the verdict where everything else reads it, and tell it."""
+    """Judge, write the verdict where everything else reads it, tell it, and let it act on the gate.
+
+    Only the live machine has a gate, and only the class that it is of decides it: not one named with --class.
+    """
+    document = None
     try:
-        verdict = checking.check(host, read_document(host, options))
+        document = read_document(host, options)
+        verdict = checking.check(host, document, passive=options.passive)
     except Exception as problem:
         if not isinstance(problem, NodeError):
             traceback.print_exc()
-        verdict = unreadable(f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem))
+        verdict = unreadable(
+            host, options.passive, f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
+        )
     if not options.no_write:
         host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
     if options.json:
@@ -92,10 +106,13 @@ def run_check(host: Host, options: Any) -> int:
     else:
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)
+    if host.live and options.document == CLASS and not options.no_write and not options.no_gate:
+        for line in gate.act(host, document, verdict):
+            print(line, file=sys.stderr)
     return int(verdict["exit_code"])
 
 
-def unreadable(reason: str) -> Json:
+def unreadable(host: Host, passive: bool, reason: str) -> Json:
     """The verdict of a check that could not be made at all: exit code 3, never anything better."""
     finding = Finding(
         "check",
@@ -111,8 +128,10 @@ def unreadable(reason: str) -> Json:
         "class_digest": None,
         "lock_digest": None,
         "simulated": False,
-        "boot_identity": None,
+        "boot_identity": boot_identity(host),
+        "uptime": boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "passive": passive,
         "status": checking.STATUS[checking.UNKNOWN],
         "exit_code": checking.UNKNOWN,
         "counts": {MATCH: 0, MISMATCH: 0, NOT_EXPOSED: 0, UNREAD: 1, ELSEWHERE: 0},

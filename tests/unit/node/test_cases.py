@@ -1,6 +1,7 @@
 """Plans as tables: each file under tests/cases states what is seen on a node, and the plan that must come of it.
 
-A case: {base: bare|converged, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...], reboot: [...]}.
+A case: {base: bare|converged, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...], reboot: [...],
+waiting: [...]}.
 A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
 the reason after a colon.
 """
@@ -16,6 +17,7 @@ import pytest
 
 from goldnode.node.state.domains import kernel
 from goldnode.node.state.domains import program as program_domain
+from goldnode.node.state.domains import units as units_domain
 from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.domains.files import Wanted
 from goldnode.node.state.domains.program import document_digest
@@ -56,7 +58,13 @@ def bare(wanted: dict[str, Any]) -> Observed:
         boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
         gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": "nvidia"} for n in (1, 2)],
         space={"/": 90 * GIB, "/boot": GIB, "/usr": 90 * GIB, "/var": 90 * GIB},
+        units={"loaded": {name: unit("not-found") for name in units_domain.UNITS}, "gate": None, "hook": None},
     )
+
+
+def unit(load: str, active: str = "inactive") -> dict[str, str]:
+    """What systemd has loaded of one unit."""
+    return {"LoadState": load, "ActiveState": active, "UnitFileState": "", "NeedDaemonReload": "no", "FragmentPath": "", "DropInPaths": ""}
 
 
 def installed(version: str, *, hold: bool = False) -> dict[str, Any]:
@@ -73,7 +81,9 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b"}
     seen.modules = {release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}}
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
-    seen.links = {program_domain.WANTS: program_domain.UNIT}
+    seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
+    own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-")}
+    seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
     for action in difference(wanted, seen, PROGRAM)[0]:
         if action.kind == "file.write":
             content = PROGRAM["program"]["sha256"] if action.data.get("payload") else action.data["content"]
@@ -121,6 +131,7 @@ def test_case(path: Path) -> None:
         "refusals",
         "notes",
         "reboot",
+        "waiting",
         "lines",
     }
     assert not unknown, f"{path}: unknown keys {unknown}"
@@ -142,6 +153,12 @@ def test_case(path: Path) -> None:
         assert refusal.remedy.endswith(".")
     if "notes" in case:
         assert sorted(note.subject for note in plan.notes) == sorted(case["notes"])
+    said = [f"{item.part} {item.subject}: {item.message}" for item in plan.waiting]
+    assert len(said) == len(case.get("waiting", [])), said
+    for text, wanted in zip(said, case.get("waiting", []), strict=True):
+        head, _, fragment = wanted.partition(": ")
+        assert head in text.partition(": ")[0], said
+        assert fragment in text, said
     if "reboot" in case:
         assert plan.reboot_after() == case["reboot"]
     if "lines" in case:

@@ -105,11 +105,17 @@ verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
   returned: when O(operation=apply) changed something
   type: dict
+gate:
+  description: What the gate did with that verdict, line by line; it acts only when nothing is left to be brought.
+  returned: when O(operation=apply)
+  type: list
+  elements: str
 """
 
 import json
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.goldnode.node import gate
 from ansible.module_utils.goldnode.node.host import Host
 from ansible.module_utils.goldnode.node.state import apply as applying
 from ansible.module_utils.goldnode.node.state.engine import plan
@@ -146,6 +152,8 @@ def main() -> None:
     # A verdict is of the node as it is: whatever was changed, it is judged anew.
     result["verdict"] = checking.check(host, document)
     host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())
+    # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
+    result["gate"] = [] if after.actions else gate.act(host, document, result["verdict"])
     module.exit_json(**result)
 
 

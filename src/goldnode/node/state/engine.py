@@ -52,7 +52,8 @@ def difference(
     boot, notes = kernel.boot_entry(document, seen)
     actions += boot
     actions += program.link(seen)
-    waiting: List[Waiting] = []
+    reload, waiting = units.reload(seen, actions)
+    actions += reload
     for domain in DOMAINS:
         changes, unjudged, later = domain.plan(document, seen)
         actions += changes

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any, Dict, List, Mapping, Optional
 
+from .. import boot
 from ..host import Host
 from ..state.domains import apt, program
 from ..state.domains import driver as driver_domain
@@ -14,9 +15,10 @@ from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Fin
 from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
+from . import current
 
-SCHEMA = "goldnode.verdict/1"
-VERDICT = "/run/goldnode/verdict.json"
+SCHEMA = current.SCHEMA
+VERDICT = current.VERDICT
 
 # Exit codes (design, section 6).
 HEALTHY, DEGRADED, DRAIN, UNKNOWN, NOT_THIS_CLASS = 0, 1, 2, 3, 4
@@ -29,8 +31,11 @@ STATUS = {
 }
 
 
-def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) -> Dict[str, Any]:
-    """Observe the host and judge it. Returns the verdict (schema goldnode.verdict/1); writes nothing."""
+def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None, passive: bool = False) -> Dict[str, Any]:
+    """Observe the host and judge it. Returns the verdict (schema goldnode.verdict/1); writes nothing.
+
+    :param passive: put no load on the node that the work there would feel. Every item is judged all the same.
+    """
     seen = look(host, document)
     plan = judge(document, seen, {})
     findings = find(document, seen, plan)
@@ -42,7 +47,9 @@ def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None) 
         "lock_digest": document["lock"]["digest"],
         "simulated": document["simulated"] or seen.simulated,
         "boot_identity": seen.boot_identity,
+        "uptime": boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        "passive": passive,
         "status": STATUS[code],
         "exit_code": code,
         "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)},

@@ -1,36 +1,203 @@
-"""The gate and the passive check: units, drop-ins and timers, and what systemd has loaded of them."""
+"""The gate and the passive check: units, drop-ins and timers, and what systemd has loaded of them.
+
+`seen.units` = {loaded: unit -> what systemd has of it (:data:`gate.PROPERTIES`), None in an image and where systemd is not PID 1;
+gate: what the gate says of itself (:data:`gate.STATE`), None before its first decision; hook: whom a drain tells (:func:`gate.hook`)}.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ... import gate
 from ...host import Host
-from ..finding import Finding
-from ..model import Action, Note, Observed, Refusal, Waiting
+from ...verdict import current
+from ..finding import ELSEWHERE, MATCH, Finding, judge_item
+from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..observe import load_json
 from .files import Wanted
+from .program import PROGRAM
 
 Document = Mapping[str, Any]
 
+FOLDER = "/etc/systemd/system"
+WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
+LINK = f"{FOLDER}/timers.target.wants/{TIMER}"
+MOTD = "/etc/update-motd.d/90-goldnode"
+# Units that goldnode brings or puts drop-ins on; one `systemctl show` asks for all of them and those its files name.
+UNITS = ("goldnode-sanity.service", "goldnode-policy.service", WATCH, TIMER, "nvidia-persistenced.service", *gate.RUNTIMES)
+
+WATCH_TEXT = f"""# goldnode: holds the node against its class while it works: a GPU lost at hour six is not healthy because the boot was
+[Unit]
+Description=goldnode passive check of the node class
+After=goldnode-sanity.service
+
+[Service]
+Type=oneshot
+ExecStart={PROGRAM} check --quiet --passive
+# A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
+SuccessExitStatus=1 2 3 4
+TimeoutStartSec=180
+Nice=10
+CPUWeight=20
+IOSchedulingPriority=7
+"""
+
+# After the end of the last check, so that checks never pile up; with a random part, so that a fleet does not act in step.
+TIMER_TEXT = f"""# goldnode: runs the passive check; a verdict holds for {current.LIMIT} s
+[Unit]
+Description=goldnode passive check, every {current.PERIOD // 60} minutes
+Before=goldnode-sanity.service
+
+[Timer]
+OnActiveSec={current.PERIOD}
+OnUnitInactiveSec={current.PERIOD}
+RandomizedDelaySec=30
+
+[Install]
+WantedBy=timers.target
+"""
+
+# Reads what the last check wrote, in the form in which it wrote it: one key per line.
+MOTD_TEXT = f"""#!/bin/sh
+# goldnode: one line at login when this node is not healthy
+verdict={current.VERDICT} state={gate.STATE}
+field() {{ sed -n "s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p" "$verdict"; }}
+tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
+[ -r "$verdict" ] || tell "this node has not been checked since it booted"
+read now rest </proc/uptime
+at=$(field uptime)
+[ $((${{now%%.*}} - ${{at%%.*}})) -le {current.LIMIT} ] 2>/dev/null || tell "the last verdict is too old, nothing watches this node"
+if grep -q '^ "open": false' "$state" 2>/dev/null; then
+    tell "the gate is closed: $(sed 's/^goldnode gate: //' {gate.REASON} 2>/dev/null)"
+fi
+status=$(field status)
+[ "$status" = healthy ] || tell "class $(field class), verdict: $status (exit code $(field exit_code))"
+"""
+
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what this domain judges into its field of `seen`. Reads only."""
+    """What systemd has loaded, what the gate last decided, and whom it would tell. One systemctl call."""
+    loaded: Optional[Dict[str, Dict[str, str]]] = None
+    if host.live and host.path("/run/systemd/system").exists():
+        loaded = gate.units(host, sorted({*UNITS, *filter(None, (_unit(path) for path in seen.files))}))
+    seen.units = {
+        "loaded": loaded,
+        "gate": load_json(host, gate.STATE) if host.live else None,
+        "hook": gate.hook(host, document),
+    }
+
+
+def _unit(path: str) -> Optional[str]:
+    """The unit that a file of goldnode's defines or adds to."""
+    found = re.match(rf"{FOLDER}/([^/]+\.(?:service|timer|socket))(?:\.d/[^/]+)?$", path)
+    return found.group(1) if found else None
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files of goldnode's own that this domain wants. Pure."""
-    return []
+    """The passive check, the line at login and, for `gate: block`, the drop-ins of the container runtimes."""
+    found = [
+        Wanted(f"{FOLDER}/{WATCH}", WATCH_TEXT, "sanity", "the node is checked while it works"),
+        Wanted(f"{FOLDER}/{TIMER}", TIMER_TEXT, "sanity", f"the passive check runs every {current.PERIOD // 60} minutes"),
+        Wanted(MOTD, MOTD_TEXT, "sanity", "a login shows that the node is not healthy", 0o755),
+    ]
+    if document.get("gate") == gate.BLOCK:
+        why = "the class says `gate: block`: a bad node starts no containers"
+        found += [Wanted(f"{FOLDER}/{name}.d/goldnode-gate.conf", gate.drop_in(), "sanity", why) for name in gate.RUNTIMES]
+    return found
+
+
+def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], List[Waiting]]:
+    """`systemctl daemon-reload`, where systemd has units as they were before goldnode changed them, or will have after `actions`.
+
+    Not while GPU containers run or anything holds the GPU: in the toolkit's legacy mode a reload takes the devices away from containers
+    that run. Pure.
+    """
+    changing = {_unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")}
+    loaded = seen.units.get("loaded") or {}
+    names = sorted({*stale(seen), *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded")})
+    if not names:
+        return [], []
+    users = [str(item.get("name") or item.get("id") or item) if isinstance(item, dict) else str(item) for item in _containers(seen)]
+    users += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
+    if users:
+        text = (
+            f"systemd still has {', '.join(names)} as before: `systemctl daemon-reload` waits until nothing uses the GPU "
+            f"({', '.join(users[:3])}{' …' if len(users) > 3 else ''}), since it could take the devices away from running containers"
+        )
+        return [], [Waiting("sanity", "units.reload", text)]
+    reason = f"systemd has to read {', '.join(names)} again"
+    return [Action("sanity", "units.reload", "systemd", reason, BOOT, None, None, None, {"names": names})], []
+
+
+def stale(seen: Observed) -> List[str]:
+    """Units that goldnode touches and that systemd has loaded as they were before."""
+    return sorted(
+        name
+        for name, unit in (seen.units.get("loaded") or {}).items()
+        if unit["NeedDaemonReload"] == "yes"
+        and (any(_unit(path) == name for path in seen.files) or "/goldnode" in f"{unit['FragmentPath']} {unit['DropInPaths']}")
+    )
+
+
+def _containers(seen: Observed) -> List[Any]:
+    return list(seen.runtime.get("gpu_containers") or [])
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
-    return [], [], []
+    """The timer enabled and started, and a drain that has somebody to tell. Pure."""
+    actions: List[Action] = []
+    have = seen.links.get(LINK)
+    to = f"{FOLDER}/{TIMER}"
+    if have != to:
+        reason = "the passive check is not enabled" if have is None else f"it points at {have}"
+        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+    timer = (seen.units.get("loaded") or {}).get(TIMER)
+    if timer and timer["ActiveState"] != "active" and timer["LoadState"] != "masked":
+        reason = f"the passive check has to run; the timer is {timer['ActiveState'] or 'unknown'}"
+        actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
+    notes = []
+    if seen.live and document.get("gate") == gate.DRAIN and not seen.units.get("hook"):
+        notes.append(Note("gate", gate.NOBODY))
+    return actions, notes, []
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Reasons of this domain to touch nothing. Pure."""
+    """None: the gate stands in the way of work, never of a change."""
     return []
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per item this domain's part of the class declares. Pure."""
-    return []
+    """The gate as it is (for information), whether it can tell, what systemd has loaded, and whether the passive check runs."""
+    mode = str(document.get("gate") or gate.REPORT)
+    state = seen.units.get("gate") or {}
+    elsewhere = "an image does not run" if not seen.live else None
+    if elsewhere:
+        found = [Finding("gate", ELSEWHERE, "degraded", mode, elsewhere)]
+    else:
+        now = "not decided yet in this boot" if "open" not in state else "open" if state["open"] else "closed"
+        found = [Finding("gate", MATCH, "degraded", mode, f"{state.get('mode', mode)}: {now}")]
+        if mode == gate.DRAIN:
+            error = state.get("error") if seen.units.get("hook") else gate.NOBODY
+            remedy = "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml."
+            found.append(judge_item("gate.hook", "a drain is told", error or "a drain is told", "degraded", remedy))
+    if seen.units.get("loaded") is None:
+        elsewhere = elsewhere or "systemd does not run here"
+    names = stale(seen)
+    found.append(
+        judge_item(
+            "units.loaded",
+            "as on disk",
+            f"not as on disk: {', '.join(names)}" if names else "as on disk",
+            "degraded",
+            "Run site.yml when no GPU container runs: it reloads systemd.",
+            elsewhere,
+        )
+    )
+    timer = (seen.units.get("loaded") or {}).get(TIMER) or {}
+    active = timer.get("ActiveState") or "unknown"
+    if timer.get("LoadState") in ("masked", "not-found"):
+        active = timer["LoadState"]
+    remedy = f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first."
+    found.append(judge_item("watch.timer", "active", active, "degraded", remedy, elsewhere))
+    return found

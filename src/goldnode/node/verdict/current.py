@@ -1,0 +1,97 @@
+"""The verdict that holds now, for whoever needs a quick answer: read from the file the last check wrote, asking neither driver nor systemd.
+
+A verdict counts when it is of this boot and of the class that the node has now, and not older than :data:`LIMIT`. Anything else reads as
+`could not check` (exit code 3). Nothing heavy is imported here: this answers in the time that Python needs to start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from .. import boot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional, Sequence, Tuple
+
+SCHEMA = "goldnode.verdict/1"
+VERDICT = "/run/goldnode/verdict.json"
+CLASS = "/etc/goldnode/class.json"
+PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
+LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third nobody knows what the node is
+UNKNOWN = 3
+FAST = frozenset(("check", "--cached", "--json", "--quiet"))
+
+
+def fault(verdict: Any, identity: Optional[str], uptime: Optional[float], digest: Optional[str] = None) -> Optional[str]:
+    """Why a verdict does not hold now; None when it does. Pure.
+
+    :param identity: this boot (:func:`boot.identity`). :param uptime: seconds since the kernel started.
+    :param digest: the digest of the class that the node has now; None where it is not asked about.
+    """
+    if verdict is None:
+        return f"there is no verdict of this boot ({VERDICT})"
+    if not isinstance(verdict, dict) or verdict.get("schema") != SCHEMA:
+        return f"{VERDICT} is not a verdict of schema {SCHEMA}"
+    if verdict.get("exit_code") not in (0, 1, 2, 3, 4) or not isinstance(verdict.get("findings"), list):
+        return f"{VERDICT} is not whole"
+    if identity is None or uptime is None:
+        return "this boot cannot be told from another: /proc is not readable"
+    at = verdict.get("uptime")
+    if verdict.get("boot_identity") != identity or not isinstance(at, (int, float)) or at > uptime + 1:
+        return "the last verdict is of another boot"
+    if uptime - at > LIMIT:
+        return (
+            f"the last verdict is {uptime - at:.0f} s old, and holds for {LIMIT} s: the passive check (goldnode-watch.timer) does not run"
+        )
+    if digest is not None and verdict.get("class_digest") != digest:
+        return "the last verdict is of another class than the node has now"
+    return None
+
+
+def load(root: str = "/") -> Tuple[Any, Optional[str]]:
+    """The verdict on a machine and the fault that keeps it from counting, if any. `root` is where its files are."""
+    document = _json(root, CLASS)
+    wanted = document.get("digest") if isinstance(document, dict) else None
+    if not isinstance(wanted, str):
+        return None, f"{CLASS} is not there, or is no class document"
+    verdict = _json(root, VERDICT)
+    identity = boot.identity(_text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat"))
+    return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
+
+
+def answer(arguments: Sequence[str], root: str = "/") -> int:
+    """`check --cached`: print the verdict that holds now and return its exit code; else say why none does, and return 3."""
+    verdict, why = load(root)
+    if why is not None:
+        remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
+        if "--json" in arguments:
+            print(json.dumps({"schema": SCHEMA, "status": "could_not_check", "exit_code": UNKNOWN, "reason": why, "remedy": remedy}))
+        print(f"goldnode-node: {why}. {remedy}", file=sys.stderr)
+        return UNKNOWN
+    if "--json" in arguments:
+        print(json.dumps(verdict, indent=1))
+    else:
+        from ..report import verdict_table
+
+        text = verdict_table(verdict)
+        print(text.splitlines()[-1] if "--quiet" in arguments else text)
+    return int(verdict["exit_code"])
+
+
+def _text(root: str, name: str) -> str:
+    try:
+        with open(root.rstrip("/") + name, encoding="utf-8", errors="replace") as opened:
+            return opened.read()
+    except OSError:
+        return ""
+
+
+def _json(root: str, name: str) -> Any:
+    """The value in a JSON file: None when there is no file, the text itself (which is no verdict) when it is torn."""
+    text = _text(root, name)
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text
