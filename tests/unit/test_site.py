@@ -41,6 +41,9 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("archives:\n  debian: {key: x}\n", 2, 'key "archives.debian.url" is missing'),
         ("archives:\n  debian:\n    url: mirror.example.org\n", 3, "expected an http, https or file address"),
         ("archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n", 2, "archives.debian.fingerprints.0"),
+        ("gate: {drain: [/bin/x]}\n", 1, 'key "gate.resume" is missing'),
+        ("gate: {drain: [/bin/x], resume: []}\n", 1, "gate.resume"),
+        ("gate:\n  drain: [/bin/x]\n  resume: [resume-node]\n", 3, '"gate.resume" begins with "resume-node", expected the full path'),
         ("- a\n", 1, "the document is a list, expected a mapping"),
     ],
 )

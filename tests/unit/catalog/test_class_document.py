@@ -17,7 +17,7 @@ from goldnode.catalog.load import builtin_catalog
 from goldnode.errors import LockError, SigningKeyError
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage
 from goldnode.node import openpgp
-from goldnode.site import Site, SiteArchive
+from goldnode.site import Site, SiteArchive, SiteGate
 
 DAY = dt.date(2026, 11, 21)
 SITE = Site(archives={"debian": SiteArchive(url="http://mirror.example.org/debian/")})
@@ -165,6 +165,14 @@ def test_what_moves_the_digest(tmp_path: Path, files: dict[str, str], lock: Lock
     before = document(tmp_path / "a")
     after = document(tmp_path / "b", site, lock, **files)
     assert (before["digest"] != after["digest"]) is moves
+
+
+def test_the_sites_gate_commands_are_the_sites(tmp_path: Path) -> None:
+    words = SiteGate(drain=("/usr/local/sbin/drain-node", "--now"), resume=("/usr/local/sbin/resume-node",))
+    found = document(tmp_path, SITE.model_copy(update={"gate": words}))
+    assert found["site"]["gate"] == {"drain": ["/usr/local/sbin/drain-node", "--now"], "resume": ["/usr/local/sbin/resume-node"]}
+    assert "gate" not in document(tmp_path)["site"]
+    assert found["digest"] == document(tmp_path)["digest"]
 
 
 def test_no_fabric_manager_without_nvswitch(tmp_path: Path) -> None:

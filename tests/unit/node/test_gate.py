@@ -93,7 +93,7 @@ def test_what_a_finding_says_is_one_clean_line() -> None:
 class Node(Host):
     """A directory as a live node: programs are those in its own `bin`, run on this machine."""
 
-    live = True  # type: ignore[assignment]
+    live = True
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))

@@ -1,0 +1,255 @@
+"""The gate on a systemd node: its three modes, and the way back. docker.service here is a stand-in that only sleeps; systemd is real."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.support import Site, inventory, site_yml, succeeded
+
+from goldnode.lab.nodes import Node
+from goldnode.node import gate
+from goldnode.node.verdict import current
+
+pytestmark = pytest.mark.lab
+
+Make = Callable[..., tuple[Node, Site]]
+PROGRAM = "/usr/lib/goldnode/goldnode-node"
+# The finding of severity drain that the tests make and mend: the initramfs of the locked kernel is away.
+INITRD = "/boot/initrd.img-6.1.0-902-amd64"
+DOCKER = b"""[Unit]
+Description=A stand-in for docker.service that only sleeps
+[Service]
+ExecStart=/bin/sleep infinity
+[Install]
+WantedBy=multi-user.target
+"""
+HOOK = b"""#!/bin/sh
+echo "${0##*/} $*" >> /var/log/hooks
+"""
+
+
+class Gated:
+    """One node that goes through the three modes, as the tests below follow each other."""
+
+    def __init__(self, node: Node, site: Site, directory: Path) -> None:
+        self.node, self.site, self.directory = node, site, directory
+
+    def converge(self, mode: str) -> None:
+        hosts = inventory(self.directory / mode, {f"e2e_gate_{mode}": [self.node]})
+        succeeded(site_yml(hosts, site=self.site))
+
+    def watch(self) -> None:
+        """What the timer does every few minutes."""
+        self.node.run("systemctl", "start", "goldnode-watch.service")
+
+    def spoil(self) -> None:
+        self.node.run("mv", INITRD, "/root/initrd")
+
+    def mend(self) -> None:
+        self.node.run("mv", "/root/initrd", INITRD)
+
+    def boot(self) -> None:
+        self.node.restart()
+
+    def docker(self) -> str:
+        """State of the stand-in, once systemd is through with its jobs."""
+        for _ in range(50):
+            if not self.node.run("systemctl", "list-jobs", "--no-legend").output.strip():
+                break
+            time.sleep(0.1)
+        return self.node.run("systemctl", "is-active", "docker.service", check=False).output.strip()
+
+    def status(self) -> str:
+        return self.node.run("systemctl", "status", "--no-pager", "-n", "20", "docker.service", check=False).output
+
+    def passes(self) -> bool:
+        return self.node.run("test", "-e", gate.PASS, check=False).rc == 0
+
+    def state(self) -> dict[str, object]:
+        return json.loads(self.node.read(gate.STATE))  # type: ignore[no-any-return]
+
+    def login(self) -> str:
+        """What a person sees who logs in by ssh."""
+        # `-tt` without a command is a login with a terminal, which is what pam_motd answers to.
+        done = subprocess.run(
+            [*self.node.ssh()[:1], "-tt", *self.node.ssh()[1:]], input="exit\n", capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def gated(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Gated:
+    node, site = make("gated", "e2e_gate_report", "debian12_cpu")
+    directory = tmp_path_factory.mktemp("gated")
+    path = directory / "site.yml"
+    text = yaml.safe_load((site.site or Path()).read_text())
+    path.write_text(yaml.safe_dump({**text, "gate": {"drain": ["/usr/local/sbin/drain-node"], "resume": ["/usr/local/sbin/resume-node"]}}))
+    found = Gated(node, Site(site.catalog, path, site.locks), directory)
+    node.put({"/usr/lib/systemd/system/docker.service": DOCKER})
+    node.put({f"/usr/local/sbin/{name}-node": HOOK for name in ("drain", "resume")}, 0o755)
+    node.run("systemctl", "daemon-reload")
+    node.run("systemctl", "enable", "--now", "docker.service")
+    found.converge("report")
+    return found
+
+
+def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
+    node = gated.node
+    names = node.shell("ls /etc/systemd/system/goldnode-*").output.split()
+    assert len(names) >= 3
+    done = node.run("systemd-analyze", "verify", "--recursive-errors=no", *names, check=False)
+    assert (done.rc, done.output) == (0, "")
+    assert node.run("systemctl", "is-active", "goldnode-watch.timer").output.strip() == "active"
+    assert node.run("systemctl", "is-enabled", "goldnode-watch.timer").output.strip() == "enabled"
+    assert "goldnode-watch.service" in node.run("systemctl", "list-timers", "--no-pager").output
+    verdict = json.loads(node.read(current.VERDICT))
+    outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
+    assert (outcomes["gate"], outcomes["units.loaded"], outcomes["watch.timer"]) == ("match", "match", "match")
+    gated.watch()
+    assert json.loads(node.read(current.VERDICT))["passive"] is True
+
+
+def test_report_starts_what_it_reports(gated: Gated) -> None:
+    assert (gated.passes(), gated.docker()) == (True, "active")
+    gated.spoil()
+    gated.watch()
+    assert json.loads(gated.node.read(current.VERDICT))["exit_code"] == 2
+    assert (gated.passes(), gated.state()["open"]) == (True, True)
+    assert "boot.initramfs" in str(gated.state()["reasons"])
+    gated.node.run("systemctl", "restart", "docker.service")
+    assert gated.docker() == "active"
+    assert re.search(r"goldnode: class e2e_gate_report, verdict: drain \(exit code 2\)", gated.login())
+    gated.mend()
+
+
+def test_the_cached_verdict_counts_for_its_time(gated: Gated) -> None:
+    node = gated.node
+    gated.watch()
+    asked = node.run(PROGRAM, "check", "--cached", "--quiet", check=False)
+    assert (asked.rc, "verdict: could_not_check" in asked.output) == (3, True)
+    text = node.read(current.VERDICT)
+    verdict = json.loads(text)
+    node.shell(f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}')
+    late = node.run(PROGRAM, "check", "--cached", check=False)
+    assert (late.rc, "s old, and holds for" in late.output) == (3, True)
+    gated.watch()
+    node.run("rm", current.VERDICT)
+    assert "no verdict of this boot" in node.run(PROGRAM, "check", "--cached", check=False).output
+    gated.watch()
+
+
+def test_block_refuses_a_start_and_stops_nothing(gated: Gated) -> None:
+    node = gated.node
+    gated.converge("block")
+    assert (gated.passes(), gated.docker()) == (True, "active")
+    started = node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output
+    gated.spoil()
+    gated.watch()
+    assert (gated.passes(), gated.docker()) == (False, "active")
+    assert node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output == started
+    node.run("systemctl", "restart", "docker.service", check=False)
+    assert gated.docker() == "inactive"
+    assert "goldnode gate: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)" in gated.status()
+    assert "the gate is closed: boot.initramfs: missing" in gated.login()
+
+
+def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated) -> None:
+    gated.boot()
+    assert (gated.passes(), gated.docker()) == (False, "inactive")
+    assert "goldnode gate: boot.initramfs: missing" in gated.status()
+    assert gated.node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
+    gated.mend()
+    gated.watch()
+    assert (gated.passes(), gated.docker()) == (True, "active")
+    gated.boot()
+    assert gated.docker() == "active", "a good node starts its runtime at boot"
+
+
+@pytest.mark.parametrize(("decide", "undo"), [("mask", "unmask"), ("disable", "enable")])
+def test_what_a_person_took_down_stays_down(gated: Gated, decide: str, undo: str) -> None:
+    node = gated.node
+    gated.spoil()
+    gated.watch()
+    node.run("systemctl", "restart", "docker.service", check=False)
+    assert gated.docker() == "inactive"
+    node.run("systemctl", decide, "docker.service")
+    gated.mend()
+    gated.watch()
+    assert (gated.passes(), gated.docker()) == (True, "inactive")
+    assert "docker.service stays down" in node.run("journalctl", "-b", "--no-pager", "-u", "goldnode-watch.service").output
+    node.run("systemctl", undo, "docker.service")
+    node.run("systemctl", "start", "docker.service")
+    assert gated.docker() == "active"
+
+
+def test_a_broken_checker_blocks_where_the_class_blocks(gated: Gated) -> None:
+    node = gated.node
+    node.shell(f"cp -a {PROGRAM} /root/program; echo garbage > {PROGRAM}")
+    gated.boot()
+    assert (gated.passes(), gated.docker()) == (False, "inactive")
+    assert "goldnode gate: no verdict since this boot" in gated.status()
+    node.shell(f"cp -a /root/program {PROGRAM}")
+    gated.watch()
+    assert gated.docker() == "active"
+
+
+def test_a_checker_that_stopped_is_noticed(gated: Gated) -> None:
+    node = gated.node
+    at, limit = node.read(gate.PASS).split()
+    node.shell(f"echo {int(at) - int(limit) - 60} {limit} > {gate.PASS}")
+    node.run("systemctl", "restart", "docker.service", check=False)
+    assert gated.docker() == "inactive"
+    assert "the last verdict is too old" in gated.status()
+    gated.watch()
+    assert gated.docker() == "active"
+
+
+def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
+    node = gated.node
+    gated.converge("drain")
+    assert not node.run("sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False).output.startswith("goldnode")
+    node.run("systemctl", "restart", "docker.service")
+    gated.spoil()
+    for _ in range(2):
+        gated.watch()
+    gated.boot()
+    gated.watch()
+    assert gated.docker() == "active", "drain keeps no runtime down"
+    hooks = node.read("/var/log/hooks").splitlines()
+    assert hooks == ["drain-node goldnode: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)"]
+    gated.mend()
+    for _ in range(2):
+        gated.watch()
+    assert node.read("/var/log/hooks").splitlines()[1:] == ["resume-node goldnode: the node is what its class says again"]
+    node.shell("printf '#!/bin/sh\\nexit 3\\n' > /usr/local/sbin/drain-node")  # drained already, by somebody else
+    gated.spoil()
+    gated.watch()
+    gated.mend()
+    gated.watch()
+    assert len(node.read("/var/log/hooks").splitlines()) == 2
+
+
+def test_a_broken_checker_in_report_mode(gated: Gated) -> None:
+    node = gated.node
+    gated.converge("report")
+    node.shell(f"cp -a {PROGRAM} /root/program; echo garbage > {PROGRAM}")
+    gated.boot()
+    assert gated.docker() == "active"
+    node.shell(f"cp -a /root/program {PROGRAM}")
+
+
+def test_a_second_run_reloads_nothing(gated: Gated) -> None:
+    node = gated.node
+    gated.converge("report")
+    count = node.run("journalctl", "-b", "--no-pager").output.count("Reloading")
+    hosts = inventory(gated.directory / "again", {"e2e_gate_report": [node]})
+    run = succeeded(site_yml(hosts, site=gated.site))
+    assert run.changed["gated"] == 0
+    assert node.run("journalctl", "-b", "--no-pager").output.count("Reloading") == count
