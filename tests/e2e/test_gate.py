@@ -25,10 +25,21 @@ PROGRAM = "/usr/lib/goldnode/goldnode-node"
 INITRD = "/boot/initrd.img-6.1.0-902-amd64"
 DOCKER = b"""[Unit]
 Description=A stand-in for docker.service that only sleeps
+Requires=docker.socket
+After=docker.socket
+StartLimitBurst=3
+StartLimitIntervalSec=60
 [Service]
 ExecStart=/bin/sleep infinity
 [Install]
 WantedBy=multi-user.target
+"""
+SOCKET = b"""[Unit]
+Description=The socket of the stand-in for docker.service
+[Socket]
+ListenStream=/run/docker.sock
+[Install]
+WantedBy=sockets.target
 """
 HOOK = b"""#!/bin/sh
 echo "${0##*/} $*" >> /var/log/hooks
@@ -92,10 +103,10 @@ def gated(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Gated:
     text = yaml.safe_load((site.site or Path()).read_text())
     path.write_text(yaml.safe_dump({**text, "gate": {"drain": ["/usr/local/sbin/drain-node"], "resume": ["/usr/local/sbin/resume-node"]}}))
     found = Gated(node, Site(site.catalog, path, site.locks), directory)
-    node.put({"/usr/lib/systemd/system/docker.service": DOCKER})
+    node.put({"/usr/lib/systemd/system/docker.service": DOCKER, "/usr/lib/systemd/system/docker.socket": SOCKET})
     node.put({f"/usr/local/sbin/{name}-node": HOOK for name in ("drain", "resume")}, 0o755)
     node.run("systemctl", "daemon-reload")
-    node.run("systemctl", "enable", "--now", "docker.service")
+    node.run("systemctl", "enable", "--now", "docker.socket", "docker.service")
     found.converge("report")
     return found
 
@@ -165,9 +176,16 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
     assert (gated.passes(), gated.docker()) == (False, "inactive")
     assert "goldnode gate: boot.initramfs: missing" in gated.status()
     assert gated.node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
+    # Whoever asks for it through its socket, or again and again by hand, runs into systemd's start limits; the gate clears them.
+    gated.node.run("python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('/run/docker.sock')")
+    for _ in range(6):
+        gated.node.run("systemctl", "start", "docker.service", check=False)
+    assert gated.docker() == "inactive"
+    assert gated.node.run("systemctl", "is-active", "docker.socket", check=False).output.strip() == "failed"
     gated.mend()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (True, "active")
+    assert gated.node.run("systemctl", "is-active", "docker.socket").output.strip() == "active"
     gated.boot()
     assert gated.docker() == "active", "a good node starts its runtime at boot"
 

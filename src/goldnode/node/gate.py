@@ -305,7 +305,8 @@ def _start(host: Host) -> List[str]:
         if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
             told.append(f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is somebody's decision")
         elif unit["ActiveState"] in ("inactive", "failed"):
-            host.run("systemctl", "reset-failed", name)  # several refused starts in a row count as a failure
+            # Refused starts in a row are a start limit hit, of the unit and of the socket through which somebody asked for it.
+            host.run("systemctl", "reset-failed", name, *unit["TriggeredBy"].split())
             # Not waited for: the boot check runs before the runtimes, and would wait for itself.
             done = host.run("systemctl", "start", "--no-block", name)
             told.append(f"gate: starts {name}, which it had kept out" if done.rc == 0 else f"gate: cannot start {name}: {done.tail(1)}")
@@ -313,7 +314,7 @@ def _start(host: Host) -> List[str]:
     return told
 
 
-PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths")
+PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "TriggeredBy")
 
 
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:

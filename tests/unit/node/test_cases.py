@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.node import gate
 from goldnode.node.state.domains import kernel
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain
@@ -64,7 +65,7 @@ def bare(wanted: dict[str, Any]) -> Observed:
 
 def unit(load: str, active: str = "inactive") -> dict[str, str]:
     """What systemd has loaded of one unit."""
-    return {"LoadState": load, "ActiveState": active, "UnitFileState": "", "NeedDaemonReload": "no", "FragmentPath": "", "DropInPaths": ""}
+    return {**dict.fromkeys(gate.PROPERTIES, ""), "LoadState": load, "ActiveState": active, "NeedDaemonReload": "no"}
 
 
 def installed(version: str, *, hold: bool = False) -> dict[str, Any]:
