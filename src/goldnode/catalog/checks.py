@@ -7,6 +7,7 @@ Each check raises the error of the first fault, at the line of the value. What t
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import TYPE_CHECKING
 
 from goldnode.catalog import models
@@ -26,6 +27,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
     for index, name in enumerate(stack.archives):
         if name not in catalog.archives:
             raise entry.error(f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives))
+    _check_modules(entry)
     driver = stack.driver
     if driver is None or driver.vendor != "nvidia" or driver.branch is None:
         return
@@ -56,6 +58,40 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
             )
 
 
+def _check_modules(entry: Entry[models.Stack]) -> None:
+    """Other out-of-tree modules: each comes from somewhere, and after modules that stand before it."""
+    stack = entry.item
+    own = [stack.driver.module] if stack.driver is not None else []
+    known: list[str] = []
+    for index, module in enumerate(stack.modules):
+        if module.name in (*known, *own):
+            raise entry.error(f'module "{module.name}" is declared twice', "modules", index, "name", remedy="keep one of the two")
+        if module.package is None and (stack.driver is None or stack.driver.in_tree):
+            raise entry.error(
+                f'module "{module.name}" has no package, and the stack has no driver whose packages would bring it',
+                "modules",
+                index,
+                remedy="name its package",
+            )
+        if module.package is None and (module.dkms is not None or module.before_driver):
+            key = "dkms" if module.dkms is not None else "before_driver"
+            remedy = f"name its package, or remove `{key}`"
+            raise entry.error(f'module "{module.name}" is the driver\'s own, which settles `{key}`', "modules", index, key, remedy=remedy)
+        for place, name in enumerate(module.after):
+            allowed = [*known, *([] if module.before_driver else own)]
+            if name not in allowed:
+                later = name in [other.name for other in stack.modules] or name in own
+                raise entry.error(
+                    f'module "{module.name}" comes after "{name}", which {"stands later" if later else "the stack does not have"}',
+                    "modules",
+                    index,
+                    "after",
+                    place,
+                    remedy="put it before this one" if later else nearest(name, allowed),
+                )
+        known.append(module.name)
+
+
 def check_platform(entry: Entry[models.Platform]) -> None:
     """Check the GPU models a platform names. Raises CatalogError."""
     if entry.item.gpus is None:
@@ -81,6 +117,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
         except FactsError as error:
             raise entry.error(error.message, "gpu", "model", remedy=error.remedy) from None
     _check_platform_of(entry, catalog, stack)
+    _check_host(entry)
     if gpu is None:
         if item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
@@ -202,6 +239,50 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
             "stack",
             remedy="use a stack with `driver.fabric_manager`: without it CUDA does not start on such a machine",
         )
+
+
+# Words of the kernel's command line that have a key of their own in `policy.host`.
+_WORD_KEYS = {
+    **dict.fromkeys(("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough"), "iommu"),
+    **dict.fromkeys(("hugepages", "hugepagesz", "default_hugepagesz"), "hugepages"),
+    "transparent_hugepage": "transparent_hugepages",
+    "numa_balancing": "numa_balancing",
+}
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ, and nothing that udev's rules would take for a pattern
+
+
+def _check_host(entry: Entry[models.NodeClass]) -> None:
+    host, network = entry.item.policy.host, entry.item.baseline.network
+    seen: set[str] = set()
+    for index, word in enumerate(host.cmdline):
+        key = word.partition("=")[0]
+        rival = _WORD_KEYS.get(key)
+        if word in seen:
+            raise entry.error(f'"{word}" stands twice in the command line', "policy", "host", "cmdline", index, remedy="remove one of them")
+        if rival is not None and rival in host.model_fields_set:
+            raise entry.error(
+                f'"{word}" says what `{rival}` of this class says already',
+                "policy",
+                "host",
+                "cmdline",
+                index,
+                remedy=f"keep one of the two; `{rival}` is read back and judged",
+            )
+        seen.add(word)
+    for name, interface in host.network.items():
+        if not _INTERFACE.fullmatch(name):
+            remedy = "write the name as `ip link` shows it, at most 15 letters and digits"
+            raise entry.error(f'"{name}" is not the name of a network interface', "policy", "host", "network", name, remedy=remedy)
+        healthy = network[name].mtu if name in network else None
+        if healthy is not None and healthy != interface.mtu:
+            raise entry.error(
+                f"the baseline wants MTU {healthy} on {name}, and the policy sets {interface.mtu}",
+                "baseline",
+                "network",
+                name,
+                "mtu",
+                remedy=f"write {interface.mtu}, or leave it out: what the policy sets is judged as well",
+            )
 
 
 def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Stack) -> None:

@@ -43,16 +43,13 @@ class Host:
     """A root directory and a way to run programs in it.
 
     :param root: absolute path; ``/`` is the live machine, anything else is entered with chroot when a program runs.
+    :param live: whether what lies there is a running machine; told only for a directory that plays one.
     """
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
+        self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
         self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
-
-    @property
-    def live(self) -> bool:
-        """Whether this is the running machine, and not the root filesystem of an image."""
-        return self.root == "/"
 
     def path(self, name: str) -> Path:
         """Where the absolute path `name` of the node lies on the machine this code runs on."""
@@ -91,7 +88,7 @@ class Host:
     def run(self, *argv: str, timeout: float = 60, stdin: Optional[str] = None) -> Result:
         """Run a program and wait. Never raises for what the program does: the result says it."""
         self.commands.append(argv)
-        command: Sequence[str] = argv if self.live else ("chroot", self.root, *argv)
+        command: Sequence[str] = argv if self.root == "/" else ("chroot", self.root, *argv)
         try:
             done = subprocess.run(
                 command,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from goldnode.node import gate
-from goldnode.node.state.domains import kernel
+from goldnode.node.state.domains import kernel, tuning
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain
 from goldnode.node.state.domains.driver import module_files
@@ -79,7 +79,9 @@ def converged(wanted: dict[str, Any]) -> Observed:
     release = wanted["kernel"]["release"]
     seen.packages.update({package["name"]: installed(package["version"], hold=True) for package in wanted["packages"]})
     seen.running_kernel, seen.kernels = release, [*seen.kernels, release]
-    seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b"}
+    seen.tuning = tuned(wanted)
+    line = " ".join(["root=/dev/vda1", *tuning.cmdline_words(wanted)])
+    seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b", "cmdline": line}
     seen.modules = {release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}}
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
@@ -92,6 +94,35 @@ def converged(wanted: dict[str, Any]) -> Observed:
     inside = {file.path: digest(file.content.encode()) for file in module_files(wanted, "gpu_driver")}
     seen.initramfs = {name: {"unwanted": [], "files": inside} for name in seen.kernels}
     seen.files[kernel.DROP_IN] = {"content": kernel.drop_in("a>b"), "mode": 0o644}
+    return seen
+
+
+def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What domain tuning reads on a machine that has everything and is set as the class says."""
+    host = tuning.policy(wanted)
+    off = {"swap.target": "masked"} if host.get("swap") is False else {}
+    seen: dict[str, Any] = {
+        "swap": {"fstab": [], "marked": [], "units": off, "masked_by_us": sorted(off)},
+        "recorded": tuning.cmdline_words(wanted),
+        "foreign": [{"file": "/etc/default/grub", "line": 9, "word": "quiet"}],
+        "later": [],
+        "tried": {},
+        "cmdline": " ".join(["root=/dev/vda1", *tuning.cmdline_words(wanted)]),
+        "memory": {"total": 512 << 20, "available": 400 << 20},
+        "swap_active": [],
+    }
+    if "governor" in host:
+        seen |= {"governor": dict.fromkeys(("cpu0", "cpu1"), host["governor"]), "governors": ["performance", "powersave"]}
+    if "transparent_hugepages" in host:
+        seen["transparent_hugepages"] = host["transparent_hugepages"]
+    if "numa_balancing" in host:
+        seen["numa_balancing"] = "1" if host["numa_balancing"] else "0"
+    seen |= {f"hugepages.{size}": str(count) for size, count in host.get("hugepages", {}).items()}
+    seen |= {f"network.{name}.mtu": str(values["mtu"]) for name, values in host.get("network", {}).items()}
+    if "iommu" in host:
+        seen["iommu_groups"] = {"pt": {"identity": 90, "DMA-FQ": 2}, "on": {"DMA-FQ": 92}, "off": {}}[host["iommu"]]
+    if "memlock" in host:
+        seen["memlock"] = {"default": tuning.systemd_bytes(host["memlock"]), "hard": "unlimited", "may": True}
     return seen
 
 

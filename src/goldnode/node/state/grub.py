@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     index_path: str
     recovery: bool
     certain: bool  # False: defined under a condition that this file alone does not decide
+    words: Tuple[str, ...] = ()  # the kernel's command line, as this file alone tells it
 
     @property
     def selector(self) -> str:
@@ -516,16 +517,18 @@ class _Script:
             self.menu, self.env, self.path, self.via, self.maybe = outer
             return
         releases, recovery = set(), "-recovery-" in node.id
+        line: List[str] = []
         for words_ in _linux_lines(body):
             expanded = [self.expand(word) or "" for word in words_[1:]]
             found = _KERNEL.fullmatch(expanded[0]) if expanded else None
             releases.add(found.group(1) if found else None)
+            line = [word for word in expanded[1:] if word]
             recovery = recovery or any(
                 w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency")) for w in expanded[1:]
             )
         joined = [">".join(parts) for parts in path]
         release = releases.pop() if len(releases) == 1 else None
-        node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain)
+        node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain, tuple(line))
 
     def test(self, words: List[Optional[str]]) -> Optional[bool]:
         """``[ … ]`` with three values; what is not known here (files, numbers, parentheses) is None."""

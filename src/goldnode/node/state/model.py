@@ -119,7 +119,7 @@ class Observed:
     sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package}].
     modules: kernel release -> {version, license, vermagic, signer} or None. kernels: releases with a /boot/vmlinuz.
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
-    boot: {loader, release, reason, entry}. loaded: module -> version of what the kernel holds now.
+    boot: {loader, release, reason, entry, cmdline}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
     runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
     simulated: whether a hardware simulator is installed on this node.

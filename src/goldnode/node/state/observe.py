@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import re
 import struct
 from typing import Any, Dict, Iterable, List, Mapping, Optional
@@ -72,7 +71,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
         container=container,
         boot_identity=boot_identity(host),
         os=os_release(host.text("/etc/os-release") or ""),
-        running_kernel=platform.release() if own else None,
+        running_kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip() or None if own else None,
         secure_boot=secure_boot(host) if own else None,
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
@@ -332,7 +331,7 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     if text is None:
         places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
         other = any(host.path(name).exists() for name in places)
-        return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None}
+        return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None, "cmdline": None}
     choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
     try:
         wanted = grub.entry_for(text, release)
@@ -343,6 +342,7 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
         "release": choice.release,
         "reason": choice.reason,
         "entry": wanted.selector if wanted else None,
+        "cmdline": " ".join(choice.entry.words) if choice.entry else None,
     }
 
 

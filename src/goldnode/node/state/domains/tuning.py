@@ -1,36 +1,682 @@
-"""What is set on the host: governor, swap, huge pages, NUMA balancing, kernel command line, memlock, MTU."""
+"""What is set on the host: governor, swap, huge pages, NUMA balancing, kernel command line, memlock, MTU.
+
+Each has a lasting form (a file of goldnode's own, or a marked line in somebody else's) and a live value. What has no lasting form
+(governor, transparent huge pages) is set at every boot by the unit that applies the policy. In an image only files are written; in a
+container the kernel is its host's, so nothing of it is read or set.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+import re
+import shlex
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ...host import Host
-from ..finding import Finding
-from ..model import Action, Note, Observed, Refusal, Waiting
+from ...host import Host, Json
+from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
+from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..observe import RECORD, load_json
 from .files import Wanted
 
+PART = "host_tuning"
+SYSCTL = "/etc/sysctl.d/90-goldnode.conf"
+LIMITS = "/etc/security/limits.d/90-goldnode.conf"
+SYSTEMD = "/etc/systemd/system.conf.d/goldnode.conf"
+CMDLINE = "/etc/default/grub.d/91-goldnode-cmdline.cfg"
+UDEV = "/etc/udev/rules.d/90-goldnode-net.rules"
+FSTAB = "/etc/fstab"
+UNITS = "/etc/systemd/system"
+TRIED = "/run/goldnode/tuning.json"  # what this boot could not give, though it was asked: {name: {want, got}}
+MARK = "# goldnode: "
+
+CPUS = "/sys/devices/system/cpu"
+THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+BALANCING = "/proc/sys/kernel/numa_balancing"
+PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages"
+PAGE_KIB = {"2M": 2048, "1G": 1048576}
+
+# Services that switch swap on by themselves, past swap.target (packages zram-tools, zram-config, dphys-swapfile).
+SWAP_SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service")
+# Words for the IOMMU (the kernel's kernel-parameters.txt). On x86 both vendors' stand together, since each driver ignores the other's
+# and an image is built without knowing its CPU; AMD's is on unless told otherwise. Arm's SMMU cannot be switched off by a word.
+IOMMU_WORDS: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
+    "amd64": {
+        "pt": ("intel_iommu=on", "iommu=pt"),
+        "on": ("intel_iommu=on", "iommu=nopt"),
+        "off": ("intel_iommu=off", "amd_iommu=off"),
+    },
+    "arm64": {"pt": ("iommu.passthrough=1",), "on": ("iommu.passthrough=0",), "off": ()},
+}
+# What undoes them in an administrator's own words, beyond another value of the same word.
+IOMMU_AGAINST: Mapping[str, Tuple[str, ...]] = {
+    "pt": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=0", "iommu.strict=1"),
+    "on": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"),
+    "off": ("iommu=force",),
+}
+PAGE_WORDS = ("hugepages", "hugepagesz", "default_hugepagesz")
+REPEATED = (*PAGE_WORDS, "console", "earlycon", "module_blacklist", "modprobe.blacklist")  # words that may stand more than once
+
 Document = Mapping[str, Any]
+# A live value: its text, None where the machine has no such thing, {error} where it could not be read.
+Read = Union[str, None, Json]
+
+
+def policy(document: Document) -> Mapping[str, Any]:
+    """What the class says of the host; empty where it says nothing."""
+    return (document.get("policy") or {}).get("host") or {}
+
+
+# -- observing
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what this domain judges into its field of `seen`. Reads only."""
+    """Read what the class declares of the host, and what an earlier class left that is not a file of goldnode's own.
+
+    seen.tuning: swap {fstab: [{line, first, text}], marked: [{line, text}], units: {name: masked|free|own}, masked_by_us, active: [{name,
+    used}] KiB}, foreign [{file, line, word}] words of GRUB's configuration, cmdline (of this boot), recorded (words put there by
+    goldnode), later [{file, line, key, value}] settings that override goldnode's, memlock {default, hard, may}, memory {total, available}
+    KiB, tried {name: {want, got}}, and live values by name: governor {cpu: value}, governors, transparent_hugepages, numa_balancing,
+    hugepages.SIZE, network.IF.mtu, iommu_groups {type: count}. What was not asked for, or cannot be seen from here, is not in it.
+    """
+    wanted = policy(document)
+    record = load_json(host, RECORD) or {}
+    found: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
+    if cmdline_words(document) or found["recorded"]:
+        found["foreign"] = grub_words(host)
+    found["later"] = [row for row in _later(host, wanted) if row["value"] != row.pop("want")]
+    if "memlock" in wanted:
+        found["memlock"] = _memlock(host)
+    if wanted and place(seen) is None:
+        found.update(_live(host, wanted))
+    seen.tuning = found
+
+
+def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
+    found: Json = {"tried": load_json(host, TRIED) or {}, "cmdline": (host.text("/proc/cmdline") or "").strip()}
+    memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", host.text("/proc/meminfo") or "", re.MULTILINE))
+    found["memory"] = {"total": int(memory.get("MemTotal", 0)), "available": int(memory.get("MemAvailable", 0))}
+    if "governor" in wanted:
+        cpus = host.glob(CPUS, "cpu[0-9]*")
+        values = {name.rpartition("/")[2]: read(host, f"{name}/cpufreq/scaling_governor") for name in cpus}
+        found["governor"] = {name: value for name, value in values.items() if value is not None}
+        offered = next((read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors") for name in found["governor"]), None)
+        found["governors"] = offered.split() if isinstance(offered, str) else []
+    if "transparent_hugepages" in wanted:
+        found["transparent_hugepages"] = chosen(read(host, THP))
+    if "numa_balancing" in wanted:
+        found["numa_balancing"] = read(host, BALANCING)
+    for size in wanted.get("hugepages", {}):
+        found[f"hugepages.{size}"] = read(host, PAGES.format(PAGE_KIB[size]))
+    for name in wanted.get("network", {}):
+        found[f"network.{name}.mtu"] = read(host, f"/sys/class/net/{name}/mtu")
+    if "iommu" in wanted:
+        kinds = [read(host, f"{name}/type") for name in host.glob("/sys/kernel/iommu_groups", "*")]
+        found["iommu_groups"] = {str(kind): kinds.count(kind) for kind in kinds}
+    if wanted.get("swap") is not None:
+        rows = [line.split() for line in (host.text("/proc/swaps") or "").splitlines()[1:]]
+        found["swap_active"] = [{"name": row[0].replace("\\040", " "), "used": int(row[3])} for row in rows if len(row) > 3]
+    return found
+
+
+def read(host: Host, name: str) -> Read:
+    """A kernel's value as text; None where there is no such file, {error} where it cannot be read."""
+    try:
+        text = host.text(name)
+    except OSError as problem:
+        return {"error": f"{name}: {problem.strerror}"}
+    return None if text is None else text.strip()
+
+
+def chosen(value: Read) -> Read:
+    """The chosen one of ``always [madvise] never``."""
+    found = re.search(r"\[(\w+)\]", value) if isinstance(value, str) else None
+    return found.group(1) if found else value
+
+
+def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
+    found: Json = {"fstab": [], "marked": [], "units": {}, "masked_by_us": list(record.get("masked", []))}
+    for number, line in enumerate((host.text(FSTAB) or "").splitlines(), 1):
+        plain = line[len(MARK) :] if line.startswith(MARK) else line
+        fields = plain.split()
+        if plain.lstrip().startswith("#") or len(fields) < 4 or fields[2] != "swap" or "noauto" in fields[3].split(","):
+            continue
+        if plain != line:
+            found["marked"].append({"line": number, "text": plain})
+        else:
+            found["fstab"].append({"line": number, "first": fields[0], "text": line})
+    if wanted.get("swap") is False or found["masked_by_us"]:
+        shipped = {name.rpartition("/")[2] for name in host.glob("/usr/lib/systemd/system", "*.swap")}
+        shipped |= {name for name in SWAP_SERVICES if host.path(f"/usr/lib/systemd/system/{name}").exists()}
+        own = {name.rpartition("/")[2] for name in host.glob(UNITS, "*.swap")}
+        for unit in sorted({"swap.target", *shipped, *own, *found["masked_by_us"]}):
+            here = host.path(f"{UNITS}/{unit}")
+            masked = here.is_symlink() and str(here.readlink()) == "/dev/null"
+            found["units"][unit] = "masked" if masked else "own" if here.is_symlink() or here.exists() else "free"
+    return found
+
+
+def _memlock(host: Host) -> Json:
+    """systemd's default, and whether this machine may raise the limit at all: a container mostly may not, and pam_limits then refuses
+    every login (it denies the session when setrlimit fails)."""
+    default: Read = None
+    if host.live and host.path("/run/systemd/system").exists():
+        shown = host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
+        default = shown.out.strip() if shown.rc == 0 and shown.out.strip() else {"error": f"systemctl show: {shown.tail(1)}"}
+    hard = re.search(r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE)
+    mask = re.search(r"^CapBnd:\s*([0-9a-f]+)", host.text("/proc/1/status") or "", re.MULTILINE)
+    may = not host.live or mask is None or bool(int(mask.group(1), 16) >> 24 & 1)  # CAP_SYS_RESOURCE is 24
+    return {"default": default, "hard": hard.group(1) if hard and host.live else None, "may": may}
+
+
+def grub_words(host: Host) -> List[Json]:
+    """The words that others put on the kernel's command line, from GRUB's configuration: [{file, line, word}]."""
+    rows: List[Json] = []
+    for name in ["/etc/default/grub", *host.glob("/etc/default/grub.d", "*.cfg")]:
+        if name == CMDLINE:
+            continue
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+            found = re.match(r"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", line)
+            if not found:
+                continue
+            try:
+                text = " ".join(shlex.split(found.group(1), comments=True))
+            except ValueError:  # a value over several lines; its first one is looked at
+                text = found.group(1).strip("\"'")
+            rows += [{"file": name, "line": number, "word": word} for word in text.split() if not word.startswith("$")]
+    return rows
+
+
+def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
+    """Settings of others that are read after goldnode's files and so win: {file, line, key, value, want}."""
+    sysctl = sysctls(wanted)
+    names: Dict[str, str] = {}
+    for directory in ("/usr/lib/sysctl.d", "/usr/local/lib/sysctl.d", "/run/sysctl.d", "/etc/sysctl.d"):  # sysctl.d(5)
+        names.update({name.rpartition("/")[2]: name for name in host.glob(directory, "*.conf")})
+    for file in sorted(names) if sysctl else ():
+        if file > SYSCTL.rpartition("/")[2]:
+            for number, line in enumerate((host.text(names[file]) or "").splitlines(), 1):
+                found = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
+                key = found.group(1).replace("/", ".") if found else ""
+                if found and key in sysctl:
+                    yield {"file": names[file], "line": number, "key": key, "value": found.group(2), "want": sysctl[key]}
+    if "memlock" in wanted:
+        for name in host.glob("/etc/security/limits.d", "*.conf"):  # limits.conf(5): in the order of the C locale, the last one wins
+            for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+                fields = line.split("#")[0].split()
+                if name > LIMITS and len(fields) == 4 and fields[0] in ("*", "root") and fields[2] == "memlock":
+                    value = "unlimited" if fields[3] in ("-1", "infinity") else fields[3]
+                    yield {"file": name, "line": number, "key": "memlock", "value": value, "want": str(wanted["memlock"])}
+        for name in host.glob("/etc/systemd/system.conf.d", "*.conf"):
+            for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+                found = re.match(r"\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", line)
+                if found and name > SYSTEMD:
+                    yield {
+                        "file": name,
+                        "line": number,
+                        "key": "memlock",
+                        "value": found.group(1),
+                        "want": systemd_limit(wanted["memlock"]),
+                    }
+
+
+# -- lasting form
+
+
+def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
+    """Kernel parameters of the class. vm.nr_hugepages counts pages of the default size, which is 2M wherever no word says otherwise;
+    larger ones are reserved by the command line, before memory is in pieces."""
+    found = {}
+    if "2M" in wanted.get("hugepages", {}):
+        found["vm.nr_hugepages"] = str(wanted["hugepages"]["2M"])
+    if "numa_balancing" in wanted:
+        found["kernel.numa_balancing"] = "1" if wanted["numa_balancing"] else "0"
+    return found
+
+
+def systemd_limit(memlock: Any) -> str:
+    """A limit of locked memory (KiB, or unlimited) as systemd takes it."""
+    return "infinity" if memlock == "unlimited" else f"{memlock}K"
+
+
+def cmdline_words(document: Document) -> List[str]:
+    """The words that the class wants on the kernel's command line, in their order."""
+    wanted = policy(document)
+    found = list(IOMMU_WORDS[document["os"]["architecture"]].get(wanted.get("iommu", ""), ()))
+    if wanted.get("hugepages", {}).get("1G"):
+        found += ["hugepagesz=1G", f"hugepages={wanted['hugepages']['1G']}"]
+    return found + list(wanted.get("cmdline", []))
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
     """The files of goldnode's own that this domain wants. Pure."""
-    return []
+    wanted = policy(document)
+    files = []
+
+    def own(path: str, lines: List[str], why: str) -> None:
+        files.append(Wanted(path, "\n".join(["# goldnode: host policy of the node class", *lines]) + "\n", PART, why))
+
+    kernel = sysctls(wanted)
+    if kernel:
+        own(SYSCTL, [f"{key} = {value}" for key, value in kernel.items()], "kernel parameters of the class")
+    if "memlock" in wanted and raises(wanted, seen) is None:
+        limit = wanted["memlock"]
+        own(LIMITS, [f"{who} {kind} memlock {limit}" for who in ("*", "root") for kind in ("soft", "hard")], "limit of locked memory")
+        own(SYSTEMD, ["[Manager]", f"DefaultLimitMEMLOCK={systemd_limit(limit)}"], "limit of locked memory of services")
+    words = cmdline_words(document)
+    if words:
+        own(CMDLINE, [f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(words)}"'], "kernel command line of the class")
+    if wanted.get("network"):
+        rules = []
+        for name, values in sorted(wanted["network"].items()):
+            # NAME is empty where the kernel's own name is kept.
+            for match in (f'NAME=="{name}"', f'NAME=="", KERNEL=="{name}"'):
+                rules.append(f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{values["mtu"]}"')
+        own(UDEV, rules, "MTU of interfaces, set after they are named")
+    return files
+
+
+def raises(wanted: Mapping[str, Any], seen: Observed) -> Optional[str]:
+    """Why the limit of locked memory must be left alone here: this place may not raise it, and logins would be refused."""
+    have = seen.tuning.get("memlock") or {}
+    hard = have.get("hard")
+    if have.get("may", True) or hard in (None, "unlimited"):
+        return None
+    if wanted["memlock"] != "unlimited" and int(wanted["memlock"]) * 1024 <= int(hard):
+        return None
+    return f"its hard limit is {int(hard) // 1024} KiB and CAP_SYS_RESOURCE is missing, so that pam_limits would refuse every login"
+
+
+# -- live values
+
+
+class Setting(NamedTuple):
+    """One live value: what is wanted, what is (None: `absent` says why there is none; {error}), and the files that set it."""
+
+    name: str
+    want: str
+    got: Read
+    files: Tuple[str, ...]
+    absent: str
+    outcome: str = NOT_EXPOSED  # of a value that is absent
+    remedy: str = "Run site.yml, or `goldnode-node policy apply` on the node."
+
+
+def settings(document: Document, seen: Observed) -> List[Setting]:
+    """The live values that the class declares, where this place shows them. Pure."""
+    wanted, live = policy(document), seen.tuning
+    found = []
+    if "governor" in wanted and "governor" in live:
+        want, cpus = wanted["governor"], live["governor"]
+        other = {cpu: value for cpu, value in cpus.items() if value != want}
+        files = tuple(f"{CPUS}/{cpu}/cpufreq/scaling_governor" for cpu in sorted(other, key=lambda cpu: int(cpu[3:])))
+        absent = "the CPUs show no cpufreq: firmware or hypervisor keeps it"
+        found.append(Setting("governor", want, _governors(want, cpus, other), files, absent))
+    if "transparent_hugepages" in wanted and "transparent_hugepages" in live:
+        absent = "this kernel has no transparent huge pages"
+        found.append(Setting("transparent_hugepages", wanted["transparent_hugepages"], live["transparent_hugepages"], (THP,), absent))
+    if "numa_balancing" in wanted and "numa_balancing" in live:
+        got = live["numa_balancing"]
+        if isinstance(got, str) and got.isdigit():  # bit 0; the second bit is memory tiering, which is another matter
+            got = str(int(got) & 1)
+        want = "1" if wanted["numa_balancing"] else "0"
+        found.append(Setting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"))
+    for size, count in wanted.get("hugepages", {}).items():
+        if f"hugepages.{size}" in live:
+            name = f"hugepages.{size}"
+            files = (PAGES.format(PAGE_KIB[size]),)
+            absent, remedy = f"this machine has no pages of {size}", "Reboot the node: only then is its memory in one piece."
+            found.append(Setting(name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy))
+    for interface, values in sorted(wanted.get("network", {}).items()):
+        name = f"network.{interface}.mtu"
+        if name in live:
+            absent = f"there is no interface {interface}"
+            found.append(Setting(name, str(values["mtu"]), live[name], (f"/sys/class/net/{interface}/mtu",), absent, MISMATCH))
+    return found
+
+
+def _governors(want: str, cpus: Mapping[str, Any], other: Mapping[str, Any]) -> Read:
+    if not cpus:
+        return None
+    broken = next((value for value in other.values() if isinstance(value, dict)), None)
+    if broken:
+        return dict(broken)
+    values = sorted({str(value) for value in other.values()})
+    return f"{', '.join(values)} on {len(other)} of {len(cpus)} CPUs" if other else want
+
+
+def _short(setting: Setting, seen: Observed) -> bool:
+    """Whether this boot was already asked for exactly this and gave what is there now: asking again gives no more."""
+    tried = seen.tuning.get("tried", {}).get(setting.name)
+    return bool(tried) and (tried["want"], tried["got"]) == (setting.want, setting.got)
+
+
+# -- planning
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
-    return [], [], []
+    wanted = policy(document)
+    actions, notes, waiting = _lasting_swap(wanted, seen), _notes(document, seen), []
+    for setting in settings(document, seen):
+        if not isinstance(setting.got, str) or setting.got == setting.want:
+            continue
+        if _short(setting, seen):
+            waiting.append(Waiting(PART, setting.name, f"want {setting.want}, this boot gives {setting.got}: it waits for a reboot"))
+            continue
+        reason = f"want {setting.want}, have {setting.got}"
+        data = {"name": setting.name, "files": list(setting.files), "value": setting.want}
+        actions.append(Action(PART, "tuning.set", setting.name, reason, BOOT, f"{setting.got}\n", f"{setting.want}\n", None, data))
+    for area in seen.tuning.get("swap_active", ()) if wanted.get("swap") is False else ():
+        free = seen.tuning["memory"]["available"]
+        if area["used"] > free:
+            text = f"it holds {area['used'] // 1024} MiB and memory has room for {free // 1024} MiB: it waits for the node to be drained"
+            waiting.append(Waiting(PART, f"swap {area['name']}", text))
+        else:
+            reason = "swap is on, and the class switches it off"
+            actions.append(Action(PART, "swap.off", area["name"], reason, BOOT, "on\n", "off\n", None, {"name": area["name"]}))
+    memlock = (seen.tuning.get("memlock") or {}) if "memlock" in wanted else {}
+    if isinstance(memlock.get("default"), str) and raises(wanted, seen) is None:
+        want = systemd_bytes(wanted["memlock"])
+        if memlock["default"] != want:
+            reason = f"want DefaultLimitMEMLOCK {want}, systemd has {memlock['default']}"
+            data = {"want": want}
+            actions.append(Action(PART, "systemd.defaults", "memlock", reason, BOOT, f"{memlock['default']}\n", f"{want}\n", None, data))
+    return actions + _command_line(document, seen), notes, waiting
+
+
+def systemd_bytes(memlock: Any) -> str:
+    """A limit of locked memory as `systemctl show` tells it."""
+    return "infinity" if memlock == "unlimited" else str(int(memlock) * 1024)
+
+
+def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
+    """Swap stays off over a boot: fstab's lines commented, swap.target and what goes past it masked. What an earlier class had so
+    treated is given back when the class no longer switches swap off."""
+    swap = seen.tuning.get("swap")
+    if not swap:
+        return []
+    actions = []
+    if wanted.get("swap") is False:
+        for row in swap["fstab"]:
+            data = {"file": FSTAB, "line": row["line"], "module": row["first"]}
+            reason = f"switches on swap {row['first']}, which the class keeps off"
+            before, after = f"{row['text']}\n", f"{MARK}{row['text']}\n"
+            actions.append(Action(PART, "file.comment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data))
+        for unit, state in swap["units"].items():
+            if state == "free":
+                why = "swap stays off: generators and fstab are reached through it" if unit == "swap.target" else "it switches on swap"
+                data = {"unit": unit, "to": "/dev/null"}
+                actions.append(Action(PART, "swap.mask", f"{UNITS}/{unit}", why, IMAGE, None, "/dev/null", None, data))
+        return actions
+    for row in swap["marked"]:
+        data = {"file": FSTAB, "line": row["line"]}
+        reason = "the class no longer keeps swap off"
+        before, after = f"{MARK}{row['text']}\n", f"{row['text']}\n"
+        actions.append(Action(PART, "swap.uncomment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data))
+    for unit in swap["masked_by_us"]:
+        reason, data = "the class no longer keeps swap off", {"unit": unit}
+        actions.append(Action(PART, "swap.unmask", f"{UNITS}/{unit}", reason, IMAGE, "/dev/null", None, None, data))
+    return actions
+
+
+def carries(line: Sequence[str], word: str) -> bool:
+    """Whether a command line has the word, or one of its key whose list of values holds it (``intel_iommu=on,sm_on``)."""
+    key, _, value = word.partition("=")
+    return any(have == word or (have.startswith(f"{key}=") and value in have.partition("=")[2].split(",")) for have in line)
+
+
+def missing_words(document: Document, line: Optional[str]) -> List[str]:
+    """The class's words that a command line lacks."""
+    have = (line or "").split()
+    return [word for word in cmdline_words(document) if not carries(have, word)]
+
+
+def _stale_words(document: Document, seen: Observed) -> List[str]:
+    """Words an earlier class put on the next boot's command line, that neither this one nor the administrator wants there."""
+    kept = {*cmdline_words(document), *(row["word"] for row in seen.tuning.get("foreign", ()))}
+    have = (seen.boot.get("cmdline") or "").split()
+    return [word for word in seen.tuning.get("recorded", ()) if word in have and word not in kept]
+
+
+def _command_line(document: Document, seen: Observed) -> List[Action]:
+    line = seen.boot.get("cmdline")
+    if not seen.live or seen.boot.get("loader") != "grub" or line is None:
+        return []
+    words, lacking, stale = cmdline_words(document), missing_words(document, line), _stale_words(document, seen)
+    if not lacking and not stale:
+        return []
+    reasons = ([f"the next boot lacks {' '.join(lacking)}"] if lacking else []) + (
+        [f"the next boot has {' '.join(stale)} of an earlier class"] if stale else []
+    )
+    data = {"words": words, "stale": stale}
+    return [
+        Action(
+            PART, "cmdline.grub", "kernel command line", "; ".join(reasons), BOOT, f"{line}\n", None, "kernel command line changed", data
+        )
+    ]
+
+
+def _notes(document: Document, seen: Observed) -> List[Note]:
+    wanted, notes = policy(document), []
+    elsewhere = place(seen)
+    live = [name for name in ("governor", "swap", "hugepages", "transparent_hugepages", "numa_balancing", "network") if name in wanted]
+    if elsewhere and live:
+        notes.append(Note("policy.host", f"{elsewhere}: {', '.join(live)} are neither read nor set, only their files"))
+    notes += [
+        Note(f"policy.host.{s.name}", s.absent if s.got is None else str(s.got["error"]))
+        for s in settings(document, seen)
+        if not isinstance(s.got, str)
+    ]
+    if "memlock" in wanted:
+        held = raises(wanted, seen)
+        if held:
+            notes.append(Note("policy.host.memlock", f"left as it is: {held}"))
+    unset = _unset(document, seen)
+    if unset:
+        notes.append(Note("policy.host.cmdline", unset))
+    if wanted.get("iommu") == "off" and document["os"]["architecture"] == "arm64":
+        notes.append(Note("policy.host.iommu", "no word of the kernel's command line switches an Arm SMMU off: the firmware does"))
+    return notes
+
+
+def _unset(document: Document, seen: Observed) -> Optional[str]:
+    """Why the next boot's command line cannot be judged or set; None where it can, or where nothing is wanted of it."""
+    if not cmdline_words(document):
+        return None
+    loader = seen.boot.get("loader")
+    if not seen.live:
+        return "the command line of an image is made when its boot loader is installed; the words are in GRUB's configuration"
+    if loader is None:
+        where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        return f"the next boot's command line: {where}"
+    if loader != "grub":
+        return f"the words are not set: boot loader {loader} is not written by this version"
+    if seen.boot.get("cmdline") is None:
+        return f"the next boot's command line cannot be told ({seen.boot.get('reason')})"
+    return None
+
+
+def reboot(document: Document, seen: Observed) -> List[str]:
+    """Why the host's policy needs a boot, as the node stands. Pure."""
+    found = []
+    if place(seen) is None and "cmdline" in seen.tuning:
+        lacking = missing_words(document, seen.tuning["cmdline"])
+        if lacking and not missing_words(document, seen.boot.get("cmdline")):
+            found.append("kernel command line changed")
+    for setting in settings(document, seen):
+        if _short(setting, seen):
+            found.append(f"{setting.name}: {setting.got} of {setting.want} pages could be had, memory is fragmented")
+    return found
+
+
+# -- refusing
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Reasons of this domain to touch nothing. Pure."""
-    return []
+    wanted, found = policy(document), []
+    fights = [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
+    if fights:
+        rows = ", ".join(f"{row['word']} ({row['file']}:{row['line']})" for row in fights)
+        found.append(
+            Refusal(
+                "cmdline-conflict",
+                f"The class wants {' '.join(cmdline_words(document))} on the kernel's command line, and the node's GRUB configuration has {rows}.",
+                "Take those words out of that file, or change `policy.host` of the class.",
+            )
+        )
+    later = seen.tuning.get("later", ())
+    if later:
+        rows = ", ".join(f"{row['file']}:{row['line']} ({row['key']} = {row['value']})" for row in later)
+        found.append(
+            Refusal(
+                "host-override",
+                f"What the class sets would be undone at the next boot by files that are read after goldnode's: {rows}.",
+                "Take those lines out, or change `policy.host` of the class.",
+            )
+        )
+    own = [unit for unit, state in (seen.tuning.get("swap") or {"units": {}})["units"].items() if state == "own"]
+    if own and wanted.get("swap") is False:
+        found.append(
+            Refusal(
+                "swap-unit",
+                f"The class keeps swap off, and {', '.join(f'{UNITS}/{unit}' for unit in own)} is the administrator's own and switches it on.",
+                "Disable the unit and remove its file, or leave `swap` out of the class.",
+            )
+        )
+    offered = seen.tuning.get("governors") or []
+    if offered and "governor" in wanted and wanted["governor"] not in offered:
+        found.append(
+            Refusal(
+                "governor",
+                f"The CPUs offer the governors {', '.join(offered)}, and the class wants {wanted['governor']}.",
+                "Choose one of those in `policy.host.governor`, or another cpufreq driver.",
+            )
+        )
+    asked = sum(PAGE_KIB[size] * count for size, count in wanted.get("hugepages", {}).items())
+    total = seen.tuning.get("memory", {}).get("total", 0)
+    if total and asked >= total:
+        found.append(
+            Refusal(
+                "hugepages",
+                f"The class reserves {asked >> 20} GiB of huge pages, and the node has {total >> 20} GiB of memory.",
+                "Lower `policy.host.hugepages`, or look for a DIMM that is missing.",
+            )
+        )
+    return found
+
+
+def _fights(document: Document, word: str) -> bool:
+    """Whether somebody else's word contradicts what the class wants of the command line."""
+    wanted, ours = policy(document), cmdline_words(document)
+    key = word.partition("=")[0]
+    if wanted.get("hugepages") and key in PAGE_WORDS:
+        return word not in ours
+    if any(carries([word], mine) for mine in ours):
+        return False
+    against = IOMMU_AGAINST.get(wanted.get("iommu", ""), ())
+    return word in against or any(key == mine.partition("=")[0] and key not in REPEATED for mine in ours)
+
+
+# -- judging
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
     """One finding per item this domain's part of the class declares. Pure."""
-    return []
+    wanted, elsewhere = policy(document), place(seen)
+    found = []
+    shown = {setting.name: setting for setting in settings(document, seen)}
+    for name, want in _declared(wanted):
+        item = f"policy.host.{name}"
+        if elsewhere:
+            found.append(Finding(item, ELSEWHERE, "degraded", want, elsewhere))
+        elif name not in shown:
+            found.append(Finding(item, UNREAD, "degraded", want, "it was not read", "Run `goldnode-node check` as root."))
+        else:
+            found.append(_judged(item, shown[name]))
+    if "swap" in wanted:
+        found.append(_judged_swap(wanted["swap"], seen, elsewhere))
+    if cmdline_words(document):
+        found.append(_judged_line(document, seen, elsewhere))
+    if "iommu" in wanted:
+        found.append(_judged_iommu(wanted["iommu"], seen, elsewhere))
+    if "memlock" in wanted:
+        found.append(_judged_memlock(wanted, seen))
+    return found
+
+
+def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+    """Names of the declared live values, with what is wanted."""
+    for name in ("governor", "transparent_hugepages"):
+        if name in wanted:
+            yield name, str(wanted[name])
+    if "numa_balancing" in wanted:
+        yield "numa_balancing", "1" if wanted["numa_balancing"] else "0"
+    for size, count in wanted.get("hugepages", {}).items():
+        yield f"hugepages.{size}", str(count)
+    for interface, values in sorted(wanted.get("network", {}).items()):
+        yield f"network.{interface}.mtu", str(values["mtu"])
+
+
+def _judged(item: str, setting: Setting) -> Finding:
+    if isinstance(setting.got, dict):
+        error = str(setting.got["error"])
+        return Finding(item, UNREAD, "degraded", setting.want, error, "Run the check as root, and look at dmesg for why it cannot be read.")
+    if setting.got is None:
+        remedy = "Correct `policy.host` of the class, or see why the machine lacks it."
+        return Finding(item, setting.outcome, "degraded", setting.want, setting.absent, remedy)
+    return judge_item(item, setting.want, setting.got, "degraded", setting.remedy)
+
+
+def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Finding:
+    if elsewhere:
+        return Finding("policy.host.swap", ELSEWHERE, "degraded", "on" if want else "off", elsewhere)
+    active = [area["name"] for area in seen.tuning.get("swap_active", ())]
+    swap = seen.tuning["swap"]
+    if want:
+        remedy = "Give the node a swap area: goldnode makes none."
+        return judge_item("policy.host.swap", "on", "on" if active else "off", "degraded", remedy)
+    comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [unit for unit, state in swap["units"].items() if state != "masked"]
+    got = f"on: {', '.join(active)}" if active else f"off, and the next boot switches it on: {', '.join(comes)}" if comes else "off"
+    return judge_item("policy.host.swap", "off", got, "degraded", "Run site.yml.")
+
+
+def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -> Finding:
+    item, want = "policy.host.cmdline", " ".join(cmdline_words(document))
+    if elsewhere:
+        return Finding(item, ELSEWHERE, "degraded", want, elsewhere)
+    now = missing_words(document, seen.tuning.get("cmdline"))
+    unset = _unset(document, seen)
+    later = [] if unset else missing_words(document, seen.boot.get("cmdline"))
+    faults = ([f"this boot lacks {' '.join(now)}"] if now else []) + ([f"the next boot lacks {' '.join(later)}"] if later else [])
+    if faults:
+        return Finding(item, MISMATCH, "degraded", want, "; ".join(faults), "Run site.yml, then reboot the node in its turn.")
+    return (
+        Finding(item, UNREAD, "degraded", want, unset, "Set the words in that boot loader's own way.")
+        if unset
+        else Finding(item, MATCH, "degraded", want, want)
+    )
+
+
+def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Finding:
+    """What the IOMMU does, from the domains its groups are in: `identity` is passthrough, any other type translates."""
+    groups = seen.tuning.get("iommu_groups", {})
+    if elsewhere:
+        return Finding("policy.host.iommu", ELSEWHERE, "degraded", want, elsewhere)
+    if not groups and want != "off":
+        got = "the kernel shows no IOMMU: the firmware has it switched off, or the machine has none"
+        return Finding("policy.host.iommu", NOT_EXPOSED, "degraded", want, got, "Switch VT-d or AMD-Vi on in the firmware.")
+    translates = sum(count for kind, count in groups.items() if kind != "identity")
+    got = "off" if not groups else "pt" if groups.get("identity", 0) > translates else "on"
+    return judge_item("policy.host.iommu", want, got, "degraded", "Run site.yml, then reboot the node in its turn.")
+
+
+def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
+    item, want, have = "policy.host.memlock", systemd_bytes(wanted["memlock"]), seen.tuning.get("memlock") or {}
+    held = raises(wanted, seen)
+    if held or not seen.live:
+        return Finding(item, ELSEWHERE, "degraded", want, held or "an image does not run")
+    default = have.get("default")
+    if not isinstance(default, str):
+        got = str(default["error"]) if default else "systemd does not run"
+        return Finding(item, UNREAD, "degraded", want, got, "Look at `systemctl show --property=DefaultLimitMEMLOCK`.")
+    return judge_item(item, want, default, "degraded", "Run site.yml: services would start with the earlier limit.")

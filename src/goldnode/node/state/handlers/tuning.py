@@ -2,10 +2,111 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from ..domains import tuning
+from ..model import NodeError
+from ..observe import boot_choice, load_json
 
 if TYPE_CHECKING:
     from ..apply import Applier
     from ..model import Action
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {}
+
+def set_value(applier: Applier, action: Action) -> Optional[str]:
+    """Write a value of the kernel's, and read it back: what was asked for is what is there, or the difference is told."""
+    host, want = applier.host, str(action.data["value"])
+    for name in action.data["files"]:
+        try:
+            # In place: such a file takes a value, and cannot be replaced by another file.
+            with host.real(name).open("w") as opened:
+                opened.write(f"{want}\n")
+        except OSError as problem:
+            raise NodeError(
+                f"{name} does not take {want} ({problem.strerror}). Look at dmesg for why, or change `policy.host` of the class."
+            ) from None
+    got = {str(tuning.chosen(tuning.read(host, name))) for name in action.data["files"]} - {want}
+    if not got:
+        return f"reads back {want}"
+    have = ", ".join(sorted(got))
+    if not action.data["name"].startswith("hugepages."):
+        raise NodeError(
+            f"{action.target} reads back {have} after {want} was written. Another program sets it: find it, or change the class."
+        )
+    tried = load_json(host, tuning.TRIED) or {}
+    tried[action.data["name"]] = {"want": want, "got": have}
+    host.write(tuning.TRIED, json.dumps(tried).encode())
+    return f"{have} of {want} pages could be reserved: memory is fragmented or in use, and a reboot gives the rest"
+
+
+def swap_off(applier: Applier, action: Action) -> Optional[str]:
+    """swapoff, proved by /proc/swaps. It reads everything back into memory, which takes its time."""
+    name = action.data["name"]
+    done = applier.host.run("swapoff", name, timeout=1800)
+    rows = (applier.host.text("/proc/swaps") or "").splitlines()[1:]
+    if any(row.split()[:1] == [name.replace(" ", "\\040")] for row in rows):
+        raise NodeError(f"swap {name} stays on ({done.tail(2)}). Free memory on the node, then run again.")
+    return "off"
+
+
+def mask(applier: Applier, action: Action) -> None:
+    """`systemctl mask`, as the link it makes, and the record of it."""
+    applier.link(action)
+    applier._remember("masked", [action.data["unit"]])
+
+
+def unmask(applier: Applier, action: Action) -> None:
+    """Take away a mask of goldnode's own; whatever else stands there by now is somebody's."""
+    here = applier.host.path(action.target)
+    if here.is_symlink() and str(here.readlink()) == "/dev/null":
+        here.unlink()
+    applier._remember("masked", [action.data["unit"]], forget=True)
+
+
+def uncomment(applier: Applier, action: Action) -> None:
+    """Give a line back that goldnode had commented out."""
+    name, at = action.data["file"], int(action.data["line"]) - 1
+    lines = (applier.host.text(name) or "").splitlines(True)
+    if at < len(lines) and lines[at].startswith(tuning.MARK):
+        lines[at] = lines[at][len(tuning.MARK) :]
+        applier.host.write(name, "".join(lines).encode(), applier.host.path(name).stat().st_mode & 0o7777)
+
+
+def systemd_defaults(applier: Applier, action: Action) -> Optional[str]:
+    """systemd reads its own configuration again: units that start from now on have the new limit."""
+    done = applier.host.run("systemctl", "daemon-reload", timeout=120)
+    shown = applier.host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
+    if shown.out.strip() != action.data["want"]:
+        raise NodeError(
+            f"systemd has DefaultLimitMEMLOCK {shown.out.strip() or 'unknown'} after it read its configuration, want {action.data['want']}. "
+            f"Look at `systemd-analyze cat-config systemd/system.conf`. {done.tail(2)}"
+        )
+    return "services that run keep their limit until they are restarted"
+
+
+def command_line(applier: Applier, action: Action) -> Optional[str]:
+    """update-grub, proved by the command line of the entry that boots next."""
+    applier._update_grub()
+    choice = boot_choice(applier.host, applier.document["kernel"]["release"])
+    have = (choice["cmdline"] or "").split()
+    lacking = [word for word in action.data["words"] if not tuning.carries(have, word)]
+    if lacking:
+        raise NodeError(
+            f"after update-grub the next boot's command line lacks {' '.join(lacking)} ({choice['cmdline']}). "
+            "A file of /etc/default/grub.d that is read later sets GRUB_CMDLINE_LINUX anew: make it append instead."
+        )
+    applier._remember("cmdline", list(action.data["stale"]), forget=True)
+    applier._remember("cmdline", list(action.data["words"]))
+    return None
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "tuning.set": set_value,
+    "swap.off": swap_off,
+    "swap.mask": mask,
+    "swap.unmask": unmask,
+    "swap.uncomment": uncomment,
+    "systemd.defaults": systemd_defaults,
+    "cmdline.grub": command_line,
+}
