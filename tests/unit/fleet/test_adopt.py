@@ -94,7 +94,7 @@ def test_a_driver_of_another_branch_becomes_a_stack_of_its_own() -> None:
     assert stack["archives"] == ["debian", "debian-security"]
 
 
-DOUBTS = {
+DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     "runfile": ({"runfile": "/usr/bin/nvidia-uninstall"}, "nvidia-uninstall` in a maintenance window"),
     "vendor repository": (
         {"sources": [{"file": "/etc/apt/sources.list.d/x.list", "line": 3, "uri": "http://v.example/apt", "suite": "any", "components": ["c"],

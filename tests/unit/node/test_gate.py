@@ -93,10 +93,8 @@ def test_what_a_finding_says_is_one_clean_line() -> None:
 class Node(Host):
     """A directory as a live node: programs are those in its own `bin`, run on this machine."""
 
-    live = True
-
     def __init__(self, root: Path) -> None:
-        super().__init__(str(root))
+        super().__init__(str(root), live=True)
         (root / "usr/bin").mkdir(parents=True)
         self.write("/proc/sys/kernel/random/boot_id", b"b00f\n")
         self.write("/proc/1/stat", STAT.encode())

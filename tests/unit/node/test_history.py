@@ -19,7 +19,8 @@ from goldnode.node.state.model import Action, Plan
 class LiveHost(Host):
     """A directory that is taken for the running machine: only that keeps a history."""
 
-    live = True
+    def __init__(self, root: str) -> None:
+        super().__init__(root, live=True)
 
 
 def entries(root: Path) -> list[dict[str, Any]]:

@@ -359,8 +359,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     for setting in settings(document, seen):
         if not isinstance(setting.got, str) or setting.got == setting.want:
             continue
-        if _short(setting, seen):
-            waiting.append(Waiting(PART, setting.name, f"want {setting.want}, this boot gives {setting.got}: it waits for a reboot"))
+        if _short(setting, seen):  # this boot has no more to give; the reasons for a reboot say so
             continue
         reason = f"want {setting.want}, have {setting.got}"
         data = {"name": setting.name, "files": list(setting.files), "value": setting.want}
