@@ -60,9 +60,12 @@ class Summary:
         self.absent: dict[str, str] = {}
         self.elsewhere: list[tuple[str, str]] = []
         self.skipped: list[str] = []
+        self.simulated: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid.rpartition("::")[2]
+        if ("simulated", True) in report.user_properties:
+            self.simulated.add(name)
         if report.skipped:
             reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
             if reason.startswith(NOT_HERE):
@@ -90,6 +93,8 @@ class Summary:
         terminalreporter.section("node verification")
         for name, reason in self.elsewhere:
             terminalreporter.write_line(f"not verified here  {name}: {reason}")
+        for name in sorted(self.simulated.intersection(self.verified)):
+            terminalreporter.write_line(f"on SIMULATED hardware  {name}: it says nothing of a real GPU")
         for line in self.skipped:
             terminalreporter.write_line(f"skipped, which counts as failed  {line}", red=True)
         for line in [*self.lines, *(f"FAILED  {host}: {reason}" for host, reason in self.absent.items())]:

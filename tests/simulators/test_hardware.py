@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulators.hardware import Scenario, ScenarioError, build, write
+from tests.simulators.hardware import Scenario, ScenarioError, write
 from tests.simulators.hardware.library import functions, pynvml_source, source
 
 from goldnode.compat import facts
@@ -39,11 +39,6 @@ def document(model: str = "A100-SXM4-40GB", count: int = 8) -> dict[str, Any]:
         "platform": {"nvswitch": True},
         "driver": {"version": "535.309.01"},
     }
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("library"))
 
 
 class Machine:

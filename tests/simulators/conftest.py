@@ -1,0 +1,14 @@
+"""Fixtures of the simulators' own tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.simulators.hardware import build
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated libnvidia-ml.so.1, compiled once."""
+    return build(tmp_path_factory.mktemp("library"))
