@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docker import DockerClient
@@ -12,6 +13,7 @@ from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as simulated
 from tests.simulators.test_hardware import document
 
+from goldnode import nodefile
 from goldnode.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.lab
@@ -93,6 +95,23 @@ def test_the_bus_is_the_scenarios_over_faults_and_boots(node: Node) -> None:
     assert bus(node) == 8
     assert "SIMULATED" in node.read("/proc/driver/nvidia/version")
     assert node.shell("systemctl is-system-running").output.strip() == "running"
+
+
+def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node) -> None:
+    """In a container the GPUs on /sys are somebody else's, unless the simulator's marker is among them."""
+    wanted = (Path(__file__).parents[1] / "cases" / "document.json").read_text()
+    node.put({"/root/goldnode-node": nodefile.build(), "/root/document.json": wanted.encode()})
+    code = (
+        "import json, sys; sys.path.insert(0, '/root/goldnode-node')\n"
+        "from goldnode.node.host import Host\n"
+        "from goldnode.node.state.observe import observe\n"
+        "seen = observe(Host('/'), json.load(open('/root/document.json')))\n"
+        "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for gpu in seen.gpus]]))"
+    )
+    assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, ["10de:20b0"] * 8]
+    node.run("systemctl", "stop", simulated.UNIT)
+    assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, None]
+    node.run("systemctl", "start", simulated.UNIT)
 
 
 def test_drift_changes_the_state_and_a_boot_forgets_it(node: Node) -> None:

@@ -57,8 +57,7 @@ static void drop(struct table *t, const char *key) {
         }
 }
 
-static void put(struct table *t, const char *key, const char *value) {
-    drop(t, key);
+static void add(struct table *t, const char *key, const char *value) {
     if (t->count == t->room) {
         t->room = t->room ? 2 * t->room : 64;
         t->rows = realloc(t->rows, t->room * sizeof *t->rows);
@@ -67,8 +66,14 @@ static void put(struct table *t, const char *key, const char *value) {
     t->rows[t->count++].value = strdup(value);
 }
 
+static void put(struct table *t, const char *key, const char *value) {
+    drop(t, key);
+    add(t, key, value);
+}
+
+/* Of a key that a file has twice the last line counts. */
 static const char *find(const struct table *t, const char *key) {
-    for (int i = 0; i < t->count; i++)
+    for (int i = t->count - 1; i >= 0; i--)
         if (!strcmp(t->rows[i].key, key)) return t->rows[i].value;
     return NULL;
 }
@@ -84,7 +89,7 @@ static int load(struct table *t, const char *path) {
         char *equals = strchr(line, '=');
         if (line[0] == '#' || !equals) continue;
         *equals = 0;
-        put(t, line, equals + 1);
+        add(t, line, equals + 1);
     }
     fclose(in);
     return 0;
