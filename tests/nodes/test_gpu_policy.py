@@ -118,3 +118,24 @@ def test_mig(boards: Callable[[str], list[Document]]) -> None:
     laid = [board for board in rest if board["wanted"]["mig"].get("profiles")]
     assert wrong(laid, lambda b: sorted(b["wanted"]["mig"]["profiles"]), lambda b: b["instances"]) == []
     assert [f"GPU {b['index']}: {b['mig_devices']} MIG devices" for b in laid if b["mig_devices"] < len(b["instances"])] == []
+
+
+def test_amd_power_cap_and_performance_level(node: Node) -> None:
+    """From sysfs; the cap is in microwatts. Connectors (card0-DP-1) and the console's card have no such files."""
+    gpu, policy = node.document["gpu"], node.document["policy"]
+    if not gpu or gpu["vendor"] != "amd" or not {"power_limit_watts", "performance_level"} & set(policy):
+        return
+    if node.document["simulated"]:
+        not_here("AMD boards are simulated as files alone, which no node shows")
+    node.machine_only("the GPUs of the class cannot be seen")
+    rows = node.out(
+        "for d in /sys/class/drm/card*/device; do "
+        "[ -e $d/power_dpm_force_performance_level ] && [ -e $(echo $d/hwmon/hwmon*/power1_cap) ] || continue; "
+        "echo $(cat $d/vendor $d/device $d/power_dpm_force_performance_level $d/hwmon/hwmon*/power1_cap); done"
+    ).splitlines()
+    boards = [row.split() for row in rows]
+    boards = [board for board in boards if f"{board[0][2:]}:{board[1][2:]}" in gpu["pci_ids"]]
+    assert len(boards) == gpu["count"], rows
+    for level, cap in (board[2:] for board in boards):
+        assert level == policy.get("performance_level", level)
+        assert int(cap) == policy.get("power_limit_watts", int(cap) // 10**6) * 10**6

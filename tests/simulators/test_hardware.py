@@ -102,7 +102,7 @@ def test_it_says_that_it_is_simulated(machine: Callable[..., Machine]) -> None:
     assert serial == "SIMULATED-00"
     assert vbios == "SIMULATED"
     assert "simulated" in (have.directory / "SIMULATED").read_text()
-    assert {"max_clock.0", "serial", "power_min"} <= set(have.scenario.invented)
+    assert {"max_clock", "serial", "power_min"} <= set(have.scenario.invented)
     assert "memory" not in have.scenario.invented
 
 
@@ -144,7 +144,7 @@ def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -
         "def guarded(name, struct, version=None):\n"
         "    class Guarded(ctypes.Structure):\n"
         "        _fields_ = [('inner', struct), ('guard', ctypes.c_ubyte * 64)]\n"
-        "    one = Guarded(); ctypes.memset(ctypes.byref(one), 0xA5, ctypes.sizeof(one))\n"
+        "    one = Guarded(); ctypes.memset(ctypes.byref(one), 0xA5, ctypes.sizeof(one)); ctypes.memset(ctypes.byref(one.inner), 0, ctypes.sizeof(one.inner))\n"
         "    if version: one.inner.version = version\n"
         "    rc = getattr(pynvml.nvmlLib, name)(gpu, ctypes.byref(one))\n"
         "    return [rc, bytes(one.guard) == b'\\xa5' * 64]\n"
@@ -154,6 +154,7 @@ def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -
         "('nvmlDeviceGetBAR1MemoryInfo', c_nvmlBAR1Memory_t), ('nvmlDeviceGetUtilizationRates', c_nvmlUtilization_t),"
         "('nvmlDeviceGetRowRemapperHistogram', c_nvmlRowRemapperHistogramValues),"
         "('nvmlDeviceGetSramEccErrorStatus', c_nvmlEccSramErrorStatus_v1_t, 0x1000068),"
+        "('nvmlDeviceGetTemperatureV', c_nvmlTemperature_v1_t, 0x100000C),"
         "('nvmlDeviceGetGpuFabricInfo', c_nvmlGpuFabricInfo_t), ('nvmlDeviceGetGpuFabricInfoV', c_nvmlGpuFabricInfo_v2_t, 0x2000024),"
         ")])"
     )
@@ -220,6 +221,17 @@ def test_ecc_waits_for_the_reboot(machine: Callable[..., Machine]) -> None:
     assert have.run("show(nvmlDeviceGetEccMode(gpu))") == [[1, 0]]
     have.reboot()
     assert have.run("show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))") == [[0, 0], [1, 1]]
+
+
+def test_ecc_counters_are_cleared_but_for_the_lifetime_ones(machine: Callable[..., Machine]) -> None:
+    have = machine()
+    (have.directory / "run").mkdir()
+    (have.directory / "run" / "state").write_text("booted=1\ngpu0.ecc_errors.1.0=3\ngpu0.ecc_errors.1.1=7\n")
+    found = have.run(
+        "show(nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1), nvmlDeviceClearEccErrorCounts(gpu, 0),"
+        " get(nvmlDeviceClearEccErrorCounts, gpu, 1), nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1))"
+    )
+    assert found == [3, 7, None, {"rc": 3}, 0, 7]
 
 
 # ---- MIG

@@ -14,7 +14,7 @@ import pytest
 from tests.nodes import test_gpu_policy as suite
 from tests.nodes.nvml import gpus
 from tests.nodes.reader import Node
-from tests.simulators.hardware import Scenario, write
+from tests.simulators.hardware import Scenario, tree, write
 from tests.simulators.test_hardware import document
 
 POLICY: dict[str, Any] = {
@@ -49,6 +49,7 @@ class Here:
 
     def run(self, command: str, *arguments: str) -> Any:
         env = {**os.environ, "LD_LIBRARY_PATH": str(self.directory), "GOLDNODE_SIMULATOR": str(self.directory)}
+        command = command.replace("/sys/", f"{self.directory}/sys/")
         argv = command % tuple(map(shlex.quote, arguments)) if arguments else command
         done = subprocess.run(argv, shell=True, env=env, capture_output=True, text=True, check=False)  # noqa: S602
         return SimpleNamespace(rc=done.returncode, stdout=done.stdout, stderr=done.stderr, command=argv)
@@ -166,3 +167,27 @@ def test_overrides_are_for_their_gpus(made: Suite) -> None:
     node = made.node({**POLICY, "overrides": [{"uuid": "GPU-none", "power_limit_watts": 1}, {"pci_ids": ["10de:20b0"], "ecc": False}]}, SET)
     assert [(b["wanted"]["power_limit_watts"], b["wanted"]["ecc"]) for b in gpus(node)] == [(300, False)] * 2
     assert gpus(made.node({"sharing": "mps"}, SET))[0]["wanted"]["compute_mode"] == "exclusive_process"
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault", "right"),
+    [
+        ({"power_limit_watts": 750, "performance_level": "auto"}, "gpu0.serial=x", True),
+        ({"power_limit_watts": 750}, "gpu1.power_limit=600000", False),
+        ({"performance_level": "high"}, "gpu0.serial=x", False),
+        ({"power_limit_watts": 750}, "gpu1.absent=1", False),
+    ],
+)
+def test_amd_boards_are_read_from_sysfs(tmp_path: Path, policy: dict[str, Any], fault: str, right: bool) -> None:
+    declared = {**document("MI300X", 2), "driver": {"version": None}}
+    tree.write(Scenario.of(declared).with_faults([fault]), tmp_path)
+    gpu = {"vendor": "amd", "count": 2, "pci_ids": ["1002:74a1"]}
+    node = Node(
+        Here(tmp_path), {"gpu": gpu, "policy": policy, "simulated": False, "kernel": {"release": ""}, "driver": None, "packages": []}
+    )
+    node.__dict__["container"] = "none"
+    if right:
+        suite.test_amd_power_cap_and_performance_level(node)
+    else:
+        with pytest.raises(AssertionError):
+            suite.test_amd_power_cap_and_performance_level(node)

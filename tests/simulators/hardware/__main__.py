@@ -51,7 +51,7 @@ def main(
     driver_version: str | None,
     fault: tuple[str, ...],
 ) -> None:
-    """Install the simulated hardware of a class on a node; `fault`, `drift`, `clear`, `show` and `remove` work on a node that has it."""
+    """Install the simulated hardware of a class on a node; the commands are for a node that has it."""
     if context.invoked_subcommand is not None:
         return
     if not (lab and node and name):
@@ -81,6 +81,12 @@ def drift(lab: str, node: str, state: Path, change: tuple[str, ...]) -> None:
 @_on_node
 def clear(lab: str, node: str, state: Path) -> None:
     on_node.clear(_find(lab, node, state))
+
+
+@main.command(help="Forget what was set, as a reload of the driver does without a boot.")
+@_on_node
+def reload(lab: str, node: str, state: Path) -> None:
+    on_node.reload(_find(lab, node, state))
 
 
 @main.command(help="Show faults, what was set, and the setters that were called since boot.")

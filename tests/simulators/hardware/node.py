@@ -146,6 +146,11 @@ with open("{PLACE}/lock", "a") as lock:
 """
 
 
+def reload(node: Node) -> None:
+    """What a reload of the driver does, without a boot: the volatile state is gone, and what was pending becomes current."""
+    node.run("rm", "-f", f"{VOLATILE}/state")
+
+
 def state(node: Node) -> dict[str, str]:
     """What setters have left, volatile and persistent; of locked clocks this is the only place that knows."""
     text = node.shell(f"cat {PLACE}/state {VOLATILE}/state 2>/dev/null || true").output

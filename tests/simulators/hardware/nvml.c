@@ -759,6 +759,27 @@ int nvmlDeviceGetUtilizationRates(struct handle *h, u32 out[2]) {
     return finish(rc);
 }
 
+struct temperature { u32 version, sensor; int degrees; };
+
+int nvmlDeviceGetTemperatureV(struct handle *h, struct temperature *out) {
+    if (out->version != (1u << 24 | sizeof *out)) return WRONG_VERSION;
+    u64 value = 0;
+    int rc = get_indexed(h, "temperature.%u", out->sensor, 0, 0, &value);
+    if (rc == OK) out->degrees = (int)value;
+    return rc;
+}
+
+/* Counter type 0 is volatile, 1 aggregate; only the volatile one can be cleared on boards that remap rows. */
+int nvmlDeviceClearEccErrorCounts(struct handle *h, u32 counter) {
+    u64 on = 0;
+    int skip, rc = change(h, DEVICE, "ecc_errors", &skip);
+    if (rc == OK) rc = number(h->gpu, "ecc_current", &on);
+    if (rc == OK && counter > 1) rc = INVALID;
+    if (rc == OK && counter) rc = NOT_SUPPORTED;
+    if (rc == OK && !skip) set(&volatiles, h->gpu, "ecc_errors.0.0", 0), set(&volatiles, h->gpu, "ecc_errors.1.0", 0);
+    return done(h, "nvmlDeviceClearEccErrorCounts", one(counter), rc, !skip);
+}
+
 struct violation { u64 reference, violation; };
 
 int nvmlDeviceGetViolationStatus(struct handle *h, u32 policy, struct violation *out) {

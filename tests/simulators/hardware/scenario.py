@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -232,17 +232,16 @@ class _Board:
 
     def nvidia(self, index: int) -> Gpu:
         gpu, row = self.gpu, self.row
-        clocks = row.get("clocks") or {}
-        graphics_made_up, memory_made_up, architecture, keeps_mig = ARCHITECTURES.get(gpu.architecture, (1500, 1500, 0xFFFFFFFF, False))
-        graphics = int(self.known("max_clock.0", clocks.get("graphics_mhz_max"), graphics_made_up))
-        memory_clock = int(self.known("max_clock.2", clocks.get("memory_mhz_max"), memory_made_up))
+        graphics, memory_clock, architecture, keeps_mig = ARCHITECTURES.get(gpu.architecture, (1500, 1500, 0xFFFFFFFF, False))
         memory = int(self.known("memory", gpu.memory_mib, 16384)) * MIB
         default = int(self.known("power_default", gpu.power_limit_default_w, 300)) * 1000
-        low = int(self.known("power_min", row.get("power_limit_min_w"), default // 4000)) * 1000
-        high = int(self.known("power_max", row.get("power_limit_max_w"), default // 1000)) * 1000
         pcie = self.known("pcie", row.get("pcie"), {"gen": 4, "width": 16})
         links = int(self.known("nvlink", row.get("nvlink_links"), 0))
         for name in (
+            "max_clock",
+            "supported_clocks",
+            "power_min",
+            "power_max",
             "name",
             "serial",
             "uuid",
@@ -298,8 +297,8 @@ class _Board:
             "power_management_mode": "1",
             "power_limit": str(default),
             "power_default": str(default),
-            "power_min": str(low),
-            "power_max": str(high),
+            "power_min": str(default // 4),
+            "power_max": str(default),
             "power_usage": str(default // 8),
             "energy": "0",
             "performance_state": "0",
@@ -448,8 +447,3 @@ def files(scenario: Scenario) -> dict[str, str]:
         "scenario": scenario.lines(),
         "faults": scenario.fault_lines(),
     }
-
-
-def drift(scenario: Scenario, changes: Sequence[str]) -> dict[str, str]:
-    """Changes to the state, in the words of `Scenario.parse`: as if somebody had set them. Setters can put them right again."""
-    return scenario.parse(changes)
