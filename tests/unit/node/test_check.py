@@ -167,3 +167,17 @@ def test_the_verdict_of_a_root_is_written_where_everything_reads_it(tmp_path: An
     code = main(["check", "--quiet", "--class", str(path), "--root", str(tmp_path)])
     written = json.loads((tmp_path / "run/goldnode/verdict.json").read_text())
     assert written["exit_code"] == code != 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "outcome"),
+    [
+        ([{"address": n, "id": "10de:20b0", "driver": "nvidia"} for n in "12"], MATCH),
+        ([{"address": "1", "id": "10de:20b0", "driver": "nvidia"}], MISMATCH),
+        (None, ELSEWHERE),
+    ],
+)
+def test_a_simulators_bus_is_judged_in_a_container_too(gpus: list[dict[str, str]] | None, outcome: str) -> None:
+    wanted = {**document(), "simulated": True}
+    found = findings({"container": True, "running_kernel": None, "simulated": True, "gpus": gpus}, wanted)
+    assert {finding.id: finding.outcome for finding in found}["gpu.count"] == outcome
