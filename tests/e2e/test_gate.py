@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.e2e.support import Site, inventory, site_yml, succeeded
+from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
 from goldnode.lab.nodes import Node
 from goldnode.node import gate
@@ -188,6 +188,21 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
     assert gated.node.run("systemctl", "is-active", "docker.socket").output.strip() == "active"
     gated.boot()
     assert gated.docker() == "active", "a good node starts its runtime at boot"
+
+
+def test_the_node_suite_agrees(gated: Gated) -> None:
+    """testinfra's readers, which share nothing with the program's."""
+    done = subprocess.run(
+        [str(ROOT / "scripts/verify"), "-i", str(gated.directory / "block"), "-k", "gate or passive or roots"],
+        cwd=ROOT,
+        env=environment(gated.site),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert "9 passed" in done.stdout, done.stdout[-1000:]
 
 
 @pytest.mark.parametrize(("decide", "undo"), [("mask", "unmask"), ("disable", "enable")])

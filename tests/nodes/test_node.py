@@ -465,6 +465,33 @@ def test_boot_check_says_now_what_its_exit_code_says(node: Node) -> None:
     ] == []
 
 
+# ---- the gate
+
+
+def test_passive_check_runs(node: Node) -> None:
+    shown = node.out("systemctl show -p ActiveState -p UnitFileState -p Unit goldnode-watch.timer")
+    assert set(shown.split()) == {"ActiveState=active", "UnitFileState=enabled", "Unit=goldnode-watch.service"}
+
+
+def test_runtimes_are_gated_where_the_class_blocks(node: Node) -> None:
+    """As systemd itself tells it: what it would ask before it starts a runtime, and that no runtime needs the check to succeed."""
+    for unit in ("docker.service", "containerd.service"):
+        drop_in = f"/etc/systemd/system/{unit}.d/goldnode-gate.conf"
+        assert node.host.file(drop_in).exists is (node.document["gate"] == "block")
+        shown = node.out("systemctl show -p DropInPaths -p Requires -p BindsTo %s", unit)
+        assert "goldnode" not in "".join(line for line in shown.splitlines() if not line.startswith("DropInPaths="))
+        if "LoadState=loaded" in node.out("systemctl show -p LoadState %s", unit):
+            assert (drop_in in shown) is (node.document["gate"] == "block"), "systemd has loaded another state than the files'"
+
+
+def test_gate_stands_as_the_verdict_says(node: Node) -> None:
+    gate = json.loads(node.text("/run/goldnode/gate.json"))
+    bad = [f for f in node.verdict["findings"] if f["severity"] == "drain" and f["outcome"] in ("mismatch", "could_not_read")]
+    assert gate["mode"] == node.document["gate"]
+    assert gate["open"] is (gate["mode"] == "report" or not bad)
+    assert node.host.file("/run/goldnode/pass").exists is gate["open"]
+
+
 def test_no_reboot_is_pending(node: Node) -> None:
     pending = [f["got"] for f in node.verdict["findings"] if f["id"] == "boot.pending" and f["outcome"] == "mismatch"]
     if pending:
@@ -487,6 +514,8 @@ def test_reboot_mark_is_readable(node: Node) -> None:
         "/etc/apt/preferences.d/goldnode-stack",
         "/etc/apt/apt.conf.d/52goldnode-fence",
         "/etc/systemd/system/goldnode-sanity.service",
+        "/etc/systemd/system/goldnode-watch.service",
+        "/etc/update-motd.d/90-goldnode",
     ],
 )
 def test_files_are_roots(node: Node, path: str) -> None:

@@ -110,6 +110,12 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
         raise entry.error(f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks))
     stack = catalog.stacks[item.stack].item
     _check_backend(entry, stack)
+    if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":
+        raise entry.error(
+            f'stack "{stack.stack}" has podman, which has no daemon that a gate could keep from starting',
+            "gate",
+            remedy="use `drain`, which keeps the scheduler from starting work, or a stack with docker or containerd",
+        )
     gpu = None
     if item.gpu is not None:
         try:

@@ -96,7 +96,9 @@ def drop_in() -> str:
     """The drop-in that keeps a container runtime from starting while there is no pass, or one that counts no more.
 
     Plain shell, so that it refuses as well when the program is broken. What it prints is what `systemctl status` shows. The age of the
-    pass is taken from /proc/uptime, which does not jump when the clock is set. `$$` and `%%` are systemd's for `$` and `%`.
+    pass is taken from /proc/uptime, which does not jump when the clock is set. `$$` and `%%` are systemd's for `$` and `%`. It waits a
+    moment before it refuses: journald asks a process that is still there which start of the unit its line belongs to, and only then
+    does `systemctl status` show the line.
     """
     return f"""# goldnode: this node's class says `gate: block`
 [Unit]
@@ -108,7 +110,7 @@ ExecCondition=/bin/sh -c '[ -r {PASS} ] && read at limit <{PASS} && read now res
  mkdir -p {KEPT}; : >{KEPT}/%n; \\
  if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; see systemctl status goldnode-watch.timer"; \\
  elif [ -s {REASON} ]; then cat {REASON}; \\
- else echo "goldnode gate: no verdict since this boot; see systemctl status goldnode-sanity.service"; fi >&2; exit 1'
+ else echo "goldnode gate: no verdict since this boot; see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
 """
 
 

@@ -406,6 +406,17 @@ def test_same_name_in_two_catalogs(kind: str, place: str, text: str, tmp_path: P
     assert str(caught.value).startswith(f"{theirs / place}:{first + 1}: ")
 
 
+@pytest.mark.parametrize(("engine", "gate", "taken"), [("podman", "block", False), ("podman", "drain", True), ("docker", "block", True)])
+def test_a_gate_blocks_only_what_has_a_daemon(tmp_path: Path, engine: str, gate: str, taken: bool) -> None:
+    stack = STACK + f"runtime: {{engine: {engine}, package: {engine}, packages: [{engine}]}}\n"
+    root = write(tmp_path, FILES | {S: stack, K: CLASS.replace("backend:", f"gate: {gate}\nbackend:")})
+    if taken:
+        assert load_catalog([root]).node_class("a100").item.gate == gate
+        return
+    with pytest.raises(CatalogError, match=r"a100\.yml:2: .*podman, which has no daemon .*\. Use `drain`"):
+        load_catalog([root])
+
+
 def test_same_class_in_two_files(tmp_path: Path) -> None:
     root = write(tmp_path, FILES | {"classes/a100.yaml": CLASS})
     with pytest.raises(CatalogError, match=r'a100\.yml:1: class "a100" is defined twice, also in .*a100\.yaml:1'):
