@@ -160,6 +160,8 @@ def test_block_refuses_a_start_and_stops_nothing(gated: Gated) -> None:
     node = gated.node
     gated.converge("block")
     assert (gated.passes(), gated.docker()) == (True, "active")
+    sound = node.run("systemd-analyze", "verify", "--recursive-errors=no", "docker.service", check=False)
+    assert (sound.rc, sound.output) == (0, ""), "the drop-in, as systemd reads it"
     started = node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output
     gated.spoil()
     gated.watch()

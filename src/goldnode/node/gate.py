@@ -42,6 +42,7 @@ GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = "/var/lib/goldnode/gate.json"
 ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")  # where `systemctl is-enabled` says yes
+DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
 SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
 OWN = "goldnode:"  # what a reason of ours begins with
@@ -95,6 +96,7 @@ def sentence(found: Sequence[Reason]) -> str:
 def drop_in() -> str:
     """The drop-in that keeps a container runtime from starting while there is no pass, or one that counts no more.
 
+    Once its file has gone (another mode, or the node has left goldnode) it lets everything start, whether systemd has been reloaded or not.
     Plain shell, so that it refuses as well when the program is broken. What it prints is what `systemctl status` shows. The age of the
     pass is taken from /proc/uptime, which does not jump when the clock is set. `$$` and `%%` are systemd's for `$` and `%`. It waits a
     moment before it refuses: journald asks a process that is still there which start of the unit its line belongs to, and only then
@@ -105,7 +107,8 @@ def drop_in() -> str:
 After=goldnode-sanity.service
 
 [Service]
-ExecCondition=/bin/sh -c '[ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
+ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
+ [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
  && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {KEPT}/%n; \\
  mkdir -p {KEPT}; : >{KEPT}/%n; \\
  if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; see systemctl status goldnode-watch.timer"; \\

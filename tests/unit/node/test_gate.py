@@ -433,6 +433,9 @@ def test_nothing_that_runs_is_ever_stopped(node: Node) -> None:
     assert not [line for line in node.log() if any(word in line for word in ("stop", "restart", "kill", "isolate"))]
 
 
+FILE = f"/etc/systemd/system/docker.service.d/{gate.DROP_IN}"
+
+
 def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedProcess[str]:
     """Run the shell of the drop-in as systemd would: with its own escapes resolved and the unit's name filled in."""
     line = gate.drop_in().split("ExecCondition=")[1].strip().replace("\\\n", " ")
@@ -440,13 +443,15 @@ def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedP
     assert line.endswith("'")
     script = line.removeprefix("/bin/sh -c '").removesuffix("'").replace("$$", "$").replace("%n", unit).replace("%%", "%")
     script = script.replace("sleep 1", ":")
-    for name in ("/run/goldnode", "/proc/uptime"):
+    for name in ("/run/goldnode", "/proc/uptime", "/etc/systemd"):
         script = script.replace(name, f"{node.root}{name}")
     return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
 
 
 def test_the_condition_of_a_runtime(node: Node) -> None:
     kept = node.path(f"{gate.KEPT}/docker.service")
+    assert condition(node).returncode == 0, "without its file there is no gate, whatever systemd still has loaded"
+    node.write(FILE, b"")
     assert "no verdict since this boot" in condition(node).stderr
     node.act("block", BAD)
     refused = condition(node)
@@ -465,6 +470,7 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
 
 @pytest.mark.parametrize("content", ["", "\n", "x", "x y\n", "1000\n", "-1 -1\n", "$(true) 9\n"])
 def test_a_pass_that_is_none_lets_nothing_start(node: Node, content: str) -> None:
+    node.write(FILE, b"")
     node.write(gate.PASS, content.encode())
     assert condition(node).returncode in range(1, 255)
 

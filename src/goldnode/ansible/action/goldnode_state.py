@@ -133,7 +133,7 @@ class ActionModule(ActionBase):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs(done)
-        result["msg"] = [line(row) for row in done]
+        result["msg"] = [*(line(row) for row in done), *plain(result["gate"])]
         last = not result["ansible_facts"][FACT]["actions"]
         if last and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")

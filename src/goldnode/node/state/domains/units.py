@@ -103,7 +103,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     ]
     if document.get("gate") == gate.BLOCK:
         why = "the class says `gate: block`: a bad node starts no containers"
-        found += [Wanted(f"{FOLDER}/{name}.d/goldnode-gate.conf", gate.drop_in(), "sanity", why) for name in gate.RUNTIMES]
+        found += [Wanted(f"{FOLDER}/{name}.d/{gate.DROP_IN}", gate.drop_in(), "sanity", why) for name in gate.RUNTIMES]
     return found
 
 
