@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import converged, document, merge
 
-from goldnode.node import gate
+from goldnode.node import gate, program
 from goldnode.node.host import Host, Result
 from goldnode.node.state.domains import units
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
-from goldnode.node.verdict import current
+from goldnode.node.verdict import check, current
 
 STAT = "1 (systemd) S " + " ".join(str(n) for n in range(4, 53))
 BOOT = "b00f/22"
@@ -533,6 +533,38 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
     node.at(1000.0)
     node.write("/proc/1/stat", STAT.replace(" 22 ", " 23 ").encode())
     assert "another boot" in cached(node, capsys)[2]
+
+
+# -- when a check acts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "acts"),
+    [
+        ([], True),
+        (["--quiet", "--passive"], True),
+        (["--json"], True),
+        (["--no-gate"], False),
+        (["--no-write"], False),
+        (["--class", "/another/class.json"], False),
+        (["--root", "/another/root"], False),
+    ],
+)
+def test_which_checks_act(monkeypatch: pytest.MonkeyPatch, arguments: list[str], acts: bool) -> None:
+    """Only a check of the live machine against its own class; looking does not act."""
+    found = {**GOOD, "status": "could_not_check", "simulated": False, "counts": {}}
+    acted: list[Any] = []
+    monkeypatch.setattr(Host, "write", lambda *_: None)
+    monkeypatch.setattr(program, "read_document", lambda *_: {"gate": "block"})
+    monkeypatch.setattr(check, "check", lambda *_, **__: found)
+
+    def act(_: Host, *given: Any) -> list[str]:
+        acted.append(given)
+        return []
+
+    monkeypatch.setattr(gate, "act", act)
+    assert program.main(["check", *arguments]) == 3
+    assert acted == ([({"gate": "block"}, found)] if acts else [])
 
 
 # -- what the boot check says of it
