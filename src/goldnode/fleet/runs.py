@@ -28,6 +28,8 @@ PASSING = ("gpu-in-use", "dpkg-locked")
 
 TEXT, LINES = 400, 12  # of a resource's content that a result carries; more is a digest
 TOLD = 2000
+# How programs name a cause, the one nearest to it first: compilers, dkms, apt and update-initramfs, dpkg.
+CAUSES = (r": error: ", r"^Error! ", r"^E: ", r"^W: ", r"^dpkg: error")
 NAMES, REASONS = 8, 25  # hosts named in one line, and lines, of what a person is shown
 
 
@@ -221,13 +223,14 @@ def first_line(text: str) -> str:
 
 
 def gist(text: str) -> str:
-    """An error in one line: its first, and where that only introduces what a program printed, the program's first line that says `error`."""
+    """An error in one line: its first, and where that only introduces what programs printed, the line of theirs that names the cause."""
     first = first_line(text)
     if not first.endswith(":"):
         return first
     rest = text[text.index(first) + len(first) :]
-    told = [line for line in rest.splitlines() if re.match(r"\s*(E|W|ERROR|error|fatal|dpkg: error)\b", line)] or rest.splitlines()
-    return f"{first} {first_line(chr(10).join(told))}"
+    lines = rest.splitlines()
+    told = next((line for cause in CAUSES for line in lines if re.search(cause, line)), first_line(rest))
+    return f"{first} {told.strip()}"
 
 
 def last_line(text: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ BIN = Path(sys.executable).parent
 
 # In the place of goldnode_state and of the drain: answers with what the host's variables hold, a second plan with `again`.
 STUB = """
+import pathlib
+import time
+
 from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
@@ -29,6 +34,9 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         part = self._task.args.get("part")
         key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
+        if "hang" in task_vars["answers"]:
+            pathlib.Path(task_vars["answers"]["hang"]).touch()
+            time.sleep(600)
         if not task_vars["answers"]:
             return self._execute_module("ansible.builtin.ping", {}, task_vars=task_vars)
         answer = self._templar.template(task_vars["answers"])[key]
@@ -80,10 +88,10 @@ FLEET: dict[str, dict[str, Any]] = {
 }
 
 
-def play(
+def start(
     where: Path, hosts: dict[str, dict[str, Any]], *arguments: str, book: Path | str = ROOT / "site.yml", **environment: str
-) -> tuple[int, str, dict[str, Any]]:
-    """Run a playbook; exit status, what was printed, and the one record that was kept."""
+) -> subprocess.Popen[str]:
+    """Start a playbook, in a process group of its own."""
     (where / "stubs").mkdir(exist_ok=True)
     (where / "stubs" / "goldnode_state.py").write_text(STUB)
     inventory: dict[str, Any] = {
@@ -92,9 +100,8 @@ def play(
     if "lost" in hosts:  # nothing listens on port 1
         inventory["all"]["hosts"]["lost"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
     (where / "hosts.yml").write_text(yaml.safe_dump(inventory))
-    runs = where / "runs"
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
-    done = subprocess.run(
+    return subprocess.Popen(
         [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(book), *arguments],
         cwd=ROOT,
         env={
@@ -103,18 +110,30 @@ def play(
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_ACTION_PLUGINS": f"{where / 'stubs'}:{ROOT / 'src/goldnode/ansible/action'}",
-            "GOLDNODE_RUNS": str(runs),
+            "GOLDNODE_RUNS": str(where / "runs"),
             **environment,
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
+        start_new_session=True,
     )
-    records = sorted(runs.glob("*.json")) if runs.is_dir() else []
+
+
+def end(where: Path, run: subprocess.Popen[str]) -> tuple[int, str, dict[str, Any]]:
+    """Wait for its end; exit status, what was printed, and the one record that was kept."""
+    output, _ = run.communicate(timeout=300)
+    records = sorted((where / "runs").glob("*.json"))
     assert len(records) <= 1
-    return done.returncode, done.stdout, json.loads(records[0].read_text()) if records else {}
+    return run.returncode, output, json.loads(records[0].read_text()) if records else {}
+
+
+def play(
+    where: Path, hosts: dict[str, dict[str, Any]], *arguments: str, book: Path | str = ROOT / "site.yml", **environment: str
+) -> tuple[int, str, dict[str, Any]]:
+    """Run a playbook to its end; see :func:`end`."""
+    return end(where, start(where, hosts, *arguments, book=book, **environment))
 
 
 def outcomes(record: dict[str, Any]) -> dict[str, str]:
@@ -198,6 +217,26 @@ def test_no_record_where_none_is_wanted_and_a_warning_where_none_can_be(tmp_path
     assert (rc, record) == (0, {})
     assert "goldnode: 1 host in " in output
     assert ("cannot be kept" in re.sub(r"\s+", " ", output)) == (place != "off")
+
+
+def test_an_interrupted_run_has_a_record_too(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    run = start(tmp_path, {"hangs": {"hang": str(mark)}, "fine": FLEET["fine"]}, "--forks", "2")
+    while not mark.exists():
+        assert run.poll() is None
+        time.sleep(0.1)
+    os.killpg(run.pid, signal.SIGINT)
+    rc, output, record = end(tmp_path, run)
+    assert rc != 0
+    assert output.count("goldnode: 2 hosts in ") == 1
+    assert (record["end"], outcomes(record)["hangs"]) == ("interrupted", "not reached")
+
+
+def test_a_fault_of_the_report_is_a_warning(tmp_path: Path) -> None:
+    fresh = {**FLEET["fresh"], "kernel": {**FLEET["fresh"]["kernel"], "resources": [{"nothing": "that it knows"}]}}
+    rc, output, record = play(tmp_path, {"fresh": fresh})
+    assert (rc, record) == (0, {})
+    assert "Callback dispatch 'v2_runner_on_ok' failed for plugin 'goldnode_report'" in re.sub(r"\s+", " ", output)
 
 
 def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_contents_of_resources_are_short_and_without_secrets() -> None:
         ("one line", "one line"),
         ("\n  head\nE: not asked for", "head"),
         ("apt fails:\nReading lists\nE: no such package\nE: more", "apt fails: E: no such package"),
-        ("make fails:\n  cc x.c\n  error: y\n", "make fails: error: y"),
+        ("apt fails:\ndpkg: error processing x\nE: dpkg failed\n x.c:1:2: error: y\n", "apt fails: x.c:1:2: error: y"),
         ("dkms fails:\nlast words\n", "dkms fails: last words"),
         ("nothing:", "nothing: no message"),
     ],

@@ -130,6 +130,7 @@ class ActionModule(ActionBase):
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):
+            result["changed"] = any(row["changed"] for row in result["resources"])
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs(done)
