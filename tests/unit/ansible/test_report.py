@@ -236,7 +236,7 @@ def test_a_fault_of_the_report_is_a_warning(tmp_path: Path) -> None:
     fresh = {**FLEET["fresh"], "kernel": {**FLEET["fresh"]["kernel"], "resources": [{"nothing": "that it knows"}]}}
     rc, output, record = play(tmp_path, {"fresh": fresh})
     assert (rc, record) == (0, {})
-    assert "Callback dispatch 'v2_runner_on_ok' failed for plugin 'goldnode_report'" in re.sub(r"\s+", " ", output)
+    assert re.search(r"\[WARNING\]: Callback dispatch '\w+' failed for plugin 'goldnode_report'", re.sub(r"\s+", " ", output))
 
 
 def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
