@@ -131,7 +131,8 @@ class Node:
                 raise LabError(f"node {self.name} stopped while booting", remedy=f"see: docker logs {self.container.name}")
             with contextlib.suppress(APIError):  # a container that is just restarting refuses the call
                 if not up:
-                    said = self.run("systemctl", "is-system-running", "--wait", check=False).output.strip()
+                    # With a limit: a systemd that is stuck in its boot answers never.
+                    said = self.run("timeout", "20", "systemctl", "is-system-running", "--wait", check=False).output.strip() or said
                     up = said in ("running", "degraded")
                 if up:
                     done = subprocess.run(self.ssh("true"), capture_output=True, text=True, timeout=30, check=False)
@@ -141,7 +142,8 @@ class Node:
             time.sleep(0.2)
         raise LabError(
             f"node {self.name} did not come up in {seconds:.0f} s, last word: {said}",
-            remedy=f"see: docker exec {self.container.name} journalctl -b",
+            remedy=f"see: docker exec {self.container.name} journalctl -b; where it says `Failed to create inotify object`, the machine's "
+            "fs.inotify.max_user_instances is too low for so many nodes",
         )
 
     def start(self) -> None:
