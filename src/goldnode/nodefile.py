@@ -1,4 +1,8 @@
-"""goldnode-node as one file: the package `goldnode.node` in a zip archive that Python runs. The same sources give the same bytes."""
+"""goldnode-node as one file: the package `goldnode.node` in a zip archive that Python runs. The same sources give the same bytes.
+
+NVIDIA's binding of NVML, `pynvml` (package nvidia-ml-py, BSD licence), is in it: a node needs no pip. It is one file and carries its licence
+in its head; the licence stands beside it once more, for whoever lists the archive.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,39 @@ import hashlib
 import io
 import zipfile
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+
+from goldnode.errors import GoldnodeError
 
 NODE = Path(__file__).parent / "node"
 START = b"#!/usr/bin/env -S python3 -I\n"
 MAIN = "import sys\n\nfrom goldnode.node.start import main\n\nsys.exit(main())\n"
+BINDING = "pynvml.py"
+LICENCE = "pynvml.LICENSE"
 
 
 def sources() -> dict[str, bytes]:
     """Archive name -> content of every file of the program, sorted by name."""
     found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py") if path.name != "__main__.py"}
-    return dict(sorted({**found, "goldnode/__init__.py": b"", "__main__.py": MAIN.encode()}.items()))
+    return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": MAIN.encode()}.items()))
+
+
+def binding() -> dict[str, bytes]:
+    """pynvml as nvidia-ml-py installs it, and its licence, which is the comment at its head."""
+    spec = find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        raise GoldnodeError(
+            "the package nvidia-ml-py is not installed", remedy="install goldnode with its dependencies (requirements/dev.lock)"
+        )
+    content = Path(spec.origin).read_bytes()
+    head = content.split(b"#####", 2)[1]
+    if b"Redistribution and use" not in head:
+        raise GoldnodeError(
+            f"{spec.origin} does not begin with its licence", remedy="use the release of nvidia-ml-py in requirements/dev.lock"
+        )
+    text = b"\n".join(line[1:].strip() for line in head.strip().splitlines())
+    return {BINDING: content, LICENCE: text + b"\n"}
 
 
 @cache

@@ -313,33 +313,105 @@ def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Sta
             )
 
 
+# Settings that only one vendor's driver has.
+_NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sharing")
+_AMD_ONLY = ("performance_level",)
+
+
 def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
     policy = entry.item.policy
+    _check_settings(entry, policy, gpu, ("policy",))
+    seen: dict[str, int] = {}
+    for index, override in enumerate(policy.overrides):
+        where = ("policy", "overrides", index)
+        name = override.model or override.uuid or ""
+        if name in seen:
+            raise entry.error(f"overrides {seen[name] + 1} and {index + 1} are both for {name}", *where, remedy="make one of the two")
+        seen[name] = index
+        if not set(override.model_dump(exclude_none=True)) - {"model", "uuid"}:
+            raise entry.error(f"the override for {name} changes nothing", *where, remedy="say what is different, or remove it")
+        own = gpu
+        if override.model is not None:
+            try:
+                own = facts.gpu(override.model)
+            except FactsError as error:
+                raise entry.error(error.message, *where, "model", remedy=error.remedy) from None
+            if own.vendor != gpu.vendor:
+                raise entry.error(
+                    f"{own.sku} needs {_driver_of(own.vendor)}, but the class is of {gpu.sku}",
+                    *where,
+                    "model",
+                    remedy=nearest(own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]),
+                )
+        _check_settings(entry, override, own, where)
+    _check_mode_with_mig(entry)
+
+
+def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]) -> None:
+    """What a GPU model can take, as far as the facts know it; the node holds it against the board itself once more."""
+    for key in _AMD_ONLY if gpu.vendor == "nvidia" else _NVIDIA_ONLY:
+        if getattr(policy, key, None) is not None and not (key == "mig" and gpu.vendor == "amd"):
+            raise entry.error(
+                f"`{key}` is of {'AMD' if gpu.vendor == 'nvidia' else 'NVIDIA'}'s GPUs only, and {gpu.sku} is not one",
+                *where,
+                key,
+                remedy=f"remove `{key}`",
+            )
     limit = gpu.power_limit_default_w
     if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
         raise entry.error(
             f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} ({_origin(gpu, 'memory_power')})",
-            "policy",
+            *where,
             "power_limit_watts",
             remedy=f"use at most {limit}",
         )
     mig = policy.mig
-    if mig is None or not mig.enabled:
+    if mig is None or (not mig.enabled and gpu.vendor == "nvidia"):
         return
     # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
-        raise entry.error(f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", "policy", "mig", "enabled", remedy="remove `mig`")
+        raise entry.error(f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`")
     known = gpu.mig_profiles or ()
     for index, profile in enumerate(mig.profiles):
         if known and profile not in known:
             same_slices = [name for name in known if name.split(".")[0] == profile.split(".")[0]]
             raise entry.error(
                 f'"{profile}" is not a MIG profile of {gpu.sku} ({_origin(gpu, "mig")})',
-                "policy",
+                *where,
                 "mig",
                 "profiles",
                 index,
                 remedy=nearest(profile, same_slices or known),
+            )
+    whole = max((_slices(profile) for profile in known), default=None)  # the largest profile is the whole GPU
+    slices = sum(_slices(profile) for profile in mig.profiles) if known else 0
+    if whole is not None and slices > whole:
+        raise entry.error(
+            f"the MIG profiles need {slices} slices of one GPU, which has {whole} ({_origin(gpu, 'mig')})",
+            *where,
+            "mig",
+            "profiles",
+            remedy="use fewer or smaller ones",
+        )
+
+
+def _slices(profile: str) -> int:
+    """Compute slices of a MIG profile: 3 for 3g.20gb."""
+    return int(profile.partition("g")[0])
+
+
+def _check_mode_with_mig(entry: Entry[models.NodeClass]) -> None:
+    """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed."""
+    policy = entry.item.policy
+    if policy.mig is None or not policy.mig.enabled:
+        return
+    for key, value in (("compute_mode", policy.compute_mode), ("sharing", policy.sharing)):
+        if value not in (None, "default", "none"):
+            raise entry.error(
+                f"`{key}: {value}` is not possible with MIG, which fixes the compute mode to default (nvml.h)",
+                "policy",
+                key,
+                remedy=f"remove `{key}`, or `mig`",
             )
 
 

@@ -98,7 +98,7 @@ def class_document(
             }
             for package in lock.stack_set(nvswitch=nvswitch)
         ],
-        "policy": item.policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "site": {"archives": site_archives(stack_entry, catalog, site)},
     }
@@ -138,6 +138,15 @@ def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gp
         "library": driver.library,
         "options": dict(sorted(item.policy.module_options.items())),
     }
+
+
+def _policy(policy: models.Policy) -> dict[str, Any]:
+    """The policy without what it leaves open. A node knows GPUs by PCI id, so an override for a model carries them."""
+    found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    for override in found.get("overrides", ()):
+        if "model" in override:
+            override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
+    return found
 
 
 def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | None:

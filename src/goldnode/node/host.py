@@ -15,6 +15,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import boot
 
+# The program that stays on a node: the same code, started by itself at boot, by units, and where a call may have to be killed.
+PROGRAM = "/usr/lib/goldnode/goldnode-node"
+
 # Programs answer in English and ask nothing: their text is parsed, and nobody is there to answer.
 ENVIRONMENT = {
     "LC_ALL": "C",
@@ -49,6 +52,7 @@ class Host:
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
         self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
+        self.program = PROGRAM  # what is run to ask for GPUs
         self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
 
     def path(self, name: str) -> Path:

@@ -15,15 +15,21 @@ from dataclasses import asdict
 from typing import Any, List, NoReturn, Optional
 
 from . import boot, gate
+from .device import export
+from .device.child import ask
 from .host import Host, Json, boot_identity
-from .report import plan_text, verdict_table
+from .report import finding_lines, plan_text, verdict_table
 from .state import apply as applying
+from .state import reapply
 from .state.domains.program import CLASS
 from .state.engine import plan
 from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from .state.model import PARTS, NodeError
 from .verdict import check as checking
 from .verdict import current
+
+POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
+Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,6 +62,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
             command.add_argument("--cached", action="store_true", help="tell the verdict that holds now, without looking at the node")
         if name == "apply":
             command.add_argument("--part", required=True, choices=PARTS)
+    policy = commands.add_parser("policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY)
+    policy.add_argument("verb", choices=("apply", "assert", "export"))
+    policy.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
+    policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
+    policy.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
         return run(options)
@@ -73,6 +84,8 @@ def run(options: Any) -> int:
         if options.cached:
             return current.answer(["--json"] * options.json + ["--quiet"] * options.quiet, options.root)
         return run_check(host, options)
+    if options.command == "policy":
+        return run_policy(host, options)
     document = read_document(host, options)
     if options.command == "plan":
         told = plan(host, document).to_json()
@@ -110,6 +123,38 @@ def run_check(host: Host, options: Any) -> int:
         for line in gate.act(host, document, verdict):
             print(line, file=sys.stderr)
     return int(verdict["exit_code"])
+
+
+def run_policy(host: Host, options: Any) -> int:
+    """`policy apply`, `assert` and `export`."""
+    if options.verb == "export":
+        return export_policy(host, options)
+    document = read_document(host, options)
+    changed: List[Any] = []
+    if options.verb == "apply":
+        changed, findings = reapply.reapply(host, document, lambda text: print(text, file=sys.stderr))
+    else:
+        findings = reapply.judged(document, reapply.outstanding(host, document)[0])
+    outcomes = {finding.outcome for finding in findings}
+    code = checking.UNKNOWN if outcomes & {UNREAD, ELSEWHERE} else checking.DEGRADED if MISMATCH in outcomes else checking.HEALTHY
+    if options.json:
+        print(json.dumps({"exit_code": code, "changed": [a.line() for a in changed], "findings": [asdict(f) for f in findings]}, indent=1))
+    else:
+        print("\n".join(finding_lines([asdict(finding) for finding in findings])))
+    return code
+
+
+def export_policy(host: Host, options: Any) -> int:
+    """What the GPUs are set to. AMD's where amdgpu drives cards, else NVIDIA's."""
+    vendor = "amd" if host.path("/sys/module/amdgpu").exists() and not host.path("/sys/module/nvidia").exists() else "nvidia"
+    answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
+    if "error" in answer:
+        raise NodeError(f"the GPUs cannot be read: {answer['error']}. Look at dmesg on the node.")
+    found = export.policy(answer)
+    if not found:
+        raise NodeError("no GPU answers, so there is no policy to print. Look at `goldnode-node check`.")
+    print(json.dumps(found, indent=1) if options.json else "\n".join(export.yaml(found)))
+    return checking.HEALTHY
 
 
 def unreadable(host: Host, passive: bool, reason: str) -> Json:

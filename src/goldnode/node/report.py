@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import Any, List, Mapping, Sequence
 
 MARKS = {
     "match": "ok",
@@ -15,24 +15,27 @@ MARKS = {
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
     """One line per finding; the first line says it when the hardware is simulated, the last one sums up."""
-    rows = [("item", "outcome", "expected", "got")]
-    for finding in verdict["findings"]:
-        got = finding["got"] if finding["outcome"] != "match" else ""
-        rows.append((finding["id"], MARKS[finding["outcome"]], str(finding["expected"]), str(got)))
-    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((28, 18, 48, 999))]
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
     lines.append(f"class {verdict['class']}  at {verdict['time']}")
-    for number, row in enumerate(rows):
-        lines.append("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
-        if number == 0:
-            lines.append("  ".join("-" * width for width in widths[:3]) + "  ---")
+    lines += finding_lines(verdict["findings"])
     lines += [f"  {f['id']}: {f['remedy']}" for f in verdict["findings"] if f["outcome"] in ("mismatch", "could_not_read") and f["remedy"]]
     counts = verdict["counts"]
     said = ", ".join(f"{number} {MARKS[outcome].lower()}" for outcome, number in counts.items() if number)
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")
     return "\n".join(lines)
+
+
+def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
+    """Findings as the rows of a table, under its head."""
+    rows = [("item", "outcome", "expected", "got")]
+    for finding in findings:
+        got = finding["got"] if finding["outcome"] != "match" else ""
+        rows.append((finding["id"], MARKS[finding["outcome"]], str(finding["expected"]), str(got)))
+    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((28, 18, 48, 999))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:

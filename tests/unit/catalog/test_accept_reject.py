@@ -325,6 +325,61 @@ REFUSED = [
         6,
         ("L4 has no MIG", "Remove `mig`"),
     ),
+    # What is set on GPUs: by vendor, and per model or UUID.
+    Refusal("amd-setting", K, "  ecc: true", "  performance_level: high", 10, ("of AMD's GPUs only", "Remove `performance_level`")),
+    Refusal("mig-slices", K, "  ecc: true", "  mig: {enabled: true, profiles: [4g.20gb, 4g.20gb]}", 10, ("need 8 slices",)),
+    Refusal(
+        "mig-and-sharing",
+        K,
+        "  ecc: true",
+        "  sharing: exclusive\n  mig: {enabled: true}",
+        10,
+        ("`sharing: exclusive` is not possible with MIG", "Remove `sharing`, or `mig`"),
+    ),
+    Refusal(
+        "mig-and-compute-mode",
+        K,
+        "  ecc: true",
+        "  mig: {enabled: true}\n  compute_mode: prohibited",
+        11,
+        ("`compute_mode: prohibited` is not possible with MIG",),
+    ),
+    Refusal(
+        "override-model",
+        K,
+        "  ecc: true",
+        "  overrides: [{model: A100-SXM4-40, ecc: true}]",
+        10,
+        ('GPU model "A100-SXM4-40" is not in the facts', 'Use "A100-SXM4-40GB"'),
+    ),
+    Refusal("override-vendor", K, "  ecc: true", "  overrides: [{model: MI300X, power_limit_watts: 100}]", 10, ("needs an AMD driver",)),
+    Refusal(
+        "override-power",
+        K,
+        "  ecc: true",
+        "  overrides:\n    - model: A100-SXM4-40GB\n      power_limit_watts: 401",
+        12,
+        ("401 W is above the 400 W limit", "Use at most 400"),
+    ),
+    Refusal(
+        "override-mig-profile",
+        K,
+        "  ecc: true",
+        "  overrides: [{model: A100-SXM4-40GB, mig: {enabled: true, profiles: [3g.40gb]}}]",
+        10,
+        ("is not a MIG profile", 'Use "3g.20gb"'),
+    ),
+    Refusal("override-of-nothing", K, "  ecc: true", "  overrides: [{power_limit_watts: 300}]", 10, ("either `model` or `uuid`",)),
+    Refusal("override-empty", K, "  ecc: true", "  overrides: [{model: A100-SXM4-40GB}]", 10, ("changes nothing",)),
+    Refusal(
+        "override-twice",
+        K,
+        "  ecc: true",
+        "  overrides: [{model: A100-SXM4-40GB, ecc: true}, {model: A100-SXM4-40GB, ecc: false}]",
+        10,
+        ("are both for A100-SXM4-40GB",),
+    ),
+    Refusal("override-uuid", K, "  ecc: true", "  overrides: [{uuid: GPU-1, ecc: true}]", 10, ('is "GPU-1"',)),
     # YAML itself.
     Refusal(
         "twice",
@@ -365,6 +420,27 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
         edited(S, "  fabric_manager: {package: nvidia-fabricmanager}\n", "") | {K: CLASS + "simulated: true\n"}
     ),
 }
+
+
+AMD_CLASS = "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\npolicy:\n  power_limit_watts: 700\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["persistence_mode: true", "clocks: {graphics_mhz: 1}", "ecc: true", "compute_mode: default", "sharing: mps"]
+)
+def test_what_only_nvidias_gpus_have(line: str, tmp_path: Path) -> None:
+    own = {"classes/c.yml": AMD_CLASS + f"  {line}\n"}
+    with pytest.raises(CatalogError, match=r"of NVIDIA's GPUs only, and MI300X is not one\. Remove") as caught:
+        load_catalog([write(tmp_path, FILES | own)])
+    assert caught.value.line == 7
+
+
+def test_amds_own_settings_and_an_override_are_accepted(tmp_path: Path) -> None:
+    amd = {"classes/c.yml": AMD_CLASS + "  performance_level: perf_determinism\n"}
+    uuid = "GPU-" + "0" * 8 + "-0000-0000-0000-" + "0" * 12
+    nvidia = edited(K, "  ecc: true", f"  overrides: [{{uuid: {uuid}, power_limit_watts: 300}}]")
+    found = load_catalog([write(tmp_path, nvidia | amd)])
+    assert found.node_class("a100").item.policy.overrides[0].power_limit_watts == 300
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

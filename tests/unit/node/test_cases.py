@@ -1,7 +1,8 @@
 """Plans as tables: each file under tests/cases states what is seen on a node, and the plan that must come of it.
 
-A case: {base: bare|converged, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...], reboot: [...],
-waiting: [...]}.
+A case: {base: bare|converged|declared, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...],
+reboot: [...], waiting: [...]}.
+`converged` is a node of the unpatched class, `declared` one of the class as the case patches it.
 A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
 the reason after a colon.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.node.devices import as_declared
 
 from goldnode.node import gate
 from goldnode.node.state.domains import kernel, tuning
@@ -87,10 +89,13 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
     own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-")}
     seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
+    seen.gpu_settings = as_declared(wanted)
     for action in difference(wanted, seen, PROGRAM)[0]:
         if action.kind == "file.write":
             content = PROGRAM["program"]["sha256"] if action.data.get("payload") else action.data["content"]
             seen.files[action.target] = {"content": content, "mode": action.data["mode"]}
+        elif action.kind == "link":
+            seen.links[action.target] = action.data["to"]
     inside = {file.path: digest(file.content.encode()) for file in module_files(wanted, "gpu_driver")}
     seen.initramfs = {name: {"unwanted": [], "files": inside} for name in seen.kernels}
     seen.files[kernel.DROP_IN] = {"content": kernel.drop_in("a>b"), "mode": 0o644}
@@ -142,7 +147,8 @@ def merge(base: Any, patch: Any) -> Any:
 def planned(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
     wanted = merge(document(), case.get("document", {}))
-    base = {"bare": bare, "converged": converged}[case["base"]](merge(document(), case.get("seen_as", {})))
+    before = merge(document(), case.get("seen_as", {}))
+    base = {"bare": lambda: bare(before), "converged": lambda: converged(before), "declared": lambda: converged(wanted)}[case["base"]]()
     return judge(wanted, Observed(**merge(asdict(base), case.get("seen", {}))), PROGRAM)
 
 
@@ -200,7 +206,7 @@ def test_case(path: Path) -> None:
 
 def test_every_domain_has_cases() -> None:
     assert len(FILES) >= 25, "the case tables were not found"
-    assert {path.parent.name for path in FILES} >= {"apt", "packages", "kernel", "driver", "preflight", "files"}
+    assert {path.parent.name for path in FILES} >= {"apt", "packages", "kernel", "driver", "preflight", "files", "policy"}
 
 
 def test_a_converged_node_is_left_alone() -> None:

@@ -54,6 +54,8 @@ class Applier:
         part: str = "",
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
+        self.planned: List[Action] = []  # all actions of this pass; what is slow to begin is done for several of them at once
+        self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}  # what was done that way, for each of them
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
             "file.write": self.write_file,
             "file.remove": self.remove_file,
@@ -466,7 +468,8 @@ def apply(
 
 def settle(host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]) -> Plan:
     """Make the changes of one part of a plan and see that nothing of it is left; returns the plan after. Rows go to `done`."""
-    for action in before.part(part):
+    applier.planned = list(before.part(part))
+    for action in applier.planned:
         perform(applier, action, done)
         if action.reboot and host.live:
             marks = list(load_json(host, REBOOT_MARKS) or [])
@@ -475,6 +478,7 @@ def settle(host: Host, document: Document, part: str, before: Plan, applier: App
     left = after.part(part)
     if left and done:
         # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
+        applier.planned = list(left)
         for action in left:
             perform(applier, action, done)
         after = plan(host, document, applier.payloads)

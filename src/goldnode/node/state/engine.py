@@ -74,7 +74,7 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
     reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
-    return list(dict.fromkeys([*reasons, *tuning.reboot(document, seen)]))
+    return list(dict.fromkeys([*reasons, *policy.reboot_reasons(document, seen), *tuning.reboot(document, seen)]))
 
 
 def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:

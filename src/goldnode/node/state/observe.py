@@ -47,6 +47,7 @@ MANAGED = (
 LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
+    "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
 )
 # Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.

@@ -1,36 +1,594 @@
-"""What is set on the GPUs: persistence, clocks, power, ECC, compute mode, MIG, sharing."""
+"""What is set on the GPUs: persistence, clocks, power, ECC, compute mode, MIG, sharing.
+
+Field `gpu_settings` of what was seen: {} where the class declares nothing of this, else
+
+    vendor: nvidia or amd.  error: why nothing could be read, or null.
+    gpus: as :mod:`goldnode.node.device` gives them.
+    record: uuid -> field -> {value, rc, text, parts?, at}: what the setters said since this driver was loaded. It speaks where the driver
+        has no getter: locked clocks always, application clocks on branches that no longer have them.
+    persistenced: {exec: its unit's ExecStart or null, arguments: of the daemon that runs, or null}.
+    mps: {installed, active}, where the class shares by MPS.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+import difflib
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ...host import Host
-from ..finding import Finding
-from ..model import Action, Note, Observed, Refusal, Waiting
+from ...device.child import ask
+from ...host import PROGRAM, Host, Json, boot_identity
+from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
+from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..observe import SIMULATOR, load_json
 from .files import Wanted
 
 Document = Mapping[str, Any]
 
+PART = "gpu_policy"
+# Order of setting. Persistence first, or the driver forgets the rest when the last client leaves; then what may reset a GPU.
+ORDER = ("persistence_mode", "ecc", "mig", "performance_level", "power_limit_watts", "clocks", "compute_mode")
+DRAIN = ("ecc", "mig")
+RECORD = "/run/goldnode/policy.json"
+RECORD_SCHEMA = "goldnode.policy/1"
+SIMULATED_MEMORY = "/run/goldnode-simulator"
+# NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not have it.
+ABSENT = (3, 13)
+
+UNIT = "/etc/systemd/system/goldnode-policy.service"
+WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service"
+RULES = "/etc/udev/rules.d/90-goldnode-policy.rules"
+DROP_IN = "/etc/systemd/system/nvidia-persistenced.service.d/goldnode.conf"
+MPS_UNIT = "/etc/systemd/system/goldnode-mps.service"
+MPS_WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service"
+MPS_PROGRAM = "/usr/bin/nvidia-cuda-mps-control"
+PERSISTENCED = tuple(
+    f"{where}/nvidia-persistenced.service" for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+)
+
+# Not RemainAfterExit: a restart, and a start by the rule below, must really set everything again.
+UNIT_TEXT = """# goldnode: sets the policy of the node class at every boot and whenever the GPU driver is loaded
+[Unit]
+Description=goldnode policy of the node class
+ConditionPathExists=/etc/goldnode/class.json
+{wants}After=local-fs.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
+Before=goldnode-sanity.service docker.service containerd.service slurmd.service kubelet.service
+
+[Service]
+Type=oneshot
+ExecStart={program} policy apply
+TimeoutStartSec=600
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+# --no-block: udev's worker must not wait for the GPUs.
+RULES_TEXT = """# goldnode: what is set on a GPU is gone when its driver is loaded anew
+ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", RUN+="/bin/systemctl --no-block restart goldnode-policy.service"
+"""
+
+# The daemon opens the driver, so it is not started where there is none: either sign of the driver will do, since who makes the device node
+# differs between packages, and the daemon itself can.
+DROP_IN_TEXT = """# goldnode: persistence from the daemon's start, under the user that its package gives it
+[Unit]
+ConditionPathExists=|/dev/nvidiactl
+ConditionPathExists=|/proc/driver/nvidia/version
+{start}"""
+
+MPS_TEXT = f"""# goldnode: the class shares its GPUs by the Multi-Process Service
+[Unit]
+Description=NVIDIA MPS control daemon, as the node class wants it
+After=goldnode-policy.service
+Before=docker.service containerd.service slurmd.service kubelet.service
+
+[Service]
+ExecStart={MPS_PROGRAM} -f
+Restart=on-failure
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+# -- what the class says
+
+
+def keys(policy: Mapping[str, Any]) -> List[str]:
+    """The GPU settings that a policy, or an override, names, in the order of setting."""
+    return [key for key in ORDER if key in policy]
+
+
+def declares(document: Document) -> bool:
+    """Whether the class says anything of its GPUs' settings."""
+    policy = document.get("policy") or {}
+    return bool(document.get("gpu") and (keys(policy) or "sharing" in policy or policy.get("overrides")))
+
+
+def vendor(document: Document) -> str:
+    """Whose GPUs they are."""
+    return str(document["gpu"]["vendor"])
+
+
+def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
+    """Whether an override is meant for this GPU."""
+    return gpu.get("uuid") == override["uuid"] if "uuid" in override else gpu.get("pci_id") in override.get("pci_ids", ())
+
+
+def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
+    """The settings wanted of one GPU: the class's, then those of its model, then its own. Clocks are merged, anything else replaced."""
+    policy = document["policy"]
+    found: Json = {key: policy[key] for key in keys(policy)}
+    mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(policy.get("sharing", ""))
+    if mode:
+        found.setdefault("compute_mode", mode)
+    overrides = [override for override in policy.get("overrides", ()) if fits(override, gpu)]
+    for override in sorted(overrides, key=lambda override: "uuid" in override):
+        for key in keys(override):
+            found[key] = {**found.get(key, {}), **override[key]} if key == "clocks" else override[key]
+    return found
+
+
+def items(document: Document) -> List[str]:
+    """Names of what the class declares, as its findings are called: persistence_mode, clocks.graphics_mhz …"""
+    found = []
+    policies = [document["policy"], *document["policy"].get("overrides", ())]
+    for key in ORDER:
+        declared = [policy[key] for policy in policies if key in policy]
+        if key == "clocks":
+            found += [f"clocks.{part}" for part in ("graphics_mhz", "memory_mhz") if any(part in clocks for clocks in declared)]
+        elif declared:
+            found.append(key)
+    return found + (["sharing"] if "sharing" in document["policy"] else [])
+
+
+# -- what is there
+
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what this domain judges into its field of `seen`. Reads only."""
+    """Ask for the GPUs' settings, where they are this node's, and read what the setters said. Reads only."""
+    if not declares(document):
+        return
+    found: Json = {"vendor": vendor(document), "error": None, "gpus": {}, "record": {}}
+    if vendor(document) == "nvidia":
+        found["persistenced"] = persistenced(host)
+    if elsewhere(seen) is None:
+        answer = ask(host, {"do": "read", "vendor": vendor(document), "root": host.root})
+        found["error"] = answer.get("error")
+        found["gpus"] = answer.get("gpus", {})
+        record = load_json(host, RECORD) or {}
+        if record.get("driver_load") == driver_load(host):
+            found["record"] = record.get("set", {})
+        if document["policy"].get("sharing") == "mps":
+            active = host.run("systemctl", "is-active", "goldnode-mps.service").out.strip() == "active"
+            found["mps"] = {"installed": host.path(MPS_PROGRAM).exists(), "active": active}
+    seen.gpu_settings = found
+
+
+def elsewhere(seen: Observed) -> Optional[str]:
+    """Why this place cannot show the GPUs of the node; None where it can."""
+    return None if seen.live and seen.simulated else place(seen)
+
+
+def driver_load(host: Host) -> str:
+    """A text that is new after each boot and each load of the driver, which is when it forgets what was set.
+
+    sysfs gives every directory that it makes a new inode number, so that a module that was loaded again has another one. The simulated
+    driver keeps what it would forget in a directory of its own.
+    """
+    names = [SIMULATED_MEMORY] if host.path(SIMULATOR).exists() else ["/sys/module/nvidia", "/sys/module/amdgpu"]
+    inodes = [str(host.real(name).stat().st_ino) if host.real(name).exists() else "-" for name in names]
+    return "/".join([str(boot_identity(host)), *inodes])
+
+
+def persistenced(host: Host) -> Json:
+    """How the package starts the persistence daemon, and how the one that runs was started."""
+    text = next((text for text in (host.text(name) for name in PERSISTENCED) if text is not None), "")
+    starts = [line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("ExecStart=")]
+    arguments = None
+    if host.live:
+        for name in host.glob("/proc", "[0-9]*"):
+            if (host.text(f"{name}/comm") or "").strip() == "nvidia-persiste":  # the kernel keeps fifteen characters
+                arguments = (host.text(f"{name}/cmdline") or "").split("\0")[:-1]
+    return {"exec": starts[-1] if starts else None, "arguments": arguments}
+
+
+def is_fault(value: Any) -> bool:
+    """Whether a value stands for one that could not be had."""
+    return isinstance(value, dict) and "rc" in value
+
+
+def name_of(index: str, gpu: Mapping[str, Any]) -> str:
+    """How a person is told of a GPU."""
+    return f"GPU {index} ({gpu['uuid']})" if isinstance(gpu.get("uuid"), str) else f"GPU {index}"
+
+
+# -- one item of one GPU
+
+
+class Judged(NamedTuple):
+    """How one item of one GPU stands: outcome, what is wanted and what is there, as text."""
+
+    outcome: str
+    want: str
+    have: str
+
+
+def say(item: str, value: Any) -> str:
+    """A value as a person reads it."""
+    if item == "power_limit_watts":
+        return f"{value} W"
+    if item.startswith("clocks."):
+        return f"{value} MHz"
+    if item == "mig":
+        return "off" if not value["enabled"] else "on" + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def judge_value(item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str = "application") -> Judged:
+    """Hold one item of one GPU against what is wanted."""
+    wanted = say(item, want)
+    if is_fault(gpu):
+        return Judged(UNREAD, wanted, _fault(gpu))
+    if item.startswith("clocks."):
+        return judge_clock(item.partition(".")[2], want, gpu, record, mode)
+    have = gpu.get("power", {}).get("limit") if item == "power_limit_watts" else gpu.get(item)
+    if have is None:
+        return Judged(NOT_EXPOSED, wanted, "not exposed by this driver")
+    if is_fault(have):
+        return Judged(NOT_EXPOSED if have["rc"] in ABSENT else UNREAD, wanted, _fault(have))
+    if item in DRAIN:
+        return judge_mode(item, want, have)
+    if have == want:
+        return Judged(MATCH, wanted, wanted)
+    said = record.get(item)
+    note = f"; the driver cannot set it ({said['text']})" if said and said["value"] == want and said["rc"] in ABSENT else ""
+    return Judged(MISMATCH, wanted, say(item, have) + note)
+
+
+def _fault(value: Mapping[str, Any]) -> str:
+    return f"{value['text']} (return code {value['rc']})"
+
+
+def judge_mode(item: str, want: Any, have: Mapping[str, Any]) -> Judged:
+    """ECC and MIG: what is active, and what the next boot brings."""
+    wanted = say(item, want)
+    on = want if item == "ecc" else want["enabled"]
+    there: Any = have["current"]
+    if item == "mig":
+        there = {"enabled": have["current"], **({"profiles": have["instances"]} if have["current"] and have["instances"] else {})}
+    same = have["current"] == on and (
+        item == "ecc" or not on or "profiles" not in want or sorted(have["instances"]) == sorted(want["profiles"])
+    )
+    if have["pending"] != have["current"]:
+        return Judged(MISMATCH, wanted, f"{say(item, there)}, {'on' if have['pending'] else 'off'} from the next boot")
+    return Judged(MATCH if same else MISMATCH, wanted, wanted if same else say(item, there))
+
+
+def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str) -> Judged:
+    """A clock: by its getter where there is one, else by what its setter said."""
+    wanted = f"{want} MHz"
+    if mode == "application":
+        have = gpu["clocks"]["application"][part.partition("_")[0]]
+        if not is_fault(have):
+            said = record.get("clocks")
+            note = ""
+            if said and said["value"].get(part) == want and said["parts"][part]["rc"] in ABSENT:
+                note = f"; the driver cannot set it ({said['parts'][part]['text']})"
+            return Judged(MATCH, wanted, wanted) if have == want else Judged(MISMATCH, wanted, f"{have} MHz{note}")
+        if have["rc"] not in ABSENT:
+            return Judged(UNREAD, wanted, _fault(have))
+    said = record.get("clocks")
+    if said is None or said["value"].get(part) != want or said["value"]["mode"] != mode or part not in said["parts"]:
+        return Judged(MISMATCH, wanted, "not set since the driver was loaded")
+    result = said["parts"][part]
+    told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
+    return Judged(NOT_EXPOSED, wanted, told)
+
+
+def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
+    """(index, GPU, key, wanted value) of everything to be held against the class, in the order of setting."""
+    for key in ORDER:
+        for index, gpu in sorted(seen.gpu_settings.get("gpus", {}).items(), key=lambda row: int(row[0])):
+            wanted = effective(document, gpu)
+            if key in wanted:
+                yield index, gpu, key, wanted[key]
+
+
+def clock_target(gpu: Mapping[str, Any], want: Mapping[str, Any]) -> Json:
+    """What is asked of the driver for `clocks`. Application clocks come as a pair: what the class leaves open stays as it is, or is the highest."""
+    mode = want.get("mode", "application")
+    found: Json = {"mode": mode}
+    for name in ("graphics", "memory"):
+        value = want.get(f"{name}_mhz")
+        if value is None and mode == "application":
+            choices = (gpu["clocks"]["application"][name], gpu["clocks"]["max"][name])
+            value = next((choice for choice in choices if not is_fault(choice)), None)
+        if value is not None:
+            found[f"{name}_mhz"] = value
+    return found
+
+
+def judged(gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any]) -> Iterator[Tuple[str, Judged]]:
+    """(item, how it stands) of one setting: clocks are two items, anything else is one."""
+    if key != "clocks":
+        yield key, judge_value(key, want, gpu, record)
+        return
+    for part in ("graphics_mhz", "memory_mhz"):
+        if part in want:
+            yield f"clocks.{part}", judge_value(f"clocks.{part}", want[part], gpu, record, want.get("mode", "application"))
+
+
+# -- what is to be done
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files of goldnode's own that this domain wants. Pure."""
-    return []
+    """The units, the rule, and the daemon's drop-in; nothing where the class says nothing of its GPUs. Pure."""
+    if not declares(document):
+        return []
+    nvidia = vendor(document) == "nvidia"
+    persistence = nvidia and bool(document["policy"].get("persistence_mode"))
+    wants = "Wants=nvidia-persistenced.service\n" if persistence else ""
+    found = [
+        Wanted(UNIT, UNIT_TEXT.format(wants=wants, program=PROGRAM), PART, "the policy is set at every boot"),
+        Wanted(
+            RULES,
+            RULES_TEXT.format(module="nvidia" if nvidia else "amdgpu"),
+            PART,
+            "the policy is set again whenever the driver is loaded",
+        ),
+    ]
+    start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
+    if persistence and start:
+        text = "\n[Service]\nExecStart=\nExecStart=" + without_refusal(start) + "\n"
+        content = DROP_IN_TEXT.format(start=text if start != without_refusal(start) else "")
+        found.append(Wanted(DROP_IN, content, PART, "persistence from the daemon's start"))
+    if document["policy"].get("sharing") == "mps":
+        found.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
+    return found
+
+
+def without_refusal(start: str) -> str:
+    """A command line of the persistence daemon without what tells it to do nothing."""
+    return " ".join(word for word in start.split() if word != "--no-persistence-mode")
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
-    return [], [], []
+    """Links of the units, and one setting of one GPU per action. Pure."""
+    actions: List[Action] = []
+    for link, unit, want in (
+        (WANTS, UNIT, declares(document)),
+        (MPS_WANTS, MPS_UNIT, declares(document) and document["policy"].get("sharing") == "mps"),
+    ):
+        have = seen.links.get(link)
+        if want and have != unit:
+            reason = f"{unit.rpartition('/')[2]} is not enabled" if have is None else f"it points at {have}"
+            actions.append(Action(PART, "link", link, reason, IMAGE, have, unit, None, {"to": unit}))
+        elif have is not None and not want:
+            actions.append(Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have))
+    if not declares(document):
+        return actions, [], []
+    why = elsewhere(seen) or seen.gpu_settings.get("error")
+    if why:
+        names = ", ".join(f"policy.{item}" for item in items(document))
+        return actions, [Note("policy", f"{names}: {why}")], []
+    daemon = seen.gpu_settings.get("persistenced") or {}
+    if document["policy"].get("persistence_mode") and "--no-persistence-mode" in (daemon.get("arguments") or ()):
+        reason = "it runs with --no-persistence-mode"
+        actions.append(Action(PART, "gpu.unit", "nvidia-persistenced.service", reason, BOOT, f"{reason}\n", "persistence mode\n"))
+    changes, waiting = _changes(document, seen)
+    actions += changes
+    mps = seen.gpu_settings.get("mps")
+    if mps and mps["installed"] and not mps["active"]:
+        actions.append(Action(PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"))
+    return actions, [], waiting
+
+
+def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+    actions: List[Action] = []
+    waiting: List[Waiting] = []
+    for index, gpu, key, want in settings(document, seen):
+        if is_fault(gpu) or not isinstance(gpu.get("uuid"), str):
+            continue
+        record = seen.gpu_settings["record"].get(gpu["uuid"], {})
+        rows = [(item, row) for item, row in judged(gpu, key, want, record) if row.outcome == MISMATCH]
+        value = clock_target(gpu, want) if key == "clocks" else want
+        if not rows or _pending(key, want, gpu) or _hopeless(key, value, record):
+            continue
+        if key == "mig":
+            holders = [f"pid {pid}" for pid in gpu["processes"]] if isinstance(gpu["processes"], list) else []
+            holders += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders if f"pid {holder['pid']}" not in holders]
+            if holders:
+                text = f"want {rows[0][1].want}, have {rows[0][1].have}; {', '.join(holders)} would lose the GPU. Drain the node."
+                waiting.append(Waiting(PART, f"mig of {name_of(index, gpu)}", text))
+                continue
+        target = f"{key} of {name_of(index, gpu)}"
+        several = len(rows) > 1
+        reason = "; ".join(f"{item.rpartition('.')[2] + ': ' if several else ''}want {row.want}, have {row.have}" for item, row in rows)
+        actions.append(
+            Action(
+                PART,
+                "gpu.set",
+                target,
+                reason,
+                DEVICE,
+                "".join(f"{item}: {row.have}\n" for item, row in rows),
+                "".join(f"{item}: {row.want}\n" for item, row in rows),
+                "ECC becomes active at the next boot" if key == "ecc" else None,
+                {"vendor": seen.gpu_settings["vendor"], "uuid": gpu["uuid"], "index": int(index), "field": key, "value": value},
+            )
+        )
+    return actions, waiting
+
+
+def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
+    """Whether all is done but the boot that ECC or MIG waits for."""
+    if key not in DRAIN:
+        return False
+    mode = gpu[key]
+    return bool(mode["pending"] != mode["current"] and mode["pending"] == (want if key == "ecc" else want["enabled"]))
+
+
+def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
+    """Whether this driver has already said that it has no such setter; asking again would change nothing."""
+    said = record.get(key)
+    if not said or said["value"] != value:
+        return False
+    return all(part["rc"] in ABSENT for part in said.get("parts", {"": said}).values())
+
+
+def reboot_reasons(document: Document, seen: Observed) -> List[str]:
+    """What waits for the next boot. Pure."""
+    found = []
+    for _, gpu, key, want in settings(document, seen) if declares(document) else ():
+        if key in DRAIN and isinstance(gpu.get(key), dict) and not is_fault(gpu[key]) and _pending(key, want, gpu):
+            found.append(f"{key.upper()} becomes active at the next boot")
+    return list(dict.fromkeys(found))
+
+
+# -- reasons to touch nothing
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Reasons of this domain to touch nothing. Pure."""
-    return []
+    """Values that a board cannot take, all of them, before anything is set. Pure."""
+    faults: Dict[str, List[Tuple[str, str]]] = {}
+    for index, gpu, key, want in settings(document, seen) if declares(document) else ():
+        if is_fault(gpu):
+            continue
+        for text, right in _out_of_range(key, want, gpu):
+            faults.setdefault(key, []).append((f"{name_of(index, gpu)} {text}", right))
+    found = []
+    for key, rows in faults.items():
+        remedy = (
+            f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the nearest right value is {rows[0][1]}."
+        )
+        found.append(Refusal(f"policy-{key.partition('_')[0]}", "; ".join(text for text, _ in rows) + ".", remedy))
+    return found
+
+
+def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+    """(what is wrong, nearest right value) of one setting of one GPU; nothing where the board does not say what it can."""
+    if key == "power_limit_watts":
+        low, high = gpu["power"]["min"], gpu["power"]["max"]
+        if not is_fault(low) and not is_fault(high) and not low <= want <= high:
+            yield f"takes {low} to {high} W, not {want} W", f"{min(max(want, low), high)} W"
+    if key == "clocks":
+        yield from _wrong_clocks(want, gpu)
+    if key == "mig" and not is_fault(gpu["mig"]):
+        known = gpu["mig"]["profiles"]
+        for profile in want.get("profiles", ()) if known else ():
+            if profile not in known:
+                same = [name for name in known if name.partition(".")[0] == profile.partition(".")[0]]
+                near = difflib.get_close_matches(profile, same or known, 1, 0)[0]
+                yield f"has no MIG profile {profile} (it has {', '.join(known)})", near
+
+
+def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+    supported = gpu["clocks"]["supported"]
+    if is_fault(supported) or not supported:
+        for name in ("graphics", "memory"):
+            top, value = gpu["clocks"]["max"][name], want.get(f"{name}_mhz")
+            if value is not None and not is_fault(top) and value > top:
+                yield f"takes a {name} clock of up to {top} MHz, not {value} MHz", f"{top} MHz"
+        return
+    memories = sorted(int(clock) for clock in supported)
+    memory = want.get("memory_mhz")
+    if memory is not None and memory not in memories:
+        nearest = min(memories, key=lambda clock: abs(clock - memory))
+        yield f"has no memory clock of {memory} MHz (it has {', '.join(map(str, memories))})", f"{nearest} MHz"
+        return
+    graphics = want.get("graphics_mhz")
+    choices = clocks_of([supported[str(memory)]] if memory is not None else list(supported.values()))
+    if graphics is not None and choices and graphics not in choices:
+        nearest = min(choices, key=lambda clock: abs(clock - graphics))
+        yield f"has no graphics clock of {graphics} MHz (it has {choices[0]} to {choices[-1]})", f"{nearest} MHz"
+
+
+def clocks_of(runs: Sequence[Sequence[Sequence[int]]]) -> List[int]:
+    """The clocks that runs of (first, last, step) stand for, sorted."""
+    found: Set[int] = set()
+    for first, last, step in (run for some in runs for run in some):
+        found.update(range(first, last + 1, step or 1))
+    return sorted(found)
+
+
+# -- the verdict
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per item this domain's part of the class declares. Pure."""
-    return []
+    """One finding per declared item, over all GPUs. Pure."""
+    if not declares(document):
+        return []
+    why = elsewhere(seen)
+    error = seen.gpu_settings.get("error")
+    rows: Dict[str, List[Tuple[str, Judged]]] = {}
+    for index, gpu, key, want in settings(document, seen):
+        record = seen.gpu_settings["record"].get(gpu["uuid"], {}) if isinstance(gpu.get("uuid"), str) else {}
+        for item, row in judged(gpu, key, want, record):
+            rows.setdefault(item, []).append((index, row))
+    missing = document["gpu"]["count"] - len(seen.gpu_settings.get("gpus", {}))
+    found = []
+    for item in items(document):
+        severity = "drain" if item in DRAIN else "degraded"
+        if why or error:
+            found.append(Finding(f"policy.{item}", ELSEWHERE if why else UNREAD, severity, _declared(document, item), why or error, REMEDY))
+            continue
+        own = rows.get("compute_mode" if item == "sharing" else item, [])
+        found.append(_over_gpus(document, item, own, severity, missing, seen))
+    return found + ([] if why or error else _overrides(document, seen))
+
+
+REMEDY = "Run site.yml for this host: it sets what the class says and reads it back."
+
+
+def _declared(document: Document, item: str) -> str:
+    """What the class says of an item, whatever an override says."""
+    key, _, part = item.partition(".")
+    value = document["policy"].get(key)
+    if isinstance(value, dict) and part:
+        value = value.get(part)
+    return "as its overrides say" if value is None else say(item, value)
+
+
+def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]], severity: str, missing: int, seen: Observed) -> Finding:
+    """One finding of all GPUs. A fault that is certain and drains the node outranks what could not be read, and that outranks the rest."""
+    expected = _declared(document, item)
+    wants = sorted({row.want for _, row in rows})
+    if len(wants) > 1:
+        expected = "; ".join(f"{want}: GPU {', '.join(index for index, row in rows if row.want == want)}" for want in wants)
+    elif item != "sharing" and wants:
+        expected = wants[0]
+    off: Dict[str, List[str]] = {}
+    for index, row in rows:
+        if row.outcome != MATCH:
+            off.setdefault(row.have, []).append(index)
+    got = [f"GPU {', '.join(indexes)}: {have}" for have, indexes in off.items()]
+    outcomes = {row.outcome for _, row in rows}
+    if missing > 0:
+        got.append(f"{missing} of {document['gpu']['count']} GPUs do not answer")
+        outcomes.add(UNREAD)
+    mps = seen.gpu_settings.get("mps") if item == "sharing" else None
+    if mps is not None and not mps["active"]:
+        got.append(
+            "goldnode-mps.service does not run" if mps["installed"] else f"{MPS_PROGRAM} is not installed: add its package to the stack"
+        )
+        outcomes.add(MISMATCH)
+    ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
+    outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
+    pending = any("from the next boot" in text for text in got)
+    remedy = "Reboot the node in its turn (`goldnode_reboot=true`)." if pending else REMEDY
+    return Finding(f"policy.{item}", outcome, severity, expected, "; ".join(got) or expected, None if outcome == MATCH else remedy)
+
+
+def _overrides(document: Document, seen: Observed) -> List[Finding]:
+    """An override for a model of which the node has none. (One for a UUID is of one node, and speaks of no GPU on all others.)"""
+    models = [override for override in document["policy"].get("overrides", ()) if "model" in override]
+    if not models:
+        return []
+    idle = [row["model"] for row in models if not any(fits(row, gpu) for gpu in seen.gpu_settings.get("gpus", {}).values())]
+    expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
+    if not idle:
+        return [Finding("policy.overrides", MATCH, "degraded", expected, expected)]
+    remedy = "Remove the override from the class, or move the host to the class of its GPUs."
+    return [Finding("policy.overrides", MISMATCH, "degraded", expected, f"no GPU is a {', '.join(idle)}", remedy)]

@@ -6,11 +6,11 @@ import hashlib
 import json
 from typing import Any, List, Mapping
 
+from ...host import PROGRAM as PROGRAM
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
 CLASS = "/etc/goldnode/class.json"
-PROGRAM = "/usr/lib/goldnode/goldnode-node"
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
@@ -21,7 +21,7 @@ UNIT_TEXT = f"""# goldnode: holds this boot against the node class
 [Unit]
 Description=goldnode boot check of the node class
 ConditionPathExists={CLASS}
-After=local-fs.target systemd-modules-load.service systemd-udev-settle.service nvidia-persistenced.service
+After=local-fs.target systemd-modules-load.service systemd-udev-settle.service nvidia-persistenced.service goldnode-policy.service
 Before=docker.service containerd.service slurmd.service kubelet.service
 
 [Service]

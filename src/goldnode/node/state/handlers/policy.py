@@ -2,10 +2,105 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+import json
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+from ...device.child import ask
+from ..domains.policy import ABSENT, RECORD, RECORD_SCHEMA, driver_load
+from ..model import NodeError
+from ..observe import load_json
 
 if TYPE_CHECKING:
+    from ...host import Json
     from ..apply import Applier
     from ..model import Action
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {}
+MIG_PARTED = "/usr/bin/nvidia-mig-parted"
+MIG_CONFIG = "/run/goldnode/mig-parted.json"
+# A reset of eight GPUs with their instances made anew; NVML initialises every GPU first.
+LIMIT = 300.0
+
+
+def set_gpu(applier: Applier, action: Action) -> Optional[str]:
+    """Set one thing on one GPU. The first of a plan sets all of them, in one process: loading the GPU library is what takes long."""
+    key = (action.data["uuid"], action.data["field"])
+    if key not in applier.told:
+        todo = [planned for planned in applier.planned if planned.kind == "gpu.set"]
+        applier.told.update(_set(applier, todo[todo.index(action) :]))
+    said = applier.told.pop(key)
+    absent = said["rc"] in ABSENT
+    if said["rc"] != 0 and not absent:
+        raise NodeError(
+            f"{action.target} cannot be set to {action.data['value']}: {said['text']} (return code {said['rc']}). "
+            "Look at dmesg and at `goldnode-node check` on the node."
+        )
+    return f"the driver does not have it: {said['text']}" if absent else None if said["text"] == "Success" else str(said["text"])
+
+
+def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
+    """Set all of them; what was said to each, which is recorded as well: some of it no call reads back."""
+    host = applier.host
+    results: List[Json] = []
+    rows = [{key: action.data[key] for key in ("uuid", "field", "value")} for action in actions]
+    parted = host.path(MIG_PARTED).exists()
+    layouts = [action for action in actions if action.data["field"] == "mig" and parted]
+    if layouts:
+        # Before anything that a reset of the GPU would take away again, and after ECC, whose pending mode survives one.
+        early = [row for row in rows if row["field"] in ("persistence_mode", "ecc")]
+        results += _ask(applier, actions[0], early) if early else []
+        said: Json = _mig_parted(applier, layouts)
+        results += [{**row, **said} for row in rows if row["field"] == "mig"]
+        rows = [row for row in rows if row["field"] not in ("persistence_mode", "ecc", "mig")]
+    results += _ask(applier, actions[0], rows) if rows else []
+    _remember(applier, results)
+    return {(row["uuid"], row["field"]): row for row in results}
+
+
+def _ask(applier: Applier, first: Action, rows: List[Json]) -> List[Json]:
+    answer = ask(applier.host, {"do": "set", "vendor": first.data["vendor"], "root": applier.host.root, "settings": rows}, LIMIT)
+    if "error" in answer:
+        raise NodeError(f"the GPUs cannot be set: {answer['error']}. Look at dmesg on the node; if the driver hangs, reboot it.")
+    return list(answer["results"])
+
+
+def _mig_parted(applier: Applier, actions: List[Action]) -> Json:
+    """The layout through NVIDIA's mig-parted, which knows placements and resets better than this program."""
+    devices = [
+        {
+            "devices": [action.data["index"]],
+            "mig-enabled": action.data["value"]["enabled"],
+            "mig-devices": {
+                name: action.data["value"].get("profiles", []).count(name) for name in action.data["value"].get("profiles", [])
+            },
+        }
+        for action in actions
+    ]
+    applier.host.write(MIG_CONFIG, json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode())
+    done = applier.host.run(MIG_PARTED, "apply", "-f", MIG_CONFIG, "-c", "goldnode", timeout=LIMIT)
+    return {"rc": 0, "text": "Success"} if done.rc == 0 else {"rc": 999, "text": f"nvidia-mig-parted: {done.tail(3)}"}
+
+
+def _remember(applier: Applier, results: List[Json]) -> None:
+    """Write down what the setters said, for this boot and this load of the driver."""
+    host = applier.host
+    load = driver_load(host)
+    record = load_json(host, RECORD) or {}
+    said: Dict[str, Any] = record.get("set", {}) if record.get("driver_load") == load else {}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for row in results:
+        told: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
+        told["at"] = now
+        said.setdefault(row["uuid"], {})[row["field"]] = told
+    host.write(RECORD, json.dumps({"schema": RECORD_SCHEMA, "driver_load": load, "set": said}, indent=1, sort_keys=True).encode())
+
+
+def restart_unit(applier: Applier, action: Action) -> None:
+    """Restart a unit whose files have just been written: systemd has to read them first."""
+    for argv in (("systemctl", "daemon-reload"), ("systemctl", "restart", action.target)):
+        done = applier.host.run(*argv, timeout=180)
+        if done.rc != 0:
+            raise NodeError(f"{' '.join(argv)} fails: {done.tail(5)}. Look at `journalctl -u {action.target}` on the node.")
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"gpu.set": set_gpu, "gpu.unit": restart_unit}

@@ -1,0 +1,61 @@
+"""Asking for the GPUs' settings: a program of its own with a time limit, because a driver that hangs hangs whoever calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from typing import Any, Mapping
+
+from ..host import ENVIRONMENT, Host, Json
+
+SCHEMA = "goldnode.device/1"
+# Without persistence the first call initialises every GPU: more than 25 s were seen on eight A100 (Azure/AgentBaker 2829).
+LIMIT = 120.0
+# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+GRACE = 5.0
+
+
+def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
+    """The answer of `goldnode-node device` (see the package's documentation), or ``{"error": sentence}``. Never raises, never hangs."""
+    argv = (host.program, "device")
+    host.commands.append(argv)
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a process group of its own, killed as one
+            env={**os.environ, **ENVIRONMENT},
+        )
+    except OSError as problem:
+        return {"error": f"{host.program} cannot be run ({problem.strerror})"}
+    try:
+        out, err = process.communicate(json.dumps(request).encode(), timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"error": _end(process, limit)}
+    if process.returncode != 0:
+        how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with status {process.returncode}"
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+        return {"error": f"the program that calls the GPU library ended {how}: {last}"}
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or answer.get("schema") != SCHEMA:
+        return {"error": f"the program that calls the GPU library answered something that is not of schema {SCHEMA}"}
+    return answer
+
+
+def _end(process: subprocess.Popen[bytes], limit: float) -> str:
+    """Kill the process group; what that says of the driver."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended between the two calls
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.communicate(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        return f"the GPU driver hangs: process {process.pid} did not answer within {limit:g} s and cannot be killed"
+    return f"the GPU driver did not answer within {limit:g} s; the process that asked was killed"

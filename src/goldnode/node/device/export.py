@@ -1,0 +1,69 @@
+"""The policy that a node has, as a class file would say it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping
+
+from ..host import Json
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is a value and not a fault."""
+    return value is not None and not (isinstance(value, dict) and "rc" in value)
+
+
+def settings(gpu: Mapping[str, Any]) -> Json:
+    """What one GPU is set to, in the words of a class; what could not be read is left out."""
+    found: Json = {key: gpu[key] for key in ("persistence_mode", "compute_mode", "performance_level") if is_value(gpu.get(key))}
+    application = gpu.get("clocks", {}).get("application", {})
+    clocks = {f"{name}_mhz": application[name] for name in ("graphics", "memory") if is_value(application.get(name))}
+    if clocks:
+        found["clocks"] = clocks
+    limit = gpu.get("power", {}).get("limit")
+    if is_value(limit):
+        found["power_limit_watts"] = int(limit)
+    if is_value(gpu.get("ecc")):
+        found["ecc"] = gpu["ecc"]["pending"]
+    if is_value(gpu.get("mig")):
+        mig = gpu["mig"]
+        found["mig"] = {"enabled": mig["pending"], **({"profiles": sorted(mig["instances"])} if mig["instances"] else {})}
+    return found
+
+
+def policy(answer: Mapping[str, Any]) -> Json:
+    """What all GPUs have in common, and an override by UUID for each that differs in the rest. Clocks that are locked are not in it: no
+    call reads them."""
+    each: Dict[str, Json] = {gpu["uuid"]: settings(gpu) for gpu in answer["gpus"].values() if isinstance(gpu.get("uuid"), str)}
+    if not each:
+        return {}
+    values = list(each.values())
+    common: Json = {}
+    for key in sorted({key for value in values for key in value}):
+        here = [json.dumps(value.get(key), sort_keys=True) for value in values]
+        most = max(sorted(set(here)), key=here.count)
+        if json.loads(most) is not None:
+            common[key] = json.loads(most)
+    overrides = []
+    for uuid, value in each.items():
+        other = {key: value[key] for key in value if value[key] != common.get(key)}
+        if other:
+            overrides.append({"uuid": uuid, **other})
+    return {"policy": {**common, **({"overrides": overrides} if overrides else {})}}
+
+
+def yaml(value: Mapping[str, Any], indent: int = 0) -> List[str]:
+    """Lines of YAML for nested mappings, lists and plain values, which is all that a policy holds."""
+    lines = []
+    for key, item in value.items():
+        head = "  " * indent + f"{key}:"
+        if isinstance(item, dict):
+            lines += [head, *yaml(item, indent + 1)]
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            lines.append(head)
+            for row in item:
+                inner = yaml(row, indent + 2)
+                lines += ["  " * (indent + 1) + "- " + inner[0].lstrip(), *inner[1:]]
+        else:
+            lines.append(f"{head} {json.dumps(item)}")
+    return lines

@@ -1,0 +1,269 @@
+"""NVIDIA's GPUs through NVML (nvml.h). The library is found as the dynamic loader finds it. Runs only in the process that can be killed."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import pynvml as nvml
+
+from ..host import Json
+
+COMPUTE_MODES = {
+    nvml.NVML_COMPUTEMODE_DEFAULT: "default",
+    nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+    nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+}
+CLOCKS = (("graphics", nvml.NVML_CLOCK_GRAPHICS), ("memory", nvml.NVML_CLOCK_MEM))
+# A compute instance that takes the whole GPU instance, by the number of slices (nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*).
+WHOLE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
+NOT_EXPOSED = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+def fault(problem: nvml.NVMLError) -> Json:
+    """An error of NVML as data."""
+    return {"rc": problem.value, "text": str(problem)}
+
+
+def get(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a getter says, or its fault."""
+    try:
+        return function(*arguments)
+    except nvml.NVMLError as problem:
+        return fault(problem)
+
+
+def is_fault(value: Any) -> bool:
+    """Whether a value is a fault."""
+    return isinstance(value, dict) and "rc" in value
+
+
+def read() -> Json:
+    """Settings of all GPUs."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as problem:
+        return {"error": f"NVML cannot be used: {problem} (return code {problem.value})", "rc": problem.value}
+    try:
+        count = get(nvml.nvmlDeviceGetCount)
+        if is_fault(count):
+            return {"error": f"NVML cannot count GPUs: {count['text']} (return code {count['rc']})", "rc": count["rc"]}
+        return {"driver": get(nvml.nvmlSystemGetDriverVersion), "gpus": {str(index): gpu(index) for index in range(count)}}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpu(index: int) -> Json:
+    """One GPU, field by field."""
+    handle = get(nvml.nvmlDeviceGetHandleByIndex, index)
+    if is_fault(handle):
+        return dict(handle)
+    pci = get(nvml.nvmlDeviceGetPciInfo, handle)
+    lost = is_fault(pci)
+    device = 0 if lost else int(pci.pciDeviceId)
+    return {
+        "uuid": get(nvml.nvmlDeviceGetUUID, handle),
+        "address": pci if lost else re.sub(r"^0000(?=[0-9a-f]{4}:)", "", _text(pci.busId).lower()),
+        "pci_id": pci if lost else f"{device & 0xFFFF:04x}:{device >> 16:04x}",
+        "name": get(nvml.nvmlDeviceGetName, handle),
+        "persistence_mode": get(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),
+        "power": power(handle),
+        "clocks": clocks(handle),
+        "ecc": get(lambda: _pair(nvml.nvmlDeviceGetEccMode(handle))),
+        "compute_mode": get(lambda: COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")),
+        "mig": get(mig, handle),
+        "processes": get(lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+    }
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _pair(modes: List[int]) -> Json:
+    return {"current": bool(modes[0]), "pending": bool(modes[1])}
+
+
+def power(handle: Any) -> Json:
+    """Limits in watts; whole where they are."""
+
+    def watts(milli: int) -> float:
+        return milli / 1000 if milli % 1000 else milli // 1000
+
+    limits = get(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    return {
+        "limit": get(lambda: watts(nvml.nvmlDeviceGetPowerManagementLimit(handle))),
+        "default": get(lambda: watts(nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle))),
+        "min": limits if is_fault(limits) else watts(limits[0]),
+        "max": limits if is_fault(limits) else watts(limits[1]),
+    }
+
+
+def clocks(handle: Any) -> Json:
+    """Application clocks as set, the highest clocks, and the clocks that may be asked for, in MHz."""
+
+    def supported() -> Dict[str, List[List[int]]]:
+        return {
+            str(memory): runs(nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory))
+            for memory in nvml.nvmlDeviceGetSupportedMemoryClocks(handle)
+        }
+
+    return {
+        "application": {name: get(nvml.nvmlDeviceGetApplicationsClock, handle, kind) for name, kind in CLOCKS},
+        "max": {name: get(nvml.nvmlDeviceGetMaxClockInfo, handle, kind) for name, kind in CLOCKS},
+        "supported": get(supported),
+    }
+
+
+def runs(values: List[int]) -> List[List[int]]:
+    """A list of clocks as runs of first, last and step: eighty numbers 15 MHz apart are one run."""
+    found: List[List[int]] = []
+    for value in sorted(values):
+        if found and found[-1][2] == 0:
+            found[-1][1:] = [value, value - found[-1][0]]
+        elif found and value - found[-1][1] == found[-1][2]:
+            found[-1][1] = value
+        else:
+            found.append([value, value, 0])
+    return found
+
+
+# -- MIG
+
+
+def mig(handle: Any) -> Json:
+    """The mode, the GPU instances there are, and those there could be."""
+    modes = _pair(nvml.nvmlDeviceGetMigMode(handle))
+    known = list(profiles(handle))
+    there: List[str] = []
+    if modes["current"]:
+        for name, info in known:
+            there += [name] * len(instances(handle, info))
+    return {**modes, "instances": there, "profiles": [name for name, _ in known]}
+
+
+def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
+    """(name, profile) of each GPU instance profile of the board. Drivers before 510 give no names: slices and memory make them."""
+    for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        for version in (2, 1):
+            try:
+                info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=version)
+            except nvml.NVMLError as problem:
+                if problem.value == nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    continue
+                break
+            name = _text(info.name) if version == 2 else ""
+            yield name.replace("MIG ", "") or f"{info.sliceCount}g.{math.ceil(info.memorySizeMB / 1024)}gb", info
+            break
+
+
+def instances(handle: Any, info: Any) -> List[Any]:
+    """The GPU instances of one profile."""
+    found = (nvml.c_nvmlGpuInstance_t * max(int(info.instanceCount), 1))()
+    count = ctypes.c_uint(0)
+    nvml.nvmlDeviceGetGpuInstances(handle, info.id, found, ctypes.byref(count))
+    return list(found[: count.value])
+
+
+def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
+    """The mode, then the layout. Where the mode only becomes active with a reset or a boot, the layout has to wait for it."""
+    modes = nvml.nvmlDeviceGetMigMode(handle)
+    wanted = 1 if value["enabled"] else 0
+    if modes[0] and ("profiles" in value or not wanted):
+        clear(handle)
+    if modes != [wanted, wanted]:
+        status = nvml.nvmlDeviceSetMigMode(handle, wanted)
+        if status != nvml.NVML_SUCCESS:
+            return {"text": f"becomes active with a reset ({nvml.NVMLError(status)})"}
+    if nvml.nvmlDeviceGetMigMode(handle)[0] != wanted:
+        return {"text": "becomes active with the next boot"}
+    known = dict(profiles(handle))
+    unknown = [name for name in value.get("profiles", ()) if name not in known]
+    if unknown:
+        return {"rc": nvml.NVML_ERROR_INVALID_ARGUMENT, "text": f"the board has no profile {unknown[0]}"}
+    # Large ones first: small ones placed before them may leave no room in one piece.
+    for name in sorted(value.get("profiles", ()), key=lambda name: -int(known[name].sliceCount)):
+        made = nvml.nvmlDeviceCreateGpuInstance(handle, known[name].id)
+        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(made, WHOLE[int(known[name].sliceCount)], 0, version=1)
+        nvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
+    return {}
+
+
+def clear(handle: Any) -> None:
+    """Destroy every compute instance, then every GPU instance."""
+    for _, info in profiles(handle):
+        for instance in instances(handle, info):
+            for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+                try:
+                    profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0, version=1)
+                except nvml.NVMLError:  # the GPU instance is too small for this one
+                    continue
+                found = (nvml.c_nvmlComputeInstance_t * max(int(profile.instanceCount), 1))()
+                count = ctypes.c_uint(0)
+                nvml.nvmlGpuInstanceGetComputeInstances(instance, profile.id, found, ctypes.byref(count))
+                for compute in found[: count.value]:
+                    nvml.nvmlComputeInstanceDestroy(compute)
+            nvml.nvmlGpuInstanceDestroy(instance)
+
+
+# -- setting
+
+
+def set_clocks(handle: Any, value: Mapping[str, Any]) -> Json:
+    """Application clocks are set together; locked ones each for itself. What was said to each is in ``parts``."""
+    graphics, memory = value.get("graphics_mhz"), value.get("memory_mhz")
+    parts: Dict[str, Json] = {}
+    if value["mode"] == "application":
+        said = done(nvml.nvmlDeviceSetApplicationsClocks, handle, memory, graphics)
+        parts = {"graphics_mhz": said, "memory_mhz": said}
+    else:
+        if graphics is not None:
+            parts["graphics_mhz"] = done(nvml.nvmlDeviceSetGpuLockedClocks, handle, graphics, graphics)
+        if memory is not None:
+            parts["memory_mhz"] = done(nvml.nvmlDeviceSetMemoryLockedClocks, handle, memory, memory)
+    # A part that this driver does not offer must not hide that another one failed.
+    worst = sorted(parts.values(), key=lambda part: (part["rc"] == 0, part["rc"] in NOT_EXPOSED))[0]
+    return {**worst, "parts": parts}
+
+
+def done(function: Callable[..., Any], *arguments: Any) -> Json:
+    """What a setter says: ``{rc, text}``."""
+    try:
+        function(*arguments)
+    except nvml.NVMLError as problem:
+        return fault(problem)
+    return {"rc": 0, "text": "Success"}
+
+
+def change(settings: Sequence[Mapping[str, Any]]) -> Json:
+    """Set them in their order; each has its own result."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as problem:
+        return {"error": f"NVML cannot be used: {problem} (return code {problem.value})", "rc": problem.value}
+    try:
+        return {"results": [{**setting, "rc": 0, "text": "Success", **one(setting)} for setting in settings]}
+    finally:
+        nvml.nvmlShutdown()
+
+
+def one(setting: Mapping[str, Any]) -> Json:
+    """Set one thing on one GPU."""
+    value = setting["value"]
+    modes = {name: number for number, name in COMPUTE_MODES.items()}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(setting["uuid"])
+        if setting["field"] == "clocks":
+            return set_clocks(handle, value)
+        if setting["field"] == "mig":
+            return set_mig(handle, value)
+        if setting["field"] == "compute_mode":
+            return done(nvml.nvmlDeviceSetComputeMode, handle, modes[value])
+        if setting["field"] == "power_limit_watts":
+            return done(nvml.nvmlDeviceSetPowerManagementLimit, handle, value * 1000)
+        setter = {"persistence_mode": nvml.nvmlDeviceSetPersistenceMode, "ecc": nvml.nvmlDeviceSetEccMode}[setting["field"]]
+        return done(setter, handle, 1 if value else 0)
+    except nvml.NVMLError as problem:
+        return fault(problem)

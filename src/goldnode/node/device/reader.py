@@ -1,0 +1,29 @@
+"""`goldnode-node device`: one request on standard input, one answer on standard output. Started by :mod:`child`, never by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..host import Json
+from .child import SCHEMA
+
+
+def main() -> int:
+    """Answer one request; the exit status is 0 whenever there is an answer."""
+    answer_to = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no part of the answer
+    request = json.load(sys.stdin)
+    if request["vendor"] == "amd":
+        from . import amd
+
+        answer = amd.read(request["root"]) if request["do"] == "read" else amd.change(request["root"], request["settings"])
+    else:
+        from . import nvidia
+
+        answer = nvidia.read() if request["do"] == "read" else nvidia.change(request["settings"])
+    whole: Json = {"schema": SCHEMA, "vendor": request["vendor"], **answer}
+    answer_to.write(json.dumps(whole) + "\n")
+    answer_to.flush()
+    return 0

@@ -1,0 +1,232 @@
+"""Verdicts on what is set on GPUs: each item as declared and not, what no call reads back, and what could not be asked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from tests.unit.node.devices import uuid
+from tests.unit.node.test_cases import converged, document, merge
+
+from goldnode.node.device import export
+from goldnode.node.state.domains import policy
+from goldnode.node.state.domains.program import document_digest
+from goldnode.node.state.engine import judge
+from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from goldnode.node.state.model import Observed
+from goldnode.node.verdict import check
+
+EVERYTHING: dict[str, Any] = {
+    "persistence_mode": True,
+    "clocks": {"graphics_mhz": 1410, "memory_mhz": 1215},
+    "power_limit_watts": 400,
+    "ecc": True,
+    "compute_mode": "exclusive_process",
+    "mig": {"enabled": False},
+    "sharing": "exclusive",
+}
+LOST = {"uuid": {"rc": 15, "text": "GPU is lost"}, "rc": 15, "text": "GPU is lost"}
+NO_GETTER = {"graphics": {"rc": 3, "text": "Not Supported"}, "memory": {"rc": 13, "text": "Function Not Found"}}
+
+
+def findings(
+    wanted: dict[str, Any], patch: dict[str, Any] | None = None, document_patch: dict[str, Any] | None = None
+) -> dict[str, Finding]:
+    """Findings by name of a node of a class with policy `wanted`, with `patch` merged into its `gpu_settings`."""
+    whole = merge(document(), {"policy": wanted, **(document_patch or {})})
+    whole["digest"] = document_digest(whole)
+    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": patch or {}}))
+    return {finding.id: finding for finding in check.find(whole, seen, judge(whole, seen, {}))}
+
+
+def code(found: dict[str, Finding]) -> int:
+    """The exit code of a check with these findings."""
+    return check.exit_code(list(found.values()))
+
+
+def test_one_finding_per_declared_item_and_all_match() -> None:
+    found = findings(EVERYTHING)
+    own = {name for name in found if name.startswith("policy.")}
+    assert own == {
+        "policy.persistence_mode",
+        "policy.clocks.graphics_mhz",
+        "policy.clocks.memory_mhz",
+        "policy.power_limit_watts",
+        "policy.ecc",
+        "policy.compute_mode",
+        "policy.mig",
+        "policy.sharing",
+    }
+    assert {finding.outcome for finding in found.values()} == {MATCH}
+    assert code(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "gpu", "got", "exit_code"),
+    [
+        ("persistence_mode", {"persistence_mode": False}, "GPU 1: off", 1),
+        ("clocks.graphics_mhz", {"clocks": {"application": {"graphics": 1095}}}, "GPU 1: 1095 MHz", 1),
+        ("clocks.memory_mhz", {"clocks": {"application": {"memory": 877}}}, "GPU 1: 877 MHz", 1),
+        ("power_limit_watts", {"power": {"limit": 300}}, "GPU 1: 300 W", 1),
+        ("power_limit_watts", {"power": {"limit": 399.5}}, "GPU 1: 399.5 W", 1),
+        ("compute_mode", {"compute_mode": "default"}, "GPU 1: default", 1),
+        ("sharing", {"compute_mode": "default"}, "GPU 1: default", 1),
+        ("ecc", {"ecc": {"current": False, "pending": False}}, "GPU 1: off", 2),
+        ("ecc", {"ecc": {"current": False, "pending": True}}, "GPU 1: off, on from the next boot", 2),
+        ("ecc", {"ecc": {"current": True, "pending": False}}, "GPU 1: on, off from the next boot", 2),
+        ("mig", {"mig": {"current": True, "pending": True, "instances": []}}, "GPU 1: on", 2),
+        ("mig", {"mig": {"current": True, "pending": True, "instances": ["7g.40gb"]}}, "GPU 1: on with 7g.40gb", 2),
+    ],
+)
+def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got: str, exit_code: int) -> None:
+    found = findings(EVERYTHING, {"gpus": {"1": gpu}})
+    finding = found[f"policy.{item}"]
+    assert (finding.outcome, finding.got) == (MISMATCH, got)
+    assert (finding.remedy or "").endswith(".")
+    assert code(found) == exit_code
+
+
+def test_gpus_that_differ_alike_are_told_together() -> None:
+    found = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}})
+    assert found["policy.power_limit_watts"].got == "GPU 0, 1: 300 W"
+
+
+def test_a_lost_gpu_could_not_be_read_whatever_the_others_are() -> None:
+    found = findings({"power_limit_watts": 400, "persistence_mode": True}, {"gpus": {"1": LOST}})
+    finding = found["policy.power_limit_watts"]
+    assert (finding.outcome, finding.got) == (UNREAD, "GPU 1: GPU is lost (return code 15)")
+    assert code(found) == 3
+    worse = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": LOST}})["policy.power_limit_watts"]
+    assert worse.outcome == UNREAD
+    assert worse.got == "GPU 0: 300 W; GPU 1: GPU is lost (return code 15)"
+
+
+def test_what_surely_drains_the_node_outranks_a_gpu_that_does_not_answer() -> None:
+    found = findings({"ecc": True}, {"gpus": {"0": {"ecc": {"current": False, "pending": False}}, "1": LOST}})
+    assert found["policy.ecc"].outcome == MISMATCH
+    assert code(found) == 2
+
+
+def test_a_gpu_that_is_not_there_at_all_is_no_match() -> None:
+    found = findings({"power_limit_watts": 400}, {"gpus": {"1": None}} | {}, {"gpu": {"count": 3}})
+    finding = found["policy.power_limit_watts"]
+    assert (finding.outcome, finding.got) == (UNREAD, "1 of 3 GPUs do not answer")
+
+
+@pytest.mark.parametrize(("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (15, UNREAD), (16, UNREAD), (4, UNREAD), (999, UNREAD)])
+def test_return_codes_of_a_getter(rc: int, outcome: str) -> None:
+    fault = {"rc": rc, "text": "as NVML says", "current": None, "pending": None}
+    found = findings({"ecc": True}, {"gpus": {"0": {"ecc": fault}}})
+    assert found["policy.ecc"].outcome == outcome
+    assert f"return code {rc}" in str(found["policy.ecc"].got)
+    assert code(found) == (0 if outcome == NOT_EXPOSED else 3)
+
+
+def test_locked_clocks_are_never_a_match() -> None:
+    wanted = {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}
+    finding = findings(wanted)["policy.clocks.graphics_mhz"]
+    assert (finding.outcome, finding.got) == (NOT_EXPOSED, "GPU 0, 1: set at 2026-11-21T10:00:00Z")
+    gone = findings(wanted, {"record": {uuid(0): None, uuid(1): None}})
+    assert gone["policy.clocks.graphics_mhz"].outcome == MISMATCH
+    assert gone["policy.clocks.graphics_mhz"].got == "GPU 0, 1: not set since the driver was loaded"
+    assert code(gone) == 1
+
+
+def test_application_clocks_that_a_driver_no_longer_has() -> None:
+    """Neither getter nor setter: what the setter said is told, and it is no match and no lie."""
+    said = {"rc": 3, "text": "Not Supported"}
+    absent = {"clocks": {"rc": 3, "text": "Not Supported", "parts": {"graphics_mhz": said, "memory_mhz": said}}}
+    gpu = {"clocks": {"application": NO_GETTER}}
+    wanted = {"clocks": {"graphics_mhz": 1410, "memory_mhz": 1215}}
+    found = findings(wanted, {"gpus": {"0": gpu, "1": gpu}, "record": {uuid(0): absent, uuid(1): absent}})
+    for item in ("graphics_mhz", "memory_mhz"):
+        finding = found[f"policy.clocks.{item}"]
+        assert finding.outcome == NOT_EXPOSED
+        assert finding.got == "GPU 0, 1: tried at 2026-11-21T10:00:00Z: Not Supported (return code 3)"
+
+
+def test_a_getter_without_a_setter_is_a_mismatch_that_says_so() -> None:
+    said = {"rc": 3, "text": "Not Supported"}
+    record = {uuid(0): {"clocks": {"parts": {"graphics_mhz": said, "memory_mhz": said}}}}
+    wanted = {"clocks": {"graphics_mhz": 1410}}
+    found = findings(wanted, {"gpus": {"0": {"clocks": {"application": {"graphics": 1095}}}}, "record": record})
+    finding = found["policy.clocks.graphics_mhz"]
+    assert (finding.outcome, finding.got) == (MISMATCH, "GPU 0: 1095 MHz; the driver cannot set it (Not Supported)")
+
+
+def test_overrides_are_expected_of_their_gpus_only() -> None:
+    wanted = {"power_limit_watts": 400, "overrides": [{"uuid": uuid(1), "power_limit_watts": 300}]}
+    finding = findings(wanted)["policy.power_limit_watts"]
+    assert (finding.outcome, finding.expected) == (MATCH, "300 W: GPU 1; 400 W: GPU 0")
+    alone = findings({"overrides": [{"uuid": uuid(1), "ecc": False}]}, {"gpus": {"1": {"ecc": {"current": True, "pending": True}}}})
+    assert (alone["policy.ecc"].outcome, alone["policy.ecc"].got) == (MISMATCH, "GPU 1: on")
+
+
+def test_an_override_for_a_model_the_node_does_not_have() -> None:
+    override = {"model": "A100-SXM4-80GB", "pci_ids": ["10de:20b2"], "power_limit_watts": 300}
+    found = findings({"power_limit_watts": 400, "overrides": [override]})
+    assert (found["policy.overrides"].outcome, found["policy.overrides"].got) == (MISMATCH, "no GPU is a A100-SXM4-80GB")
+    there = {"model": "A100-SXM4-40GB", "pci_ids": ["10de:20b0"], "power_limit_watts": 300}
+    assert findings({"overrides": [there]})["policy.overrides"].outcome == MATCH
+
+
+@pytest.mark.parametrize(
+    ("mps", "got"),
+    [
+        ({"installed": True, "active": False}, "goldnode-mps.service does not run"),
+        ({"installed": False, "active": False}, "nvidia-cuda-mps-control is not installed"),
+    ],
+)
+def test_mps_is_a_daemon_too(mps: dict[str, bool], got: str) -> None:
+    assert findings({"sharing": "mps"})["policy.sharing"].outcome == MATCH
+    finding = findings({"sharing": "mps"}, {"mps": mps})["policy.sharing"]
+    assert finding.outcome == MISMATCH
+    assert got in str(finding.got)
+
+
+def test_a_driver_that_does_not_answer() -> None:
+    found = findings(EVERYTHING, {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}})
+    own = [finding for name, finding in found.items() if name.startswith("policy.")]
+    assert len(own) == 8
+    assert {finding.outcome for finding in own} == {UNREAD}
+    assert code(found) == 3
+
+
+def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
+    whole = merge(document(), {"policy": EVERYTHING})
+    seen = Observed(**merge(asdict(converged(whole)), {"container": True}))
+    assert {finding.outcome for finding in policy.findings(whole, seen)} == {ELSEWHERE}
+    image = Observed(**merge(asdict(converged(whole)), {"live": False, "simulated": True}))
+    assert {finding.outcome for finding in policy.findings(whole, image)} == {ELSEWHERE}
+
+
+def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
+    whole = merge(document(), {"policy": {"persistence_mode": True}})
+    plain = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}})
+    refusing = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}})
+    texts = [next(file.content for file in policy.wanted(whole, seen) if file.path == policy.DROP_IN) for seen in (plain, refusing)]
+    assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
+    assert texts[1].endswith("[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n")
+    assert all("ConditionPathExists=|/dev/nvidiactl" in text for text in texts)
+    assert policy.DROP_IN not in {file.path for file in policy.wanted(whole, Observed(gpu_settings={"persistenced": {"exec": None}}))}
+
+
+def test_the_unit_can_run_again_and_never_stops_anybody() -> None:
+    whole = merge(document(), {"policy": {"persistence_mode": True}})
+    unit = next(file.content for file in policy.wanted(whole, Observed()) if file.path == policy.UNIT)
+    assert "RemainAfterExit" not in unit.replace("# Not RemainAfterExit", "")
+    assert "Requires" not in unit
+    assert "Wants=nvidia-persistenced.service\nAfter=" in unit
+
+
+def test_an_export_is_what_the_node_has_in_common_and_what_is_of_one_gpu() -> None:
+    whole = merge(document(), {"policy": EVERYTHING, "gpu": {"count": 3}})
+    gpus = converged(whole).gpu_settings["gpus"]
+    gpus["2"]["power"]["limit"] = 300
+    found = export.policy({"gpus": gpus})
+    assert found["policy"]["power_limit_watts"] == 400
+    assert found["policy"]["clocks"] == {"graphics_mhz": 1410, "memory_mhz": 1215}
+    assert found["policy"]["overrides"] == [{"uuid": uuid(2), "power_limit_watts": 300}]
+    assert "\n".join(export.yaml(found)).endswith(f'  overrides:\n    - uuid: "{uuid(2)}"\n      power_limit_watts: 300')
+    assert export.policy({"gpus": {"0": LOST}}) == {}
