@@ -22,6 +22,7 @@
 #include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned int u32;
@@ -156,7 +157,12 @@ static void boot(void) {
             put(&persistent, current, value);
         }
     clear(&volatiles);
-    put(&volatiles, "booted", "1");
+    /* Tells one load of the driver from the next. */
+    struct timespec now;
+    char moment[48];
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(moment, sizeof moment, "%lld.%09ld", (long long)now.tv_sec, now.tv_nsec);
+    put(&volatiles, "booted", moment);
     /* Somebody without the right to write sees the state of after the boot all the same. */
     mkdir(run, 0755);
     if (save(&volatiles, place(run, "state")) == 0) save(&persistent, place(base, "state"));

@@ -30,7 +30,7 @@ ORDER = ("persistence_mode", "ecc", "mig", "performance_level", "power_limit_wat
 DRAIN = ("ecc", "mig")
 RECORD = "/run/goldnode/policy.json"
 RECORD_SCHEMA = "goldnode.policy/1"
-SIMULATED_MEMORY = "/run/goldnode-simulator"
+SIMULATED_MEMORY = "/run/goldnode-simulator/state"
 # NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not have it.
 ABSENT = (3, 13)
 
@@ -151,7 +151,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     found: Json = {"vendor": vendor(document), "error": None, "gpus": {}, "record": {}}
     if vendor(document) == "nvidia":
         found["persistenced"] = persistenced(host)
-    if elsewhere(seen) is None:
+    if elsewhere(document, seen) is None:
         answer = ask(host, {"do": "read", "vendor": vendor(document), "root": host.root})
         found["error"] = answer.get("error")
         found["gpus"] = answer.get("gpus", {})
@@ -164,20 +164,26 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     seen.gpu_settings = found
 
 
-def elsewhere(seen: Observed) -> Optional[str]:
+def elsewhere(document: Document, seen: Observed) -> Optional[str]:
     """Why this place cannot show the GPUs of the node; None where it can."""
-    return None if seen.live and seen.simulated else place(seen)
+    if seen.live and seen.simulated:
+        return None
+    return place(seen) or ("the class declares simulated GPUs, and none are installed here" if document["simulated"] else None)
 
 
 def driver_load(host: Host) -> str:
     """A text that is new after each boot and each load of the driver, which is when it forgets what was set.
 
     sysfs gives every directory that it makes a new inode number, so that a module that was loaded again has another one. The simulated
-    driver keeps what it would forget in a directory of its own.
+    driver notes when it was loaded.
     """
-    names = [SIMULATED_MEMORY] if host.path(SIMULATOR).exists() else ["/sys/module/nvidia", "/sys/module/amdgpu"]
-    inodes = [str(host.real(name).stat().st_ino) if host.real(name).exists() else "-" for name in names]
-    return "/".join([str(boot_identity(host)), *inodes])
+    if host.path(SIMULATOR).exists():
+        lines = (host.text(SIMULATED_MEMORY) or "").splitlines()
+        loads = [line for line in lines if line.startswith("booted=")]
+    else:
+        paths = [host.path(f"/sys/module/{module}") for module in ("nvidia", "amdgpu")]
+        loads = [str(path.stat().st_ino) for path in paths if path.exists()]
+    return "/".join([str(boot_identity(host)), *loads])
 
 
 def persistenced(host: Host) -> Json:
@@ -369,7 +375,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             actions.append(Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have))
     if not declares(document):
         return actions, [], []
-    why = elsewhere(seen) or seen.gpu_settings.get("error")
+    why = elsewhere(document, seen) or seen.gpu_settings.get("error")
     if why:
         names = ", ".join(f"policy.{item}" for item in items(document))
         return actions, [Note("policy", f"{names}: {why}")], []
@@ -520,7 +526,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     """One finding per declared item, over all GPUs. Pure."""
     if not declares(document):
         return []
-    why = elsewhere(seen)
+    why = elsewhere(document, seen)
     error = seen.gpu_settings.get("error")
     rows: Dict[str, List[Tuple[str, Judged]]] = {}
     for index, gpu, key, want in settings(document, seen):

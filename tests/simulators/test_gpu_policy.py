@@ -1,0 +1,301 @@
+"""GPU policy on simulated boards, through the file that is shipped: read, plan, set, read back, and what a reload of the driver takes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulators.hardware import Scenario, build, write
+from tests.unit.node.test_cases import document, merge
+
+from goldnode import nodefile
+from goldnode.node.device import child
+from goldnode.node.host import Host
+from goldnode.node.state.apply import Applier
+from goldnode.node.state.domains import policy
+from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD
+from goldnode.node.state.model import Action, NodeError, Observed, Plan
+
+EVERYTHING: dict[str, Any] = {
+    "persistence_mode": True,
+    "clocks": {"graphics_mhz": 1305, "memory_mhz": 1215},
+    "power_limit_watts": 350,
+    "ecc": True,
+    "compute_mode": "exclusive_process",
+    "mig": {"enabled": False},
+}
+READ = {"do": "read", "vendor": "nvidia", "root": "/"}
+
+
+class Machine(Host):
+    """A directory that stands for a live node: its files are there, and the program that asks for GPUs finds the simulated ones."""
+
+    live = True
+
+    def __init__(self, root: Path, scenario: Scenario) -> None:
+        super().__init__(str(root))
+        self.scenario = scenario
+        self.place = root / "opt/goldnode-simulator"
+        (self.place / "run").mkdir(parents=True)
+        (root / "run").mkdir()
+        (root / "run/goldnode-simulator").symlink_to(self.place / "run")
+        write(scenario, self.place)
+        self.program = str(root / "goldnode-node")
+        Path(self.program).write_bytes(nodefile.build())
+        Path(self.program).chmod(0o755)
+
+    def fault(self, *faults: str) -> None:
+        """Inject faults."""
+        write(self.scenario.with_faults(faults), self.place)
+
+    def load_driver(self) -> None:
+        """The driver is loaded anew, and forgets."""
+        (self.place / "run/state").unlink()
+
+    def calls(self) -> list[str]:
+        """Setters called since then: name and return code."""
+        lines = (self.place / "run/calls").read_text().splitlines() if (self.place / "run/calls").exists() else []
+        return [f"{line.split()[0]} {line.split()[1]}" for line in lines]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture
+def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    def make(model: str = "A100-SXM4-40GB", count: int = 2) -> Machine:
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+        monkeypatch.setenv("GOLDNODE_SIMULATOR", str(tmp_path / "opt/goldnode-simulator"))
+        wanted = {
+            "class": "case",
+            "gpu": {"model": model, "count": count},
+            "platform": {"nvswitch": False},
+            "driver": {"version": "535.2"},
+        }
+        return Machine(tmp_path, Scenario.of(wanted))
+
+    return make
+
+
+def look(host: Machine, wanted: dict[str, Any]) -> tuple[dict[str, Any], Observed]:
+    """A simulated class with this policy, and what is seen of the GPUs."""
+    whole = merge(document(), {"policy": wanted, "simulated": True})
+    seen = Observed(simulated=True)
+    policy.observe(host, whole, seen)
+    return whole, seen
+
+
+def plan(host: Machine, wanted: dict[str, Any]) -> list[Action]:
+    """What would be set."""
+    return [action for action in policy.plan(*look(host, wanted))[0] if action.kind == "gpu.set"]
+
+
+def settle(host: Machine, wanted: dict[str, Any]) -> list[str]:
+    """Set everything; what was set, as `field index`."""
+    actions = plan(host, wanted)
+    applier = Applier(host, {}, {}, print)
+    applier.planned = actions
+    for action in actions:
+        applier.apply(action)
+    return [f"{action.data['field']} {action.data['index']}" for action in actions]
+
+
+def outcomes(host: Machine, wanted: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+    """Outcome and what was got, by item."""
+    return {finding.id.partition(".")[2]: (finding.outcome, finding.got) for finding in policy.findings(*look(host, wanted))}
+
+
+def test_the_whole_policy_is_set_read_back_and_left_alone(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    done = settle(host, EVERYTHING)
+    assert done[:2] == ["persistence_mode 0", "persistence_mode 1"]
+    assert [line.partition(" ")[0] for line in done[2:]] == ["power_limit_watts"] * 2 + ["clocks"] * 2 + ["compute_mode"] * 2
+    assert plan(host, EVERYTHING) == []
+    assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
+    assert host.commands.count((host.program, "device")) == 4, "reading costs one process, setting one for all GPUs"
+    found = child.ask(host, READ)["gpus"]["1"]
+    assert (found["power"]["limit"], found["clocks"]["application"]) == (350, {"graphics": 1305, "memory": 1215})
+    assert found["pci_id"] == "10de:20b0"
+    assert len(found["address"]) == len("0000:10:00.0")
+
+
+def test_a_reload_of_the_driver_is_drift_and_is_mended(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    settle(host, EVERYTHING)
+    host.load_driver()
+    off = {item for item, (outcome, _) in outcomes(host, EVERYTHING).items() if outcome == MISMATCH}
+    assert off == {"persistence_mode", "power_limit_watts", "clocks.graphics_mhz", "compute_mode"} | (off & {"clocks.memory_mhz"})
+    settle(host, EVERYTHING)
+    assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
+
+
+def test_locked_clocks_are_known_by_their_setter_and_to_this_load_of_the_driver_only(machine: Callable[..., Machine]) -> None:
+    host, wanted = machine(), {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}
+    assert outcomes(host, wanted)["clocks.graphics_mhz"] == (MISMATCH, "GPU 0, 1: not set since the driver was loaded")
+    settle(host, wanted)
+    outcome, got = outcomes(host, wanted)["clocks.graphics_mhz"]
+    assert outcome == NOT_EXPOSED
+    assert str(got).startswith("GPU 0, 1: set at 20")
+    assert plan(host, wanted) == []
+    host.load_driver()
+    assert outcomes(host, wanted)["clocks.graphics_mhz"][0] == MISMATCH
+    assert settle(host, wanted) == ["clocks 0", "clocks 1"]
+    record = json.loads((Path(host.root) / "run/goldnode/policy.json").read_text())
+    assert record["schema"] == "goldnode.policy/1"
+    assert {row["clocks"]["text"] for row in record["set"].values()} == {"Success"}
+
+
+def test_a_driver_without_application_clocks(machine: Callable[..., Machine]) -> None:
+    host, wanted = machine(), {"clocks": {"graphics_mhz": 1305}}
+    host.fault("gpu*.application_clock.0=error:not_supported", "gpu*.application_clock.1=error:not_supported",
+               "gpu*.application_clock.2=error:not_supported", "gpu*.set.application_clock=error:not_supported")  # fmt: skip
+    assert settle(host, wanted) == ["clocks 0", "clocks 1"]
+    outcome, got = outcomes(host, wanted)["clocks.graphics_mhz"]
+    assert outcome == NOT_EXPOSED
+    assert "Not Supported (return code 3)" in str(got)
+    assert plan(host, wanted) == [], "a setter that is not there is asked once"
+
+
+def test_ecc_becomes_active_at_the_next_boot(machine: Callable[..., Machine]) -> None:
+    host, wanted = machine(), {"ecc": False}
+    settle(host, wanted)
+    assert plan(host, wanted) == []
+    assert policy.reboot_reasons(*look(host, wanted)) == ["ECC becomes active at the next boot"]
+    assert outcomes(host, wanted)["ecc"] == (MISMATCH, "GPU 0, 1: on, off from the next boot")
+    host.load_driver()
+    assert outcomes(host, wanted)["ecc"][0] == MATCH
+
+
+def test_a_mig_layout_is_made_changed_and_taken_away(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    for profiles in (["3g.20gb", "4g.20gb"], ["1g.5gb"] * 7, ["2g.10gb", "1g.5gb", "3g.20gb"]):
+        wanted = {"mig": {"enabled": True, "profiles": profiles}}
+        assert settle(host, wanted) == ["mig 0", "mig 1"]
+        assert outcomes(host, wanted)["mig"][0] == MATCH
+    host.load_driver()
+    assert outcomes(host, wanted)["mig"] == (MISMATCH, "GPU 0, 1: on"), "the mode stays on this board, the layout does not"
+    settle(host, wanted)
+    off = {"mig": {"enabled": False}}
+    assert outcomes(host, off)["mig"][0] == MISMATCH
+    settle(host, off)
+    assert outcomes(host, off)["mig"][0] == MATCH
+
+
+def test_mig_waits_for_a_process_on_its_gpu(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    host.fault("gpu1.processes=4711:1000000")
+    wanted = {"mig": {"enabled": True}}
+    _, _, waiting = policy.plan(*look(host, wanted))
+    assert [(item.part, "GPU 1" in item.subject, "pid 4711" in item.message) for item in waiting] == [("gpu_policy", True, True)]
+    assert settle(host, wanted) == ["mig 0"]
+
+
+def test_a_busy_gpu_takes_its_mig_mode_later(machine: Callable[..., Machine]) -> None:
+    host, wanted = machine(count=1), {"mig": {"enabled": True, "profiles": ["7g.40gb"]}}
+    host.fault("gpu0.busy=1")
+    settle(host, wanted)
+    assert policy.reboot_reasons(*look(host, wanted)) == ["MIG becomes active at the next boot"]
+    host.load_driver()
+    host.fault()
+    assert settle(host, wanted) == ["mig 0"]
+
+
+def test_nothing_is_set_that_a_board_cannot_take(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    for wanted, code in (
+        ({"power_limit_watts": 401}, "policy-power"),
+        ({"clocks": {"graphics_mhz": 1404}}, "policy-clocks"),
+        ({"mig": {"enabled": True, "profiles": ["3g.40gb"]}}, "policy-mig"),
+    ):
+        whole, seen = look(host, wanted)
+        assert [refusal.code for refusal in policy.refusals(whole, seen, [])] == [code]
+    assert host.calls() == []
+
+
+def test_a_lost_gpu_could_not_be_read_and_the_other_is_set(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    host.fault("gpu0.all=error:lost")
+    assert settle(host, EVERYTHING)[0] == "persistence_mode 1"
+    found = outcomes(host, EVERYTHING)
+    assert {outcome for outcome, _ in found.values()} == {UNREAD}
+    assert "return code 15" in str(found["ecc"][1])
+
+
+@pytest.mark.parametrize("code", ["driver_not_loaded", "library_mismatch"])
+def test_a_library_that_cannot_start(machine: Callable[..., Machine], code: str) -> None:
+    host = machine()
+    host.fault(f"init=error:{code}")
+    assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {UNREAD}
+    assert plan(host, EVERYTHING) == []
+
+
+def test_one_field_that_fails_leaves_the_others_readable(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    settle(host, EVERYTHING)
+    host.fault("gpu0.power_limit=error:unknown", "gpu1.ecc_current=error:not_supported")
+    found = outcomes(host, EVERYTHING)
+    assert found["power_limit_watts"][0] == UNREAD
+    assert found["ecc"][0] == NOT_EXPOSED
+    assert found["persistence_mode"][0] == found["compute_mode"][0] == MATCH
+
+
+def test_a_driver_that_hangs_is_could_not_read(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    host = machine()
+    host.fault("gpu1.power_limit=hang")
+    monkeypatch.setattr(child, "LIMIT", 3.0)
+    monkeypatch.setattr(policy, "ask", lambda host, request: child.ask(host, request, 3.0))
+    found = outcomes(host, EVERYTHING)
+    assert {outcome for outcome, _ in found.values()} == {UNREAD}
+    assert "did not answer within 3 s; the process that asked was killed" in str(found["ecc"][1])
+
+
+@pytest.mark.parametrize(("fault", "text"), [("error:no_permission", "Insufficient Permissions (return code 4)"), ("error:999", "999")])
+def test_a_setter_that_fails_is_an_error_with_its_return_code(machine: Callable[..., Machine], fault: str, text: str) -> None:
+    host = machine()
+    host.fault(f"gpu1.set.power_limit={fault}")
+    with pytest.raises(NodeError, match=r"power_limit_watts of GPU 1 .* cannot be set to 350") as caught:
+        settle(host, EVERYTHING)
+    assert text in str(caught.value)
+
+
+def test_a_setter_that_says_yes_and_does_nothing_is_found_by_reading_back(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    host.fault("gpu0.set.power_limit=ignored")
+    settle(host, EVERYTHING)
+    assert outcomes(host, EVERYTHING)["power_limit_watts"][0] == MISMATCH
+    assert [action.data["index"] for action in plan(host, EVERYTHING)] == [0]
+
+
+def test_a_board_without_mig_does_not_expose_it(machine: Callable[..., Machine]) -> None:
+    host = machine("L4", 1)
+    whole, seen = look(host, {"mig": {"enabled": False}})
+    assert Plan(tuple(policy.plan(whole, seen)[0])).part("gpu_policy") == tuple(
+        action for action in policy.plan(whole, seen)[0] if action.kind == "link"
+    )
+    assert outcomes(host, {"mig": {"enabled": False}})["mig"][0] in (NOT_EXPOSED, UNREAD)
+
+
+def test_mig_parted_is_used_where_it_is_installed(machine: Callable[..., Machine]) -> None:
+    """A stand-in that notes what it is asked: NVIDIA's own was not run."""
+    host = machine(count=1)
+    program = Path(host.root) / "usr/bin/nvidia-mig-parted"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    asked: list[tuple[str, ...]] = []
+
+    def run(*argv: str, **options: Any) -> Any:
+        asked.append(argv)
+        return Host().run("true")
+
+    host.run = run  # type: ignore[method-assign]
+    wanted = {"persistence_mode": True, "mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}, "power_limit_watts": 350}
+    settle(host, wanted)
+    config = json.loads((Path(host.root) / "run/goldnode/mig-parted.json").read_text())
+    assert config["mig-configs"] == {"goldnode": [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 2}}]}
+    assert asked == [("/usr/bin/nvidia-mig-parted", "apply", "-f", "/run/goldnode/mig-parted.json", "-c", "goldnode")]
+    assert host.calls() == ["gpu0 nvmlDeviceSetPersistenceMode", "gpu0 nvmlDeviceSetPowerManagementLimit"]
