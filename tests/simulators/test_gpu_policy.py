@@ -33,10 +33,8 @@ READ = {"do": "read", "vendor": "nvidia", "root": "/"}
 class Machine(Host):
     """A directory that stands for a live node: its files are there, and the program that asks for GPUs finds the simulated ones."""
 
-    live = True
-
     def __init__(self, root: Path, scenario: Scenario) -> None:
-        super().__init__(str(root))
+        super().__init__(str(root), live=True)
         self.scenario = scenario
         self.place = root / "opt/goldnode-simulator"
         (self.place / "run").mkdir(parents=True)

@@ -114,7 +114,7 @@ class Node(Host):
         )
         return Result(argv, done.returncode, done.stdout, done.stderr)
 
-    def program(self, name: str, text: str) -> None:
+    def script(self, name: str, text: str) -> None:
         self.write(f"/usr/bin/{name}", f"#!/bin/sh\n{text}\n".encode(), 0o755)
 
     def log(self, name: str = "log") -> list[str]:
@@ -208,7 +208,7 @@ SITE = {"gate": {"drain": ["drain-node", "--now"], "resume": ["resume-node"]}}
 
 def commands(node: Node, status: int = 0) -> None:
     for name in ("drain-node", "resume-node"):
-        node.program(name, f'echo "{name} $#:$*" >> $DIR/log; exit {status}')
+        node.script(name, f'echo "{name} $#:$*" >> $DIR/log; exit {status}')
 
 
 def test_a_command_is_called_once_and_takes_back_its_own(node: Node) -> None:
@@ -250,7 +250,7 @@ def test_what_somebody_else_has_drained_is_theirs_to_resume(node: Node) -> None:
 
 
 def test_a_command_that_fails_is_tried_again(node: Node) -> None:
-    node.program("drain-node", "echo no link >&2; exit 1")
+    node.script("drain-node", "echo no link >&2; exit 1")
     assert "tried again" in " ".join(node.act("drain", BAD, **SITE))
     assert "no link" in node.state()["error"]
     assert not node.open
@@ -258,7 +258,7 @@ def test_a_command_that_fails_is_tried_again(node: Node) -> None:
     node.act("drain", BAD, **SITE)
     assert len(node.log()) == 1
     assert node.state()["error"] is None
-    node.program("resume-node", "exit 1")
+    node.script("resume-node", "exit 1")
     node.act("drain", GOOD, **SITE)
     assert node.state()["error"]
     commands(node)
@@ -301,7 +301,7 @@ esac"""
 
 
 def slurm(node: Node, state: str = "IDLE", why: str = "", name: str = "gpu01") -> None:
-    node.program("scontrol", SCONTROL)
+    node.script("scontrol", SCONTROL)
     for file, text in (("/state", state), ("/why", why), ("/name", name)):
         node.write(file, text.encode())
 
@@ -366,7 +366,7 @@ def test_slurmctld_that_does_not_answer_is_asked_again(node: Node) -> None:
 
 def test_a_node_that_slurm_does_not_know(node: Node) -> None:
     slurm(node, name="elsewhere")
-    node.program("scontrol", 'echo "Node $3 not found"; exit 1')
+    node.script("scontrol", 'echo "Node $3 not found"; exit 1')
     assert gate.NOBODY in " ".join(node.act("drain", BAD))
 
 
@@ -397,7 +397,7 @@ def systemd(node: Node, **state: str) -> None:
     """docker.service as systemd has it, refused by the drop-in."""
     rows = {"Id": "docker.service", "LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": "enabled", **state}
     node.write("/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode())
-    node.program("systemctl", SYSTEMCTL)
+    node.script("systemctl", SYSTEMCTL)
     node.write(f"{gate.KEPT}/docker.service", b"")
 
 
@@ -595,7 +595,7 @@ def test_findings() -> None:
 
 def test_systemd_is_asked_once(node: Node) -> None:
     node.write("/run/systemd/system/x", b"")
-    node.program("systemctl", 'shift 3; for unit; do printf "Id=$unit\\nLoadState=not-found\\n\\n"; done')
+    node.script("systemctl", 'shift 3; for unit; do printf "Id=$unit\\nLoadState=not-found\\n\\n"; done')
     seen = converged(document())
     units.observe(node, document(), seen)
     assert len(node.commands) == 1

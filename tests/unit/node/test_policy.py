@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from tests.unit.node.devices import uuid
 from tests.unit.node.test_cases import converged, document, merge
 
 from goldnode.node.device import export
+from goldnode.node.host import Host
+from goldnode.node.state import reapply
+from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
-from goldnode.node.state.model import Observed
+from goldnode.node.state.model import Action, NodeError, Observed
 from goldnode.node.verdict import check
 
 EVERYTHING: dict[str, Any] = {
@@ -218,6 +222,29 @@ def test_the_unit_can_run_again_and_never_stops_anybody() -> None:
     assert "RemainAfterExit" not in unit.replace("# Not RemainAfterExit", "")
     assert "Requires" not in unit
     assert "Wants=nvidia-persistenced.service\nAfter=" in unit
+
+
+def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and links are left alone: they outlive a boot, and belong to site.yml."""
+    whole = merge(document(), {"policy": {"power_limit_watts": 400, "host": {"governor": "performance"}}})
+    good = converged(whole)
+    values = merge(asdict(good), {"gpu_settings": {"gpus": {"1": {"power": {"limit": 300}}}}})
+    for cpu in values["tuning"]["governor"]:
+        values["tuning"]["governor"][cpu] = "powersave"
+    bad = Observed(**{**values, "files": {}, "links": {}})
+    states = [bad, good]
+    monkeypatch.setattr(reapply, "look", lambda *_: states.pop(0))
+    done: list[Action] = []
+    monkeypatch.setattr(Applier, "apply", lambda _, action: done.append(action))
+    applied, found = reapply.reapply(Host(str(tmp_path), live=True), whole, print)
+    assert done == applied
+    assert {action.part for action in done} == {"gpu_policy", "host_tuning"}
+    assert not [action for action in done if action.kind.startswith(("file.", "link"))]
+    assert {finding.outcome for finding in found} == {MATCH}
+    states[:] = [bad]
+    whole["policy"]["power_limit_watts"] = 500
+    with pytest.raises(NodeError, match=r"refused before anything was touched: GPU 0 .* takes 100 to 400 W, not 500 W"):
+        reapply.reapply(Host(str(tmp_path), live=True), whole, print)
 
 
 def test_an_export_is_what_the_node_has_in_common_and_what_is_of_one_gpu() -> None:

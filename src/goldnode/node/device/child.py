@@ -13,7 +13,7 @@ from ..host import ENVIRONMENT, Host, Json
 
 SCHEMA = "goldnode.device/1"
 # Without persistence the first call initialises every GPU: more than 25 s were seen on eight A100 (Azure/AgentBaker 2829).
-LIMIT = 120.0
+LIMIT = 90.0
 # A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
 GRACE = 5.0
 

@@ -17,7 +17,6 @@ Document = Mapping[str, Any]
 
 PARTS = ("gpu_policy", "host_tuning")
 DOMAINS = (policy, tuning)
-MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 # The kernel tells of a module before its initialisation has ended; on eight GPUs that takes seconds.
 LOADING = 60.0
 
@@ -65,7 +64,7 @@ def judged(document: Document, seen: Observed) -> List[Finding]:
 def settled(host: Host, document: Document) -> None:
     """Wait for the GPU's module where it is being loaded right now."""
     gpu = document.get("gpu")
-    state = f"/sys/module/{MODULES.get(gpu['vendor'], '')}/initstate" if gpu else ""
+    state = f"/sys/module/{policy.MODULES.get(gpu['vendor'], '')}/initstate" if gpu else ""
     end = time.monotonic() + LOADING
     while state and (host.text(state) or "live").strip() == "coming" and time.monotonic() < end:
         time.sleep(0.5)

@@ -30,6 +30,7 @@ ORDER = ("persistence_mode", "ecc", "mig", "performance_level", "power_limit_wat
 DRAIN = ("ecc", "mig")
 RECORD = "/run/goldnode/policy.json"
 RECORD_SCHEMA = "goldnode.policy/1"
+MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 SIMULATED_MEMORY = "/run/goldnode-simulator/state"
 # NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not have it.
 ABSENT = (3, 13)
@@ -45,11 +46,14 @@ PERSISTENCED = tuple(
     f"{where}/nvidia-persistenced.service" for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
 
+# In a container GPUs and kernel are its host's, and nothing is set from there; only a simulator's are its own.
 # Not RemainAfterExit: a restart, and a start by the rule below, must really set everything again.
 UNIT_TEXT = """# goldnode: sets the policy of the node class at every boot and whenever the GPU driver is loaded
 [Unit]
 Description=goldnode policy of the node class
 ConditionPathExists=/etc/goldnode/class.json
+ConditionVirtualization=|!container
+ConditionPathExists=|{simulator}
 {wants}After=local-fs.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
 Before=goldnode-sanity.service docker.service containerd.service slurmd.service kubelet.service
 
@@ -102,6 +106,11 @@ def declares(document: Document) -> bool:
     """Whether the class says anything of its GPUs' settings."""
     policy = document.get("policy") or {}
     return bool(document.get("gpu") and (keys(policy) or "sharing" in policy or policy.get("overrides")))
+
+
+def has_unit(document: Document) -> bool:
+    """Whether something has to be set at every boot: on the GPUs, or on the host (domain tuning)."""
+    return declares(document) or bool((document.get("policy") or {}).get("host"))
 
 
 def vendor(document: Document) -> str:
@@ -181,7 +190,7 @@ def driver_load(host: Host) -> str:
         lines = (host.text(SIMULATED_MEMORY) or "").splitlines()
         loads = [line for line in lines if line.startswith("booted=")]
     else:
-        paths = [host.path(f"/sys/module/{module}") for module in ("nvidia", "amdgpu")]
+        paths = [host.path(f"/sys/module/{module}") for module in MODULES.values()]
         loads = [str(path.stat().st_ino) for path in paths if path.exists()]
     return "/".join([str(boot_identity(host)), *loads])
 
@@ -331,26 +340,21 @@ def judged(gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
     """The units, the rule, and the daemon's drop-in; nothing where the class says nothing of its GPUs. Pure."""
-    if not declares(document):
+    if not has_unit(document):
         return []
-    nvidia = vendor(document) == "nvidia"
-    persistence = nvidia and bool(document["policy"].get("persistence_mode"))
+    gpus = declares(document)
+    persistence = gpus and vendor(document) == "nvidia" and bool(document["policy"].get("persistence_mode"))
     wants = "Wants=nvidia-persistenced.service\n" if persistence else ""
-    found = [
-        Wanted(UNIT, UNIT_TEXT.format(wants=wants, program=PROGRAM), PART, "the policy is set at every boot"),
-        Wanted(
-            RULES,
-            RULES_TEXT.format(module="nvidia" if nvidia else "amdgpu"),
-            PART,
-            "the policy is set again whenever the driver is loaded",
-        ),
-    ]
+    found = [Wanted(UNIT, UNIT_TEXT.format(wants=wants, program=PROGRAM, simulator=SIMULATOR), PART, "the policy is set at every boot")]
+    if gpus:
+        rules = RULES_TEXT.format(module=MODULES[vendor(document)])
+        found.append(Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded"))
     start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
     if persistence and start:
         text = "\n[Service]\nExecStart=\nExecStart=" + without_refusal(start) + "\n"
         content = DROP_IN_TEXT.format(start=text if start != without_refusal(start) else "")
         found.append(Wanted(DROP_IN, content, PART, "persistence from the daemon's start"))
-    if document["policy"].get("sharing") == "mps":
+    if gpus and document["policy"].get("sharing") == "mps":
         found.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
     return found
 
@@ -364,7 +368,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     """Links of the units, and one setting of one GPU per action. Pure."""
     actions: List[Action] = []
     for link, unit, want in (
-        (WANTS, UNIT, declares(document)),
+        (WANTS, UNIT, has_unit(document)),
         (MPS_WANTS, MPS_UNIT, declares(document) and document["policy"].get("sharing") == "mps"),
     ):
         have = seen.links.get(link)
@@ -379,16 +383,23 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     if why:
         names = ", ".join(f"policy.{item}" for item in items(document))
         return actions, [Note("policy", f"{names}: {why}")], []
+    changes, waiting = _changes(document, seen)
+    first: List[Action] = []  # a daemon that starts anew lets go of GPUs, which forget what was set
+    last: List[Action] = []
     daemon = seen.gpu_settings.get("persistenced") or {}
     if document["policy"].get("persistence_mode") and "--no-persistence-mode" in (daemon.get("arguments") or ()):
-        reason = "it runs with --no-persistence-mode"
-        actions.append(Action(PART, "gpu.unit", "nvidia-persistenced.service", reason, BOOT, f"{reason}\n", "persistence mode\n"))
-    changes, waiting = _changes(document, seen)
-    actions += changes
+        why = "it runs with --no-persistence-mode"
+        first.append(Action(PART, "gpu.unit", "nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n"))
     mps = seen.gpu_settings.get("mps")
     if mps and mps["installed"] and not mps["active"]:
-        actions.append(Action(PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"))
-    return actions, [], waiting
+        last.append(Action(PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"))
+    users = [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
+    users += [f"container {row.get('name') if isinstance(row, dict) else row}" for row in seen.runtime.get("gpu_containers") or []]
+    if users:
+        # To start a changed unit systemd is reloaded, which takes the devices away from containers of the toolkit's legacy mode.
+        text = f"a restart waits until nothing uses the GPU ({', '.join(users[:3])}{' …' if len(users) > 3 else ''})"
+        return actions + changes, [], waiting + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last]
+    return actions + first + changes + last, [], waiting
 
 
 def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
@@ -538,13 +549,16 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     for item in items(document):
         severity = "drain" if item in DRAIN else "degraded"
         if why or error:
-            found.append(Finding(f"policy.{item}", ELSEWHERE if why else UNREAD, severity, _declared(document, item), why or error, REMEDY))
+            found.append(
+                Finding(f"policy.{item}", ELSEWHERE if why else UNREAD, severity, _declared(document, item), why or error, UNREAD_REMEDY)
+            )
             continue
         own = rows.get("compute_mode" if item == "sharing" else item, [])
         found.append(_over_gpus(document, item, own, severity, missing, seen))
     return found + ([] if why or error else _overrides(document, seen))
 
 
+UNREAD_REMEDY = "Look at dmesg on the node for why the GPU does not answer; where its driver hangs, reboot the node."
 REMEDY = "Run site.yml for this host: it sets what the class says and reads it back."
 
 
@@ -583,7 +597,7 @@ def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]]
     ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
     outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
     pending = any("from the next boot" in text for text in got)
-    remedy = "Reboot the node in its turn (`goldnode_reboot=true`)." if pending else REMEDY
+    remedy = "Reboot the node in its turn (`goldnode_reboot=true`)." if pending else UNREAD_REMEDY if outcome == UNREAD else REMEDY
     return Finding(f"policy.{item}", outcome, severity, expected, "; ".join(got) or expected, None if outcome == MATCH else remedy)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MIG_PARTED = "/usr/bin/nvidia-mig-parted"
 MIG_CONFIG = "/run/goldnode/mig-parted.json"
 # A reset of eight GPUs with their instances made anew; NVML initialises every GPU first.
-LIMIT = 300.0
+LIMIT = 240.0
 
 
 def set_gpu(applier: Applier, action: Action) -> Optional[str]:
