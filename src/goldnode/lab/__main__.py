@@ -51,15 +51,16 @@ def image(os_name: str, flavour: str) -> None:
 @click.argument("node", nargs=-1, required=True)
 @click.option("--os", "os_name", default="debian12", show_default=True, type=click.Choice(list(images.RELEASES)))
 @click.option("--flavour", default="bare", show_default=True, type=click.Choice(images.FLAVOURS))
+@click.option("--engine", is_flag=True, help="Give the nodes what a container engine inside them needs.")
 @click.option("--image", help="An image of your own with systemd, sshd and python3, instead of a made one.")
 @click.pass_context
-def up(context: click.Context, lab: str, node: tuple[str, ...], os_name: str, flavour: str, image: str | None) -> None:
+def up(context: click.Context, lab: str, node: tuple[str, ...], os_name: str, flavour: str, engine: bool, image: str | None) -> None:
     specs = []
     for pair in node:
         name, equals, group = pair.partition("=")
         if not equals:
             raise nodes.LabError(f'"{pair}" names no group', remedy=f"write {pair}=CLASS")
-        specs.append(nodes.NodeSpec(name, group, os_name, flavour, image))
+        specs.append(nodes.NodeSpec(name, group, os_name, flavour, image, engine))
     made = _lab(context, lab)
     made.up(specs)
     click.echo(made.inventory)

@@ -22,6 +22,7 @@ import yaml
 from docker import DockerClient
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
+from docker.types import Mount
 
 from goldnode.errors import GoldnodeError, nearest
 from goldnode.lab import images
@@ -30,6 +31,8 @@ from goldnode.lab.images import LABEL
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,40}$")
 BOOT_SECONDS = 120
+# State of a container engine inside a node: anonymous volumes, which go with the node.
+ENGINE_STATE = ("/var/lib/docker", "/var/lib/containerd")
 SSH_OPTIONS = (
     "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
     "-o", "IdentitiesOnly=yes",
@@ -53,13 +56,17 @@ class LabError(GoldnodeError):
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """A wanted node: its name, the inventory group (node class), and the image or the release and flavour it runs."""
+    """A wanted node: its name, the inventory group (node class), and the image or the release and flavour it runs.
+
+    `engine`: a container engine can run inside it.
+    """
 
     name: str
     group: str
     os: str = "debian12"
     flavour: str = "bare"
     image: str | None = None
+    engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Node:
         self.name: str = container.labels[f"{LABEL}.node"]
         self.group: str = container.labels[f"{LABEL}.group"]
         self.port = int(container.labels[f"{LABEL}.port"])
+        self.engine = f"{LABEL}.engine" in container.labels
 
     @property
     def image(self) -> str:
@@ -266,6 +274,11 @@ class Lab:
                     f"node {spec.name} of lab {self.name} runs {node.image} in group {node.group}, asked for {image} in {spec.group}",
                     remedy=f"take the lab down first: python -m goldnode.lab down {self.name}",
                 )
+            elif spec.engine and not node.engine:
+                raise LabError(
+                    f"node {spec.name} of lab {self.name} was made without what an engine inside it needs",
+                    remedy=f"take the lab down first: python -m goldnode.lab down {self.name}",
+                )
             elif node.state != "running":
                 self.say(f"starting node {node.name}")
                 node.container.start()
@@ -422,6 +435,11 @@ class Lab:
             "stop_signal": "SIGRTMIN+3",
             "restart_policy": {"Name": "unless-stopped"},
         }
+        if spec.engine:
+            # Bridges and packet filters; and overlayfs, which does not lie on the overlayfs that the node itself is on.
+            options["cap_add"].append("NET_ADMIN")
+            options["labels"][f"{LABEL}.engine"] = "true"
+            options["mounts"] = [Mount(target=place, source=None, type="volume") for place in ENGINE_STATE]
         if any("apparmor" in str(option) for option in info.get("SecurityOptions") or ()):
             options["security_opt"].append("apparmor=unconfined")  # the default profile denies systemd its mounts
         if str(info.get("CgroupVersion")) == "2":
