@@ -156,16 +156,17 @@ def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | Non
     toolkit = runtime.toolkit
     return {
         "engine": runtime.engine,
+        "package": runtime.package,
         "version": versions[runtime.package],
         "default": runtime.default,
-        "toolkit": None
-        if toolkit is None
-        else {
-            "vendor": toolkit.vendor,
-            "version": versions[toolkit.packages[0]],
-            "mode": rules.toolkit_mode(runtime.engine, versions[runtime.package], versions[toolkit.packages[0]]).mode,
-        },
+        "toolkit": None if toolkit is None else _toolkit(runtime, toolkit, versions),
     }
+
+
+def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping[str, str]) -> dict[str, Any]:
+    version = versions[toolkit.packages[0]] if toolkit.packages else None
+    mode = rules.toolkit_mode(runtime.engine, versions[runtime.package], version)
+    return {"vendor": toolkit.vendor, "version": version, "mode": mode.mode, "why": mode.reason}
 
 
 def _module(module: models.KernelModule, lock: Lock) -> dict[str, Any]:

@@ -159,8 +159,19 @@ class Toolkit(Strict):
     """What lets containers see the GPUs."""
 
     vendor: Vendor
-    packages: list[Package] = Field(min_length=1, description="All of its packages; they carry one version.")
+    packages: list[Package] = Field(
+        default_factory=list,
+        description="All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI spec.",
+    )
     version: str | None = Field(default=None, description="Exact upstream version; null: the newest at or above the safe floor.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Toolkit:
+        if self.vendor == "nvidia" and not self.packages:
+            raise ValueError("NVIDIA's toolkit needs `packages` | name all of them")
+        if self.vendor == "amd" and (self.packages or self.version):
+            raise ValueError("AMD's GPUs get into containers without packages | remove `packages` and `version`")
+        return self
 
 
 class Runtime(Strict):
@@ -211,6 +222,14 @@ class Stack(Strict):
     end_of_life: EndOfLife
     limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
     waiver: Waiver | None = None
+
+    @model_validator(mode="after")
+    def _one_vendor(self) -> Stack:
+        toolkit = self.runtime.toolkit if self.runtime is not None else None
+        vendor = self.driver.vendor if self.driver is not None else None
+        if toolkit is not None and toolkit.vendor != vendor:
+            raise ValueError(f"a container toolkit for {toolkit.vendor} on a stack whose driver is {vendor or 'none'} | use one vendor")
+        return self
 
 
 class Slots(Strict):

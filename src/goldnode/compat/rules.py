@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from goldnode.compat import facts
+from goldnode.node.state.debversion import compare
 
 Flavour = Literal["open", "proprietary"]
 
@@ -98,6 +100,51 @@ class ToolkitMode:
     reason: str
 
 
-def toolkit_mode(engine: str, engine_version: str, toolkit_version: str) -> ToolkitMode:
-    """Return whether `engine` at a Debian package version understands the CDI specs that the toolkit writes."""
-    return ToolkitMode("legacy", "not yet")
+def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) -> ToolkitMode:
+    """Return how `engine` is to be given GPUs, from Debian package versions.
+
+    CDI where the engine reads the CDI specs that the toolkit writes, legacy (the toolkit's runtime and its hook) where it does not.
+    `toolkit_version` None: goldnode writes the spec itself, as for AMD's GPUs; it needs what the newest toolkit's specs need.
+    """
+    limits = facts.load("container_toolkit.yml")["runtime_minimum"]
+    newer = limits["toolkit_1_19_1_and_later_cdi_0_7"]
+    writes = str(newer["toolkit"])
+    if toolkit_version is None or not _before(toolkit_version, writes):
+        least = newer.get(engine)
+        what = "specs with numeric groups" if toolkit_version is None else f"what toolkit {writes} and later writes"
+        what = f"CDI 0.7 ({what})"
+    else:
+        least = limits["cdi_in_docker"]["docker"] if engine == "docker" else None
+        what = "CDI"
+    if least is None:
+        return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}")
+    if _before(engine_version, least):
+        return ToolkitMode("legacy", f"{engine} {upstream(engine_version)} does not read {what}, {least} is the first that does")
+    return ToolkitMode("cdi", f"{engine} {upstream(engine_version)} reads {what}: {least} or later does")
+
+
+def upstream(version: str) -> str:
+    """Return the leading numbers of a package version's upstream part: ``5:26.1.5+dfsg1-9`` gives ``26.1.5``."""
+    found = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version)
+    return found.group(1) if found else version
+
+
+def _before(version: str, least: str) -> bool:
+    """Whether `version` is older than release `least`; repackaging suffixes (+dfsg1, ~ds1) do not count."""
+    return compare(upstream(version), least) < 0
+
+
+def toolkit_floor() -> str:
+    """Return the oldest version of NVIDIA's container toolkit that no known bulletin affects."""
+    return str(facts.load("container_toolkit.yml")["meta"]["minimum_safe"])
+
+
+def toolkit_faults(version: str) -> list[str]:
+    """Return the CVEs that affect `version` of NVIDIA's container toolkit, in the order of the facts."""
+    rows = facts.load("container_toolkit.yml")["security"]
+    return [cve for row in rows if _before(version, row["fixed"]) for cve in row["cve"]]
+
+
+def toolkit_safe(version: str) -> bool:
+    """Return whether `version` is at or above the floor."""
+    return not _before(version, toolkit_floor())

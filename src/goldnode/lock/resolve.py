@@ -16,7 +16,8 @@ from pathlib import Path
 from goldnode import keys
 from goldnode.catalog.compile import archive_key
 from goldnode.catalog.load import Catalog, Entry
-from goldnode.catalog.models import Driver, Stack
+from goldnode.catalog.models import Driver, Stack, Toolkit
+from goldnode.compat import rules
 from goldnode.errors import LockError, SigningKeyError, VanishedError, nearest
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
@@ -153,7 +154,9 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     release, kernel_version = _kernel(stack, root, names)
     kernel = [f"linux-image-{release}", f"linux-headers-{release}"]
     driver = item.driver
-    wanted = [*(driver.packages if driver is not None else []), *item.packages]
+    toolkit = item.runtime.toolkit if item.runtime is not None else None
+    engine = [*(item.runtime.packages if item.runtime is not None else []), *(toolkit.packages if toolkit is not None else [])]
+    wanted = [*(driver.packages if driver is not None else []), *engine, *item.packages]
     manager = driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
     asked = [*wanted, *([manager] if manager else [])]
     _require(stack, asked, names)
@@ -162,6 +165,8 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     if driver is not None and driver.branch is not None:
         driver_version, family = _driver(stack, driver, root, names)
         pins |= family
+    if toolkit is not None and toolkit.packages:
+        pins |= _toolkit(stack, toolkit, root)
     root.pin(pins)
     downloads = root.resolve([f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]])
     stanzas = _records(root, downloads)
@@ -185,6 +190,8 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
             return "base"
         if name in kernel or (graph.source(name) in kernel_sources and name not in driver_names):
             return "kernel"
+        if name in engine:
+            return "runtime"
         if name in driver_names or (driver is not None and in_family(name, driver.family)):
             return "driver"
         return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
@@ -303,6 +310,49 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
     )
 
 
+def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot) -> dict[str, str]:
+    """Return pins of all packages of the container toolkit: one version, which no known bulletin affects."""
+    floor, leader = rules.toolkit_floor(), toolkit.packages[0]
+    line = stack.source.line(("runtime", "toolkit"))
+    if toolkit.version is not None and not rules.toolkit_safe(toolkit.version):
+        raise LockError(
+            f"{leader} {toolkit.version} is affected by {', '.join(rules.toolkit_faults(toolkit.version))}; the safe floor is {floor}",
+            file=stack.file,
+            line=stack.source.line(("runtime", "toolkit", "version")),
+            remedy=f'write version: "{floor}" or a later one, or null for the newest',
+        )
+    offered: dict[str, dict[str, str]] = {name: {} for name in toolkit.packages}
+    for stanza in root.show(toolkit.packages):
+        known = offered[stanza["Package"]]
+        number = upstream(stanza["Version"])
+        known[number] = max(known.get(number, stanza["Version"]), stanza["Version"], key=_order)
+    versions = sorted(offered[leader], key=_order, reverse=True)
+    whole = [version for version in versions if all(version in found for found in offered.values())]
+    if toolkit.version is not None and toolkit.version not in whole:
+        raise VanishedError(
+            f"{leader} {toolkit.version} is not complete in the archives {', '.join(stack.item.archives)}; {_offer(whole)}",
+            file=stack.file,
+            line=stack.source.line(("runtime", "toolkit", "version")),
+            remedy="choose one of those, or lock from a mirror that kept it",
+        )
+    safe = [version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)]
+    if safe:
+        return {name: found[safe[0]] for name, found in offered.items()}
+    if whole:
+        raise LockError(
+            f"{leader} {whole[0]} is the newest there is, and {', '.join(rules.toolkit_faults(whole[0]))} affects it; the safe floor is {floor}",
+            file=stack.file,
+            line=line,
+            remedy="add an archive or a mirror that has a safe one",
+        )
+    raise LockError(
+        f"no version of the container toolkit is complete: {leader} {', '.join(versions)} lacks one of {', '.join(toolkit.packages[1:])}",
+        file=stack.file,
+        line=line,
+        remedy="add the archive that has them, or correct `packages`",
+    )
+
+
 def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
     known = set(names)
     for name in asked:
@@ -314,6 +364,10 @@ def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) ->
             path = ("packages", item.packages.index(name))
         elif item.driver is not None and name in item.driver.packages:
             path = ("driver", "packages", item.driver.packages.index(name))
+        elif item.runtime is not None and name in item.runtime.packages:
+            path = ("runtime", "packages", item.runtime.packages.index(name))
+        elif item.runtime is not None and item.runtime.toolkit is not None and name in item.runtime.toolkit.packages:
+            path = ("runtime", "toolkit", "packages", item.runtime.toolkit.packages.index(name))
         close = nearest(name, [other for other in names if other[:3] == name[:3]])
         raise VanishedError(
             f'package "{name}" is in none of the archives {", ".join(item.archives)}',

@@ -10,23 +10,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.simulators.apt_archive.debs import Deb
-from tests.simulators.apt_archive.drivers import Driver, debian_family, debian_support, nvidia_repository
+from tests.simulators.apt_archive.drivers import Driver, debian_family, debian_support, nvidia_repository, unit_scripts
+from tests.simulators.apt_archive.engines import engine
 from tests.simulators.apt_archive.kernels import Kernel, packages
+from tests.simulators.apt_archive.toolkit import toolkit
 
 DEBIAN, SECURITY = "debian", "debian-security"
 NVIDIA = {"bookworm": "nvidia-cuda/debian12/x86_64", "trixie": "nvidia-cuda/debian13/x86_64"}
+TOOLKIT = "nvidia-container-toolkit"
 SUITES = {
     DEBIAN: ("bookworm", "trixie"),
     SECURITY: ("bookworm-security", "trixie-security"),
     **dict.fromkeys(NVIDIA.values(), ("/",)),
+    TOOLKIT: ("/",),
 }
 
 # Optional parts, published only when named:
 NEWER = "newer"  # newer base package, kernel and NVIDIA driver, as tomorrow's archive would have them
 BROKEN = "broken"  # a kernel newer than all others, for which the drivers' modules do not compile
 SECURITY_UPDATES = "security-updates"  # kernels and drivers of the security suites
-GROUPS = (NEWER, BROKEN, SECURITY_UPDATES)
-DEFAULT = frozenset({SECURITY_UPDATES})
+TOOLKIT_SAFE = "toolkit-safe"  # container toolkits that no bulletin affects; without this part an affected one is the newest
+GROUPS = (NEWER, BROKEN, SECURITY_UPDATES, TOOLKIT_SAFE)
+DEFAULT = frozenset({SECURITY_UPDATES, TOOLKIT_SAFE})
 
 
 def kernels() -> Iterator[Kernel]:
@@ -59,8 +64,20 @@ def debs() -> Iterator[Deb]:
         yield from nvidia_repository(repository, "580.173.02")
         yield from nvidia_repository(repository, "580.178.04")
         yield from nvidia_repository(repository, "595.91.07", NEWER)
+    yield from toolkit(TOOLKIT, "1.17.7")
+    yield from toolkit(TOOLKIT, "1.20.0", TOOLKIT_SAFE)
+    yield from engines()
     yield from rocm()
     yield from base()
+
+
+def engines() -> Iterator[Deb]:
+    """Yield Debian's docker, at the versions its releases have."""
+    scripts = unit_scripts("docker.service")
+    old = {"docker.io": "20.10.24+dfsg1", "containerd": "1.6.20~ds1", "runc": "1.1.5+ds1"}
+    new = {"docker.io": "26.1.5+dfsg1", "docker-cli": "26.1.5+dfsg1", "containerd": "1.7.24~ds1", "runc": "1.1.15+ds1"}
+    yield from engine(DEBIAN, "bookworm", old, scripts, knows_cdi=False)
+    yield from engine(DEBIAN, "trixie", new, scripts, knows_cdi=True)
 
 
 def rocm() -> Iterator[Deb]:

@@ -207,7 +207,8 @@ def _dkms_scripts(name: str, upstream: str) -> dict[str, str]:
 
 
 # `|| true` below is what debhelper writes into real maintainer scripts: a unit tool that fails does not fail the package.
-def _unit_scripts(unit: str) -> dict[str, str]:
+def unit_scripts(unit: str) -> dict[str, str]:
+    """Return maintainer scripts that enable and start `unit`, as debhelper writes them."""
     scripts = {"postinst": _UNIT_POSTINST, "prerm": _UNIT_PRERM, "postrm": _UNIT_POSTRM}
     return {stage: text.format(unit=unit) for stage, text in scripts.items()}
 
@@ -377,7 +378,7 @@ def _persistenced(place: Deb, version: str, depends: str) -> Deb:
             "/usr/bin/nvidia-persistenced": Program(daemon),
             "/lib/systemd/system/nvidia-persistenced.service": _PERSISTENCED_UNIT,
         },
-        scripts=_unit_scripts("nvidia-persistenced.service"),
+        scripts=unit_scripts("nvidia-persistenced.service"),
     )
 
 

@@ -29,6 +29,7 @@ _LABELS = {
     content.DEBIAN: ("Debian", "Debian"),
     content.SECURITY: ("Debian", "Debian-Security"),
     **dict.fromkeys(content.NVIDIA.values(), ("NVIDIA", "NVIDIA CUDA")),
+    content.TOOLKIT: ("NVIDIA", "NVIDIA container toolkit"),
 }
 
 
@@ -55,7 +56,7 @@ class Archive:
         `release` says whose flat NVIDIA repository is meant; a site has one address for it. The key's path is absolute.
         """
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
-        places["nvidia-cuda"] = content.NVIDIA[release]
+        places |= {"nvidia-cuda": content.NVIDIA[release], "nvidia-container-toolkit": content.TOOLKIT}
         archives = {
             name: {"url": f"{url.rstrip('/')}/{path}", "key": str(self.key), "fingerprints": [self.fingerprint]}
             for name, path in places.items()

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK, write
 
-from goldnode.catalog import load_catalog
+from goldnode.catalog import Catalog, load_catalog
 from goldnode.catalog.compile import class_document, document_digest
 from goldnode.catalog.load import builtin_catalog
 from goldnode.errors import LockError, SigningKeyError
-from goldnode.lock.model import Lock, LockedArchive, LockedPackage
+from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
 from goldnode.node import openpgp
 from goldnode.site import Site, SiteArchive, SiteGate
 
@@ -250,27 +250,47 @@ def test_no_key_at_all(tmp_path: Path) -> None:
         document(tmp_path, archives=archives)
 
 
+def demo_lock(catalog: Catalog) -> Lock:
+    """The committed lock of debian12_r535, with the packages that the demo's stack has beside it."""
+    lock = load_lock(catalog.stacks["debian12_r535"].file.with_name("debian12_r535.lock.yml"))
+    runtime = catalog.stacks["demo_r535"].item.runtime
+    assert runtime is not None
+    assert runtime.toolkit is not None
+    more = [package(name, "20.10.24+dfsg1-1", part="runtime") for name in runtime.packages]
+    more += [package(name, "1.20.0-1", part="runtime") for name in runtime.toolkit.packages]
+    return lock.model_copy(update={"packages": [*lock.packages, *more]})
+
+
 @pytest.mark.parametrize("name", ["demo_a100", "cpu_only", "mi300x"])
-def test_our_classes_with_their_locks(name: str) -> None:
+def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
     catalog = load_catalog([builtin_catalog()])
     urls = {
         "debian": SiteArchive(url="http://d.example.org/"),
         "debian-security": SiteArchive(url="http://s.example.org"),
     }
-    found = class_document(name, catalog, Site(archives=urls), on=DAY)
+    # The demo's stack is locked where the demo runs; its lock is that of debian12_r535 with docker and the toolkit.
+    packet, fingerprint = _key(1)
+    (tmp_path / "key.gpg").write_bytes(packet)
+    urls["nvidia-container-toolkit"] = SiteArchive(url="http://t.example.org", key="key.gpg", fingerprints=(fingerprint,))
+    site = Site(archives=urls, file=tmp_path / "site.yml")
+    found = class_document(name, catalog, site, {"demo_r535": demo_lock(catalog)}, on=DAY)
     assert json.loads(json.dumps(found)) == found
     names = {item["name"] for item in found["packages"]}
     assert {found["kernel"]["image"], found["kernel"]["headers"]} <= names
     if name == "cpu_only":
         assert (found["gpu"], found["driver"], found["blacklist"]) == (None, None, [])
+        assert (found["runtime"]["engine"], found["runtime"]["toolkit"]) == ("docker", None)
     if name == "mi300x":
         assert (found["driver"]["module"], found["driver"]["in_tree"]) == ("amdgpu", True)
         assert (found["driver"]["version"], found["driver"]["dkms"], found["blacklist"]) == (None, None, [])
         assert "firmware-amd-graphics" in names
+        assert found["runtime"]["toolkit"] | {"why": ""} == {"vendor": "amd", "version": None, "mode": "cdi", "why": ""}
     if name == "demo_a100":
         assert found["simulated"] is True
         assert found["driver"]["module"] == "nvidia-current"
         assert found["stack"]["waiver"] is not None
+        assert found["runtime"]["toolkit"]["mode"] == "legacy", "docker 20.10 reads no CDI specs"
+        assert {"docker.io", "libnvidia-container1"} <= names
 
 
 def test_class_without_a_lock() -> None:

@@ -77,4 +77,4 @@ def test_our_own_catalog() -> None:
         first = stack.file.read_text(encoding="utf-8").splitlines()[0]
         assert first == "# yaml-language-server: $schema=../schema/stack.json"
     over = {name for name, entry in catalog.stacks.items() if entry.item.end_of_life.date < day}
-    assert over == {"debian12_r535", "debian12_r470", "debian13_r550"}
+    assert over == {"demo_r535", "debian12_r535", "debian12_r470", "debian13_r550"}

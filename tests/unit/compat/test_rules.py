@@ -93,3 +93,37 @@ def test_fabric_manager(branch: str, name: str) -> None:
 )
 def test_end_of_life(date: str, day: str, past: bool) -> None:
     assert rules.past_end_of_life(date, dt.date.fromisoformat(day)) is past
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "toolkit", "mode", "says"),
+    [
+        pytest.param("docker", "20.10.24+dfsg1-1+deb12u1", "1.20.0-1", "legacy", "20.10.24 does not read", id="debian-12-docker"),
+        pytest.param("docker", "26.1.5+dfsg1-9+b4", "1.20.0-1", "cdi", "26.1.0 or later", id="debian-13-docker"),
+        pytest.param("docker", "26.1.5+dfsg1-9+b4", None, "cdi", "numeric groups", id="debian-13-docker-amd"),
+        pytest.param("docker", "5:27.3.1-1~debian.12~bookworm", "1.20.0-1", "cdi", "27.3.1", id="docker-ce-with-epoch"),
+        pytest.param("docker", "26.0.2-1", "1.19.1-1", "legacy", "26.1.0 is the first", id="docker-knows-cdi-but-not-0.7"),
+        pytest.param("docker", "26.0.2-1", "1.19.0-1", "cdi", "25.0", id="older-toolkit-writes-older-specs"),
+        pytest.param("docker", "24.0.7-1", "1.19.0-1", "legacy", "25.0 is the first", id="docker-without-cdi"),
+        pytest.param("docker", "26.1.0~ds1-1", "1.19.1-1", "cdi", "26.1.0", id="exactly-the-first-repackaged"),
+        pytest.param("containerd", "1.6.20~ds1-1+deb12u3", "1.20.0-1", "legacy", "1.7.16 is the first", id="debian-12-containerd"),
+        pytest.param("containerd", "1.7.24~ds1-6+b4", "1.20.0-1", "cdi", "1.7.16", id="debian-13-containerd"),
+        pytest.param("containerd", "1.7.24~ds1-6+b4", "1.19.0-1", "legacy", "facts know no containerd", id="no-fact-is-no-promise"),
+        pytest.param("podman", "4.3.1+ds1-8+deb12u1", "1.20.0-1", "legacy", "5.1.0 is the first", id="debian-12-podman"),
+        pytest.param("podman", "5.4.2+ds1-2+b2", "1.20.0-1", "cdi", "5.1.0", id="debian-13-podman"),
+    ],
+)
+def test_toolkit_mode(engine: str, version: str, toolkit: str | None, mode: str, says: str) -> None:
+    found = rules.toolkit_mode(engine, version, toolkit)
+    assert found.mode == mode, found.reason
+    assert says in found.reason
+
+
+def test_the_floor_of_the_toolkit_is_the_newest_fix() -> None:
+    rows = facts.load("container_toolkit.yml")["security"]
+    assert rules.toolkit_faults(rules.toolkit_floor()) == []
+    assert rules.toolkit_safe(rules.toolkit_floor())
+    assert not rules.toolkit_safe("1.19.0-1")
+    assert rules.toolkit_faults("1.19.0-1") == ["CVE-2026-24260"]
+    assert {"CVE-2025-23266", "CVE-2026-24260"} <= set(rules.toolkit_faults("1.17.7"))
+    assert all(rules.toolkit_faults(row["affected"].split()[-1]) for row in rows)

@@ -152,3 +152,20 @@ def rest_of_driver(archive: Archive) -> None:
     """Offer what has versions of its own."""
     archive.add("nvidia-modprobe", "535.161.07-1")
     archive.add("glx-alternative-nvidia", "1.2.2", source="glx-alternatives", depends="libc6")
+
+
+TOOLKIT = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1")
+
+
+def engine(archive: Archive) -> None:
+    """Offer Debian's docker."""
+    archive.add("docker.io", "20.10.24+dfsg1-1", depends="containerd, runc, libc6")
+    archive.add("containerd", "1.6.20~ds1-1", depends="runc")
+    archive.add("runc", "1.1.5+ds1-1")
+
+
+def toolkit(archive: Archive, version: str, *names: str) -> None:
+    """Offer the container toolkit's packages at one version, all of them unless named. The hook asks for the others at the same one."""
+    for name in names or TOOLKIT:
+        depends = ", ".join(f"{other} (= {version})" for other in TOOLKIT[1:]) if name == TOOLKIT[0] else "libc6"
+        archive.add(name, version, source="libnvidia-container" if name.startswith("lib") else "nvidia-container-toolkit", depends=depends)

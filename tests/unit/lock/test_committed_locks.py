@@ -35,6 +35,7 @@ def test_lock(path: Path) -> None:
     driver = entry.item.driver
     wanted = {f"linux-image-{lock.kernel_release}", f"linux-headers-{lock.kernel_release}", *entry.item.packages}
     wanted |= set(driver.packages) if driver is not None else set()
+    wanted |= set(entry.item.runtime.packages) if entry.item.runtime is not None else set()
     assert wanted == {name for name, item in stack.items() if item.requested}
     for name in driver.lockstep if driver is not None else []:
         assert upstream(stack[name].version) == lock.driver_version

@@ -1,36 +1,555 @@
-"""The container engine with the GPU toolkit: configured by merging, proved by asking the engine."""
+"""The container engine with the GPU toolkit: configured by merging, proved by asking the engine.
+
+What this domain reads into `seen.runtime` (nothing where the class has no engine):
+
+daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
+imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
+unit: {load, active, enabled, result, pid, started (seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
+info: what the running docker says, see `dockerd.info`. flags: docker's command line. written: when containerd's files last changed.
+hook: when the toolkit's hook was installed. seconds since the epoch.
+containers: running containers that use a GPU, holders: processes that hold one; only where something would disturb them.
+specs: CDI specs of the class's vendor in the order of their precedence, [{file, kind, devices, missing, driver} or {file, error}].
+refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}.
+gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], groups: numbers}.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+import os
+import re
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...host import Host
-from ..finding import Finding
-from ..model import Action, Note, Observed, Refusal, Waiting
+from .. import dockerd
+from .. import enginetext as text_of
+from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
+from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..observe import gpu_holders
+from . import packages
 from .files import Wanted
 
 Document = Mapping[str, Any]
 
+PART = "container_runtime"
+DAEMON = "/etc/docker/daemon.json"
+CONTAINERD, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/goldnode.toml"
+PODMAN = "/etc/containers/containers.conf.d/50-goldnode.conf"
+TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
+AMD_SPEC = "/etc/cdi/goldnode-amd.json"
+# The runtime and the hook of NVIDIA's toolkit, as its packages install them.
+PROGRAM, HOOK = "/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime-hook"
+# Later directories take precedence (CDI specification, "CDI Spec directories"); the toolkit's own units write the first name here.
+SPEC, SPECS = "/var/run/cdi/nvidia.yaml", ("/var/run/cdi", "/etc/cdi")
+REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+UNITS = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+KIND = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+# The first docker that has `dockerd --validate` (Docker Engine release notes, 23.0).
+VALIDATES = (23, 0)
+
+
+def unit_name(document: Document) -> Optional[str]:
+    """The unit of the class's engine; None for podman, which has no daemon."""
+    engine = (document.get("runtime") or {}).get("engine")
+    return {"docker": "docker.service", "containerd": "containerd.service"}.get(engine or "")
+
+
+# -- reading
+
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """Read what this domain judges into its field of `seen`. Reads only."""
+    runtime = document.get("runtime")
+    if not runtime:
+        return
+    toolkit = runtime["toolkit"] or {}
+    found: Dict[str, Any] = seen.runtime
+    found["daemon"] = host.text(DAEMON) if runtime["engine"] == "docker" else None
+    found["toolkit_config"] = host.text(TOOLKIT) if toolkit.get("vendor") == "nvidia" else None
+    if runtime["engine"] == "containerd":
+        found["config"] = host.text(CONTAINERD)
+        found["tomllib"] = text_of.toml_reader() is not None
+        found["imported"] = _imported(host, found["config"])
+        found["written"] = max(
+            (host.path(name).stat().st_mtime for name in (CONTAINERD, DROP_IN) if host.path(name).exists()), default=None
+        )
+    found["hook"] = host.path(HOOK).stat().st_ctime if host.path(HOOK).exists() else None
+    if toolkit:
+        found["specs"] = _specs(host, KIND[toolkit["vendor"]])
+        found["gpus"] = seen.simulated or place(seen) is None
+        if toolkit["vendor"] == "nvidia":
+            found["refresh"] = {name: _refresh_unit(host, name) for name in REFRESH}
+        elif place(seen) is None:
+            found["amd"] = _amd(host)
+    unit = unit_name(document)
+    found["unit"] = _unit(host, unit) if host.live and unit else None
+    if runtime["engine"] == "docker" and found["unit"] and found["unit"]["active"] == "active":
+        # Only a daemon that runs is asked: its socket would start one that does not.
+        found["info"] = dockerd.info()
+        found["flags"] = (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    if found["unit"] and (reasons(document, seen)[0] or packages.transaction(document, seen)):
+        found["holders"] = gpu_holders(host)
+        found["containers"] = dockerd.gpu_containers(found["info"].get("default")) if found.get("info") else []
+
+
+def _unit(host: Host, name: str) -> Dict[str, Any]:
+    keys = "LoadState,ActiveState,UnitFileState,Result,MainPID,ExecMainStartTimestampMonotonic"
+    rows = dict(line.split("=", 1) for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines() if "=" in line)
+    began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
+    started = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
+    return {
+        "load": rows.get("LoadState"),
+        "active": rows.get("ActiveState"),
+        "enabled": rows.get("UnitFileState"),
+        "result": rows.get("Result"),
+        "pid": int(rows.get("MainPID") or 0),
+        "started": started,
+    }
+
+
+def _imported(host: Host, config: Optional[str]) -> List[Dict[str, str]]:
+    """What config.toml imports beside the drop-in, in the order in which containerd reads it."""
+    if config is None or text_of.toml_reader() is None:
+        return []
+    try:
+        entries = text_of.read_toml(config).get("imports", [])
+    except text_of.BrokenError:
+        return []
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        directory, _, pattern = os.path.normpath(os.path.join(os.path.dirname(CONTAINERD), str(entry))).rpartition("/")
+        for name in host.glob(directory, pattern):
+            if name != DROP_IN:
+                found.append({"file": name, "text": host.text(name) or ""})
+    return found
+
+
+def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
+    found: List[Dict[str, Any]] = []
+    for directory in SPECS:
+        for name in [*host.glob(directory, "*.json"), *host.glob(directory, "*.yaml")]:
+            spec = text_of.read_cdi(host.text(name) or "")
+            if spec["kind"] != kind:
+                continue
+            versions = {match.group(1) for path in spec["paths"] for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)] if match}
+            missing = [path for path in spec["paths"] if not (host.path(path).exists() or host.path(path).is_symlink())]
+            found.append({"file": name, "devices": spec["devices"], "missing": missing, "driver": ", ".join(sorted(versions)) or None})
+    return found
+
+
+def _refresh_unit(host: Host, name: str) -> Dict[str, Any]:
+    file = next((f"{place}/{name}" for place in UNITS if host.path(f"{place}/{name}").exists()), None)
+    return {"unit": file, "enabled": host.path(_wants(name)).is_symlink()}
+
+
+def _wants(name: str) -> str:
+    return f"/etc/systemd/system/multi-user.target.wants/{name}"
+
+
+def _amd(host: Host) -> Dict[str, Any]:
+    """Render nodes that amdgpu made, with the card of the same device, and the numbers of the groups that may open them."""
+    nodes = []
+    for name in host.glob("/sys/class/drm", "renderD*"):
+        driver = host.path(f"{name}/device/driver")
+        if driver.is_symlink() and os.path.basename(os.readlink(str(driver))) == "amdgpu":
+            cards = [os.path.basename(card) for card in host.glob(f"{name}/device/drm", "card[0-9]*")]
+            nodes.append({"render": f"/dev/dri/{os.path.basename(name)}", **({"card": f"/dev/dri/{cards[0]}"} if cards else {})})
+    rows = [line.split(":") for line in (host.text("/etc/group") or "").splitlines()]
+    groups = sorted(int(row[2]) for row in rows if len(row) > 2 and row[0] in ("render", "video"))
+    return {"kfd": host.path("/dev/kfd").exists(), "nodes": nodes, "groups": groups}
+
+
+# -- what is wanted
+
+
+def runtimes(document: Document) -> Dict[str, str]:
+    """GPU runtimes that the class gives its engine: name -> program."""
+    toolkit = document["runtime"]["toolkit"] or {}
+    return {"nvidia": PROGRAM.rpartition("/")[2]} if toolkit.get("vendor") == "nvidia" else {}
+
+
+def default(document: Document) -> Optional[str]:
+    """The engine's default runtime, where the class says that it is the GPU's."""
+    return "nvidia" if document["runtime"]["default"] and runtimes(document) else None
+
+
+def cdi(document: Document) -> bool:
+    """Whether containers of this class get their GPUs by CDI."""
+    return (document["runtime"]["toolkit"] or {}).get("mode") == "cdi"
+
+
+def daemon_json(document: Document, seen: Observed) -> Optional[str]:
+    """daemon.json as the class wants it; None where there is nothing to say. Raises BrokenError and ConflictError."""
+    have = seen.runtime.get("daemon")
+    result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
+    return None if have is None and not result else result
+
+
+def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
+    """config.toml and the drop-in as the class wants them. Raises BrokenError and ConflictError."""
+    have = seen.runtime.get("config")
+    major = 3 if re.match(r"(\d+:)?([2-9]|\d\d)\.", document["runtime"]["version"]) else 2
+    text = have if have is not None else f"version = {major}\n"
+    config = text_of.read_toml(text)
+    others = []
+    for entry in seen.runtime.get("imported", ()):
+        try:
+            others.append(text_of.read_toml(entry["text"]))
+        except text_of.BrokenError as broken:
+            raise text_of.ConflictError(
+                f"{entry['file']}:{broken.line}:{broken.column}, which it imports, is no TOML ({broken.message})"
+            ) from None
+    wanted_text = text_of.with_import(text, config, DROP_IN)
+    drop_in = text_of.containerd_drop_in(
+        config, others, PROGRAM if runtimes(document) else None, default(document) is not None, cdi(document)
+    )
+    return wanted_text, drop_in
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
     """The files of goldnode's own that this domain wants. Pure."""
-    return []
+    runtime = document.get("runtime")
+    if not runtime or not runtime["toolkit"]:
+        return []
+    found = []
+    engine = runtime["engine"]
+    if engine == "containerd" and seen.runtime.get("tomllib", True):
+        try:
+            drop_in = containerd_config(document, seen)[1]
+        except ValueError:  # refused, with the reason
+            drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")
+        if drop_in:
+            found.append(Wanted(DROP_IN, drop_in, PART, "gives containerd the GPU runtime beside what config.toml says"))
+    if engine == "podman" and runtimes(document):
+        lines = f'# Written by goldnode.\n[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'
+        if default(document):
+            lines = lines.replace("[engine.runtimes]", '[engine]\nruntime = "nvidia"\n\n[engine.runtimes]')
+        found.append(Wanted(PODMAN, lines, PART, "gives podman the GPU runtime"))
+    if runtime["toolkit"]["vendor"] == "amd" and cdi(document):
+        amd = seen.runtime.get("amd")
+        have = seen.files.get(AMD_SPEC)
+        if amd and amd["kfd"] and amd["nodes"]:
+            found.append(Wanted(AMD_SPEC, text_of.amd_cdi(amd["nodes"], amd["groups"]), PART, "names the GPUs to the engine (CDI)"))
+        elif have:  # GPUs that are gone are a finding; the file is theirs all the same
+            found.append(Wanted(AMD_SPEC, have["content"], PART, "names the GPUs to the engine (CDI)", have["mode"]))
+    return found
+
+
+# -- the difference
+
+
+def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
+    """What the running engine does not know yet: what only a restart tells it, and what a reload does."""
+    runtime, found = document["runtime"], seen.runtime
+    unit, toolkit = found.get("unit"), document["runtime"]["toolkit"]
+    if not unit or unit["active"] != "active" or not toolkit:
+        return [], []
+    if runtime["engine"] == "containerd":
+        late = found.get("written") and unit["started"] and found["written"] > unit["started"]
+        return (["its configuration changed after it was started"] if late else []), []
+    info = found.get("info") or {}
+    if "error" in info or not info:
+        return [], []
+    restart, reload = [], []
+    if cdi(document) and not info["cdi"]:
+        restart.append("the running daemon has CDI switched off")
+    if runtimes(document) and found.get("hook") and unit["started"] and found["hook"] > unit["started"]:
+        # docker looks for the hook once, when it starts, and knows `--gpus` from then on (moby, daemon/nvidia_linux.go).
+        restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
+    for name, program in runtimes(document).items():
+        if str(info["runtimes"].get(name, "")).rpartition("/")[2] != program:
+            reload.append(f"the running daemon knows no runtime {name}")
+    if default(document) and info["default"] != default(document):
+        reload.append(f"the running daemon's default runtime is {info['default']}, want {default(document)}")
+    return restart, reload
+
+
+def in_use(seen: Observed) -> str:
+    """Containers and processes that use a GPU, in words; empty when there are none."""
+    who = [f"container {item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("containers", ())]
+    boxed = {item["id"] for item in seen.runtime.get("containers", ())}
+    for item in seen.runtime.get("holders", ()):
+        if item.get("container") not in boxed:
+            who.append(f"process {item['pid']} ({item['command']})")
+    return "; ".join(who)
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
-    return [], [], []
+    runtime = document.get("runtime")
+    if not runtime:
+        return [], [], []
+    found, toolkit = seen.runtime, runtime["toolkit"]
+    actions: List[Action] = []
+    notes: List[Note] = []
+    if toolkit:
+        actions += _configuration(document, seen)
+        actions += _toolkit(document, seen)
+        if not found.get("gpus"):
+            notes.append(
+                Note("runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged") if cdi(document) else _unseen()
+            )
+        if toolkit["mode"] == "legacy" and toolkit["vendor"] == "amd":
+            notes.append(Note("runtime.cdi", f"{toolkit['why']}: containers get AMD's GPUs by --device /dev/kfd --device /dev/dri only"))
+    engine_actions, waiting = _engine(document, seen)
+    actions += engine_actions
+    if unit_name(document) and found.get("unit") is None:
+        notes.append(Note("runtime.engine", "an image does not run: its engine is started, and asked, on the node"))
+    return actions, notes, waiting
+
+
+def _unseen() -> Note:
+    return Note("runtime.gpus", "no GPU can be asked for here: that a container gets one is not verified")
+
+
+def _configuration(document: Document, seen: Observed) -> List[Action]:
+    """The engine's own configuration, where it is the administrator's file. What is refused plans nothing."""
+    engine = document["runtime"]["engine"]
+    try:
+        if engine == "docker":
+            name, have, want = DAEMON, seen.runtime.get("daemon"), daemon_json(document, seen)
+        elif engine == "containerd" and seen.runtime.get("tomllib", True):
+            name, have, want = CONTAINERD, seen.runtime.get("config"), containerd_config(document, seen)[0]
+        else:
+            return []
+    except ValueError:
+        return []
+    if want is None or want == have:
+        return []
+    told = "merged into what is there; keys, order and values of others stay" if have is not None else "the file is not there"
+    return [Action(PART, "runtime.config", name, f"gives {engine} the GPUs; {told}", IMAGE, have, want, None, {"content": want})]
+
+
+def _toolkit(document: Document, seen: Observed) -> List[Action]:
+    found, toolkit = seen.runtime, document["runtime"]["toolkit"]
+    actions: List[Action] = []
+    text = found.get("toolkit_config")
+    if text is not None and text_of.toolkit_mode(text) != toolkit["mode"]:
+        reason = f"mode {text_of.toolkit_mode(text) or 'unsaid'}, want {toolkit['mode']}: {toolkit['why']}"
+        want = text_of.with_toolkit_mode(text, toolkit["mode"])
+        actions.append(Action(PART, "runtime.config", TOOLKIT, reason, IMAGE, text, want, None, {"content": want}))
+    if toolkit["vendor"] != "nvidia" or not cdi(document):
+        return actions
+    for name, unit in sorted((found.get("refresh") or {}).items()):
+        if unit["unit"] and not unit["enabled"]:
+            why = "keeps the CDI spec up to date with the driver"
+            actions.append(Action(PART, "link", _wants(name), why, IMAGE, None, unit["unit"], None, {"to": unit["unit"]}))
+    fault = spec_fault(document, seen)
+    if fault and found.get("gpus") and found.get("hook"):
+        actions.append(Action(PART, "runtime.cdi", SPEC, fault, DEVICE, None, None, None, {"output": SPEC}))
+    return actions
+
+
+def spec_fault(document: Document, seen: Observed) -> Optional[str]:
+    """What is wrong with the CDI spec that the engine would use: the first found takes precedence."""
+    specs = seen.runtime.get("specs") or []
+    if not specs:
+        return f"no CDI spec of {KIND[document['runtime']['toolkit']['vendor']]}"
+    spec = specs[0]
+    driver = (document.get("driver") or {}).get("version")
+    if spec["missing"]:
+        names = ", ".join(spec["missing"][:3])
+        return f"{spec['file']} names {len(spec['missing'])} paths that do not exist ({names}{' …' if len(spec['missing']) > 3 else ''})"
+    if spec["driver"] and driver and spec["driver"] != driver:
+        return f"{spec['file']} is of driver {spec['driver']}, want {driver}"
+    if not spec["devices"]:
+        return f"{spec['file']} names no device"
+    return None
+
+
+def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+    """The engine started, reloaded or restarted: whatever disturbs least, and a restart only while no GPU is in use."""
+    name, unit = unit_name(document), seen.runtime.get("unit")
+    engine = document["runtime"]["engine"]
+    if not name or not unit or unit["load"] != "loaded" or unit["enabled"] == "masked":
+        return [], []
+    actions: List[Action] = []
+    if unit["enabled"] == "disabled":
+        actions.append(Action(PART, "runtime.enable", name, "is not started at boot", IMAGE, "disabled\n", "enabled\n"))
+    if unit["active"] == "active":
+        restart, reload = reasons(document, seen)
+        users = in_use(seen)
+        if restart and not users:
+            actions.append(Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT))
+        elif reload:
+            actions.append(Action(PART, "runtime.reload", name, "; ".join(reload) + "; no container stops for that", BOOT))
+        if restart and users:
+            text = f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
+            return actions, [Waiting(PART, name, text)]
+    elif unit["result"] == "exec-condition":
+        return actions, [
+            Waiting(PART, name, f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it")
+        ]
+    elif unit["active"] != "activating":
+        actions.append(Action(PART, "runtime.start", name, f"is {unit['active']}, want active", BOOT))
+    return actions, []
+
+
+# -- refusals
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Reasons of this domain to touch nothing. Pure."""
+    runtime = document.get("runtime")
+    if not runtime:
+        return []
+    found: List[Refusal] = []
+    users = "; ".join(f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("containers", ()))
+    if users and any(action.kind == "packages.transact" for action in actions):
+        found.append(
+            Refusal(
+                "gpu-container",
+                f"Containers use the GPU, and the packages that are to be changed restart their engine: {users}.",
+                "Drain the node (stop those containers), then run again.",
+            )
+        )
+    if (seen.runtime.get("unit") or {}).get("enabled") == "masked":
+        found.append(
+            Refusal(
+                "engine-masked",
+                f"{unit_name(document)} is masked: somebody has seen to it that it does not start.",
+                f"Find out why, then `systemctl unmask {unit_name(document)}`, or use a class without a container engine.",
+            )
+        )
+    return found + (_unmergeable(document, seen) if runtime["toolkit"] else [])
+
+
+def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
+    engine = document["runtime"]["engine"]
+    name = {"docker": DAEMON, "containerd": CONTAINERD}.get(engine)
+    if name is None:
+        return []
+    if engine == "containerd" and not seen.runtime.get("tomllib", True):
+        return [
+            Refusal(
+                "no-toml",
+                f"This node's Python reads no TOML (3.11 is the first that does), so {CONTAINERD} cannot be merged with care.",
+                "Use an OS release with Python 3.11 or newer, or a stack whose engine is docker or podman.",
+            )
+        ]
+    what = "JSON" if engine == "docker" else "TOML"
+    try:
+        if engine == "docker":
+            daemon_json(document, seen)
+        else:
+            containerd_config(document, seen)
+    except text_of.BrokenError as broken:
+        where = f"{name}:{broken.line}:{broken.column}"
+        return [
+            Refusal(
+                "engine-config-broken",
+                f"{where}: this is no {what} ({broken.message}), and {engine} would not start with it.",
+                "Correct the file, and run again; it was left as it is.",
+            )
+        ]
+    except text_of.ConflictError as conflict:
+        return [
+            Refusal(
+                "engine-config-conflict",
+                f"{name} says otherwise than class {document['class']}: {conflict}.",
+                "Remove that setting from the file, or declare it in the stack; it was left as it is.",
+            )
+        ]
+    flags = [flag for flag in ("--add-runtime", "--default-runtime") if f"{flag}" in seen.runtime.get("flags", "")]
+    if flags and runtimes(document):
+        return [
+            Refusal(
+                "engine-config-conflict",
+                f"dockerd is started with {' and '.join(flags)}, and refuses to start when {DAEMON} says it too.",
+                f"Move these settings from the command line (`systemctl cat docker`) into {DAEMON}.",
+            )
+        ]
     return []
+
+
+# -- the check
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
     """One finding per item this domain's part of the class declares. Pure."""
-    return []
+    runtime = document.get("runtime")
+    if not runtime:
+        return []
+    found = [_engine_finding(document, seen)]
+    if runtime["toolkit"]:
+        found.append(_config_finding(document, seen))
+        if runtime["toolkit"]["vendor"] == "nvidia":
+            found.append(_toolkit_finding(document, seen))
+        if cdi(document):
+            elsewhere = None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
+            fault = spec_fault(document, seen)
+            remedy = "Run site.yml: it makes the spec anew; containers that are started with a stale one fail."
+            found.append(judge_item("runtime.cdi", "its paths exist", fault or "its paths exist", "drain", remedy, elsewhere))
+    return found
+
+
+def _numbers(version: Optional[str]) -> str:
+    """The leading numbers of a version: what a package and the program in it share."""
+    match = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version or "")
+    return match.group(1) if match else "unknown"
+
+
+def _engine_finding(document: Document, seen: Observed) -> Finding:
+    runtime, unit = document["runtime"], seen.runtime.get("unit")
+    engine, version = runtime["engine"], runtime["version"]
+    if not seen.live:
+        return Finding("runtime.engine", ELSEWHERE, "drain", f"{engine} {version}", "an image does not run")
+    installed = seen.version(runtime["package"]) or "not installed"
+    want, have = f"{engine} {version}", f"{engine} {installed}"
+    if unit_name(document):
+        want, have = f"{want} active", f"{have} {(unit or {}).get('active') or 'unknown'}"
+    info = seen.runtime.get("info") or {}
+    if "error" in info:
+        return Finding(
+            "runtime.engine", UNREAD, "drain", want, f"{engine} does not answer: {info['error']}", f"See `journalctl -u {engine}`."
+        )
+    if info and _numbers(info["version"]) != _numbers(version):
+        have += f", and {info['version']} runs"
+    return judge_item("runtime.engine", want, have, "drain", f"Run site.yml; see `journalctl -u {engine}` for why it does not run.")
+
+
+def _config_finding(document: Document, seen: Observed) -> Finding:
+    """Whether the engine that runs knows the GPU runtime: asked of docker, by the order of times of containerd, by the file of podman."""
+    parts = [f"runtime {name}" for name in runtimes(document)]
+    parts += ["default"] if default(document) else []
+    parts += ["CDI"] if cdi(document) else []
+    want = f"{document['runtime']['engine']} knows {', '.join(parts) or 'nothing of GPUs'}"
+    engine = document["runtime"]["engine"]
+    remedy = "Run site.yml; what it says is waiting needs a drained node."
+    try:
+        changes = _configuration(document, seen)
+        problems = [f"{action.target}: {action.reason}" for action in changes]
+        blocked = _unmergeable(document, seen)
+    except ValueError as problem:
+        problems, blocked = [str(problem)], []
+    problems += [refusal.message for refusal in blocked]
+    for file in wanted(document, seen):
+        have = seen.files.get(file.path)
+        if not have or have["content"] != file.content:
+            problems.append(f"{file.path} is {'not there' if not have else 'not as declared'}")
+    restart, reload = reasons(document, seen)
+    problems += restart + reload
+    elsewhere = None
+    if not problems and engine != "podman":
+        if not seen.live:
+            elsewhere = "an image does not run, so no engine was asked"
+        elif (seen.runtime.get("unit") or {}).get("active") != "active":
+            problems.append(f"{engine} does not run")
+        elif engine == "docker" and "error" in (seen.runtime.get("info") or {"error": ""}):
+            return Finding("runtime.config", UNREAD, "drain", want, f"{engine} does not answer", f"See `journalctl -u {engine}`.")
+    return judge_item("runtime.config", want, "; ".join(problems) or want, "drain", remedy, elsewhere)
+
+
+def _toolkit_finding(document: Document, seen: Observed) -> Finding:
+    toolkit = document["runtime"]["toolkit"]
+    names = [package["name"] for package in document["packages"] if re.match(r"(lib)?nvidia-container", package["name"])]
+    versions = sorted({seen.version(name) or f"no {name}" for name in names})
+    text = seen.runtime.get("toolkit_config")
+    mode = text_of.toolkit_mode(text) if text is not None else f"no {TOOLKIT}"
+    return judge_item(
+        "runtime.toolkit",
+        f"{toolkit['version']}, mode {toolkit['mode']}",
+        f"{', '.join(versions)}, mode {mode or 'unsaid'}",
+        "degraded",
+        "Run site.yml.",
+    )

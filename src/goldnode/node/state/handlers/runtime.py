@@ -2,10 +2,133 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import time
 from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from .. import dockerd
+from .. import enginetext as text_of
+from ..domains import runtime
+from ..model import NodeError
+from ..observe import RECORD, load_json
 
 if TYPE_CHECKING:
     from ..apply import Applier
     from ..model import Action
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {}
+BACKUPS = "/var/lib/goldnode/backup"
+SECONDS = 20.0  # docker reads its configuration anew within a second; a node that builds modules meanwhile is slower
+
+
+def keep_original(applier: Applier, name: str) -> None:
+    """Before the first change of a file that is not goldnode's: its bytes and mode are kept, and RECORD says where.
+
+    RECORD: originals -> {path: {backup, mode}, or null where there was no file}.
+    """
+    record = load_json(applier.host, RECORD) or {}
+    originals = record.setdefault("originals", {})
+    if name in originals:
+        return
+    data = applier.host.data(name)
+    originals[name] = None
+    if data is not None:
+        mode = applier.host.real(name).stat().st_mode & 0o7777
+        originals[name] = {"backup": BACKUPS + name, "mode": mode}
+        applier.host.write(BACKUPS + name, data, mode)
+    applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+
+
+def config(applier: Applier, action: Action) -> Optional[str]:
+    """Write a merged file with the mode it has, and prove that its program reads it; else what was there is put back."""
+    host, name = applier.host, action.target
+    before = host.data(name)
+    keep_original(applier, name)
+    place, mode = name, 0o644
+    if before is not None:  # a link stays one: what it leads to is changed
+        place, mode = "/" + os.path.relpath(str(host.real(name)), host.root), host.real(name).stat().st_mode & 0o7777
+    host.write(place, action.data["content"].encode(), mode)
+    fault = unreadable(applier, name)
+    if fault is None:
+        return None if before is None else f"the file as it was before goldnode: {BACKUPS}{name}"
+    if before is None:
+        host.remove(name)
+    else:
+        host.write(place, before, mode)
+    raise NodeError(f"{name} would not be read after the change, and is what it was before: {fault} Look at the file, and run again.")
+
+
+def unreadable(applier: Applier, name: str) -> Optional[str]:
+    """What is wrong with a file that was just written, as a parser or its own program tells it."""
+    text = applier.host.text(name) or ""
+    try:
+        if name == runtime.DAEMON:
+            text_of.read_json(text)
+        elif name == runtime.CONTAINERD:
+            text_of.read_toml(text)
+    except text_of.BrokenError as broken:
+        return f"{name}:{broken.line}:{broken.column}: {broken.message}."
+    if name == runtime.DAEMON:
+        version = re.search(r"version (\d+)\.(\d+)", applier.host.run("dockerd", "--version").out)
+        if version and (int(version.group(1)), int(version.group(2))) >= runtime.VALIDATES:
+            done = applier.host.run("dockerd", "--validate", "--config-file", name)
+            return None if done.rc == 0 else f"{done.tail(3)}."
+    if name == runtime.CONTAINERD:
+        done = applier.host.run("containerd", "--config", name, "config", "dump")
+        return None if done.rc in (0, 127) else f"{done.tail(3)}."  # 127: the engine is not installed yet
+    return None
+
+
+def enable(applier: Applier, action: Action) -> None:
+    """The links that start the unit at boot. --no-reload: a daemon-reload takes the GPUs from running containers."""
+    _systemctl(applier, "--no-reload", "enable", action.target)
+
+
+def start(applier: Applier, action: Action) -> None:
+    _systemctl(applier, "start", action.target)
+
+
+def restart(applier: Applier, action: Action) -> None:
+    applier.say(f"restarting {action.target}: {action.reason}")
+    _systemctl(applier, "restart", action.target)
+
+
+def reload(applier: Applier, action: Action) -> None:
+    """docker reads runtimes and the default runtime anew on SIGHUP; no container stops. It does so after systemctl has returned."""
+    _systemctl(applier, "reload", action.target)
+    end = time.monotonic() + SECONDS
+    want = runtime.default(applier.document)
+    while time.monotonic() < end:
+        info = dockerd.info()
+        if all(name in info.get("runtimes", {}) for name in runtime.runtimes(applier.document)) and info["default"] == (
+            want or info["default"]
+        ):
+            return
+        time.sleep(0.2)
+    raise NodeError(f"docker was told to read {runtime.DAEMON} anew and did not take it. See `journalctl -u docker`.")
+
+
+def _systemctl(applier: Applier, *words: str) -> None:
+    done = applier.host.run("systemctl", *words, timeout=180)
+    if done.rc != 0:
+        log = applier.host.run("journalctl", "-u", words[-1], "-n", "12", "--no-pager", "-o", "cat").out.strip()
+        raise NodeError(f"systemctl {' '.join(words)} fails: {done.tail(3)}\n{log}\nPut right what it says, and run again.")
+
+
+def generate(applier: Applier, action: Action) -> Optional[str]:
+    """The toolkit's own program asks the driver and writes the spec, where the toolkit's refresh unit would."""
+    done = applier.host.run("nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120)
+    if done.rc != 0:
+        raise NodeError(f"nvidia-ctk cannot make a CDI spec: {done.tail(5)}\nSee that nvidia-smi works, and run again.")
+    return None
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "runtime.config": config,
+    "runtime.enable": enable,
+    "runtime.start": start,
+    "runtime.restart": restart,
+    "runtime.reload": reload,
+    "runtime.cdi": generate,
+}

@@ -1,0 +1,99 @@
+"""What the running docker daemon says of itself, over its socket (Docker Engine API). Reads only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from typing import Any, Dict, List, Optional
+
+from ..host import Json
+
+SOCKET = "/var/run/docker.sock"
+SECONDS = 10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check
+
+# Device files that belong to a GPU: NVIDIA's, and AMD's compute and render nodes.
+GPU_FILE = re.compile(r"/dev/(nvidia|kfd|dri)")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(self.path)
+
+
+def ask(path: str, where: str = SOCKET) -> Any:
+    """The answer to GET `path`, as data. Raises OSError where there is none."""
+    connection = _Connection(where)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise OSError(f"GET {path}: {answer.status} {answer.reason}")
+        return json.loads(body)
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"GET {path}: {error}") from None
+    finally:
+        connection.close()
+
+
+def info() -> Json:
+    """{version, runtimes: name -> program, default, cdi: whether CDI is switched on, or error: why nothing is known}."""
+    try:
+        found = ask("/info")
+    except OSError as error:
+        return {"error": str(error)}
+    runtimes = {name: entry.get("path") or entry.get("runtimeType") for name, entry in (found.get("Runtimes") or {}).items()}
+    return {
+        "version": found.get("ServerVersion"),
+        "runtimes": runtimes,
+        "default": found.get("DefaultRuntime"),
+        "cdi": bool(found.get("CDISpecDirs")),
+    }
+
+
+def gpu_containers(default: Optional[str]) -> List[Json]:
+    """Running containers that use a GPU: [{id, name, why}]; one that cannot be looked at counts as one, for it may.
+
+    `default` is the daemon's default runtime.
+    """
+    try:
+        rows = ask("/containers/json")
+    except OSError as error:
+        return [{"id": "?", "name": "?", "why": str(error)}]
+    found = []
+    for row in rows:
+        name = ", ".join(str(item).lstrip("/") for item in row.get("Names") or ())
+        try:
+            why = uses_gpu(ask(f"/containers/{row['Id']}/json"), default)
+        except OSError as error:
+            why = None if "404" in str(error) else str(error)  # 404: it has ended meanwhile
+        if why:
+            found.append({"id": row["Id"][:12], "name": name, "why": why})
+    return found
+
+
+def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
+    """How a container was given a GPU, None where it was not."""
+    config: Dict[str, Any] = container.get("HostConfig") or {}
+    for request in config.get("DeviceRequests") or ():
+        if request.get("Driver") == "cdi":
+            names = [name for name in request.get("DeviceIDs") or () if name.partition("/")[0] in ("nvidia.com", "amd.com")]
+            if names:
+                return f"CDI device {', '.join(names)}"
+        else:
+            return "--gpus"
+    if config.get("Runtime") == "nvidia":
+        wanted = dict(item.split("=", 1) for item in (container.get("Config") or {}).get("Env") or () if "=" in item)
+        # Where the nvidia runtime is the default every container has it, and this variable says which mean it.
+        if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none"):
+            return "runtime nvidia"
+    files = [str(item.get("PathOnHost")) for item in config.get("Devices") or () if GPU_FILE.match(str(item.get("PathOnHost")))]
+    return f"device {', '.join(files)}" if files else None

@@ -1,0 +1,352 @@
+"""Texts of the container engines' configuration: what is somebody else's is read, and merged with the few keys that are goldnode's. Pure."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from types import ModuleType
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+
+class BrokenError(ValueError):
+    """A text that is not of its format: `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(message)
+        self.message, self.line, self.column = message, line, column
+
+
+class ConflictError(ValueError):
+    """A setting of the administrator's that says something else than the class."""
+
+
+# -- JSON: docker's daemon.json
+
+
+def read_json(text: str) -> Dict[str, Any]:
+    """A JSON object with its keys in their order. Raises BrokenError; a key that is there twice is broken too, for one of the two would be lost."""
+
+    def pairs(rows: List[Tuple[str, Any]]) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        for key, value in rows:
+            if key in found:
+                at = text.rfind(json.dumps(key, ensure_ascii=False))
+                raise BrokenError(f'the key "{key}" is there twice', *position(text, max(at, 0)))
+            found[key] = value
+        return found
+
+    if not text.strip():
+        return {}
+    try:
+        found = json.loads(text, object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        raise BrokenError(error.msg, error.lineno, error.colno) from None
+    if not isinstance(found, dict):
+        raise BrokenError("the file has to hold one JSON object", 1, 1)
+    return found
+
+
+def position(text: str, at: int) -> Tuple[int, int]:
+    """Line and column, from 1, of an offset."""
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+
+
+def write_json(value: Mapping[str, Any], like: str) -> str:
+    """`value` as text, indented as the text `like` is (four columns where it shows none)."""
+    found = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
+    return json.dumps(value, indent=found.group(1) if found else 4, ensure_ascii=False) + "\n"
+
+
+def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str], cdi: bool) -> str:
+    """daemon.json with the wanted runtimes (name -> program), the default one, and CDI switched on; unchanged where it says all of it.
+
+    Raises BrokenError and ConflictError. Keys, values and their order stay the administrator's; runtimes of the same program are his too.
+    """
+    have = read_json(text)
+    result = dict(have)
+    if runtimes:
+        known = _table(have, "runtimes")
+        merged = dict(known)
+        for name, program in runtimes.items():
+            entry = known.get(name)
+            if entry is None:
+                merged[name] = {"path": program}
+            elif not isinstance(entry, dict) or str(entry.get("path", "")).rpartition("/")[2] != program:
+                path = entry.get("path") if isinstance(entry, dict) else entry
+                raise ConflictError(f'runtime "{name}" is {json.dumps(path)}, want "{program}"')
+        result["runtimes"] = merged
+    if default is not None:
+        if have.get("default-runtime", default) != default:
+            raise ConflictError(f'default-runtime is "{have["default-runtime"]}", want "{default}"')
+        result["default-runtime"] = default
+    if cdi:
+        features = _table(have, "features")
+        if features.get("cdi") is False:
+            raise ConflictError("features.cdi is false, want true")
+        result["features"] = {**features, "cdi": True}
+    return text if result == have else write_json(result, text)
+
+
+def _table(have: Mapping[str, Any], key: str) -> Dict[str, Any]:
+    found = have.get(key, {})
+    if not isinstance(found, dict):
+        raise ConflictError(f"{key} is {json.dumps(found)}, want an object")
+    return found
+
+
+# -- TOML: containerd
+
+
+def toml_reader() -> Optional[ModuleType]:
+    """Python's own reader of TOML: there from 3.11 on."""
+    try:
+        return importlib.import_module("tomllib")
+    except ImportError:
+        return None
+
+
+def read_toml(text: str) -> Dict[str, Any]:
+    """A TOML document. Raises BrokenError. Needs :func:`toml_reader`."""
+    reader = toml_reader()
+    if reader is None:
+        raise AssertionError("asked only where there is a reader")
+    try:
+        found: Dict[str, Any] = reader.loads(text)
+    except reader.TOMLDecodeError as error:
+        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        ends = position(text, len(text))
+        raise BrokenError(re.sub(r" \(at .*\)$", "", str(error)), *(map(int, at.groups()) if at else ends)) from None
+    return found
+
+
+def write_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
+    """A table as TOML text: its values first, then its tables, each under its full name."""
+    values = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items() if not isinstance(value, dict))
+    head = f"[{'.'.join(map(_key, path))}]\n" if path and values else ""
+    return (
+        head
+        + values
+        + "".join(write_toml(value, (*path, key)) or _empty((*path, key)) for key, value in table.items() if isinstance(value, dict))
+    )
+
+
+def _empty(path: Sequence[str]) -> str:
+    return f"[{'.'.join(map(_key, path))}]\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    return str(value.isoformat())  # dates and times: TOML writes them as ISO 8601 does
+
+
+def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
+    """`over` merged into `base`, tables key by key."""
+    result = dict(base)
+    for key, value in over.items():
+        known = result.get(key)
+        result[key] = deep(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return result
+
+
+# Where the CRI plugin keeps its runtimes, and where its switch for CDI, by version of the configuration (containerd docs/cri/config.md).
+CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+CRI_NAMES = {2: ("cri", "io.containerd.grpc.v1.cri"), 3: ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")}
+
+
+def containerd_drop_in(
+    config: Mapping[str, Any], others: Sequence[Mapping[str, Any]], program: Optional[str], default: bool, cdi: bool
+) -> str:
+    """The drop-in: the CRI plugin's whole table, the administrator's with ours merged in, for an import replaces a plugin's table.
+
+    `config` is config.toml, `others` what else it imports, in order; the last of them that has the table is what containerd would use.
+    `program` is the GPU runtime, None where CDI alone is wanted. Raises ConflictError.
+    """
+    version = config.get("version", 1)
+    if version not in CRI:
+        raise ConflictError(f"its version is {version!r}, and drop-ins are for versions {' and '.join(map(str, CRI))}")
+    off = [name for name in config.get("disabled_plugins", ()) if name in CRI_NAMES[version]]
+    if off:
+        raise ConflictError(f'disabled_plugins has "{off[0]}", without which no pod gets a GPU')
+    base: Mapping[str, Any] = {}
+    for document in (config, *others):
+        base = document.get("plugins", {}).get(CRI[version], base)
+    known = base.get("containerd", {})
+    runtimes = known.get("runtimes", {})
+    ours: Dict[str, Any] = {"containerd": {"runtimes": {}}}
+    runc = runtimes.get("runc", {})
+    if not runc and known.get("default_runtime_name", "runc") == "runc":
+        # The built-in entry is lost as soon as a table names any other runtime.
+        ours["containerd"]["runtimes"]["runc"] = {"runtime_type": "io.containerd.runc.v2"}
+    if program is not None:
+        have = runtimes.get("nvidia", {}).get("options", {}).get("BinaryName", program)
+        if have.rpartition("/")[2] != program.rpartition("/")[2]:
+            raise ConflictError(f'runtime "nvidia" runs "{have}", want "{program}"')
+        # The same cgroup driver as runc's, or the kubelet could not place its pods.
+        options = {**runc.get("options", {}), **runtimes.get("nvidia", {}).get("options", {}), "BinaryName": have}
+        kind = runtimes.get("nvidia", {}).get("runtime_type", "io.containerd.runc.v2")
+        ours["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
+        if default:
+            if known.get("default_runtime_name", "runc") not in ("runc", "nvidia"):
+                raise ConflictError(f'default_runtime_name is "{known["default_runtime_name"]}", want "nvidia"')
+            ours["containerd"]["default_runtime_name"] = "nvidia"
+    if cdi:
+        if base.get("enable_cdi") is False:
+            raise ConflictError("enable_cdi is false, want true")
+        ours["enable_cdi"] = True
+    merged = deep(base, ours)
+    return f"{HEAD}version = {version}\n" + write_toml({"plugins": {CRI[version]: merged}})
+
+
+HEAD = "# Written by goldnode: the CRI table of config.toml with the GPU runtime merged in, made anew when config.toml changes.\n"
+MARK = "# inserted by goldnode"
+_IMPORTS = re.compile(r"^imports[ \t]*=[ \t]*\[", re.MULTILINE)
+
+
+def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
+    """config.toml that imports `drop_in`, and is otherwise what it was, byte by byte.
+
+    An `imports` that names it, or a pattern that takes it, is enough.
+    """
+    if imports(config, drop_in):
+        return text
+    top = re.split(r"^[ \t]*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
+    found = _IMPORTS.search(top)
+    if found:
+        # Imports are applied in order and the last one has the plugin's table, so ours comes last.
+        end = found.end() + _end_of_list(text[found.end() :])
+        inside = text[found.end() : end].rstrip()
+        comma = "" if not inside.strip() else " " if inside.endswith(",") else ", "
+        result = text[: found.end()] + inside + comma + json.dumps(drop_in) + text[found.end() + len(inside) :]
+    else:
+        line = f"imports = [{json.dumps(drop_in)}]  {MARK}\n"
+        version = re.search(r"^version[ \t]*=.*$", top, re.MULTILINE)
+        at = version.end() + 1 if version else 0
+        head = text[:at]
+        result = (head if not head or head.endswith("\n") else head + "\n") + line + text[at:]
+    expected = {**config, "imports": [*config.get("imports", ()), drop_in]}
+    if read_toml(result) != expected:
+        raise ConflictError(f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or another shape")
+    return result
+
+
+def _end_of_list(text: str) -> int:
+    """Offset of the bracket that ends a list of strings; comments and brackets inside strings do not count."""
+    for token in re.finditer(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|#[^\n]*|\]", text):
+        if token.group() == "]":
+            return token.start()
+    raise AssertionError("a list that a reader of TOML has read ends")
+
+
+def imports(config: Mapping[str, Any], drop_in: str) -> bool:
+    """Whether a config.toml imports a file, by name or by a pattern of its directory."""
+    directory, _, name = drop_in.rpartition("/")
+    for entry in config.get("imports", ()):
+        where, _, pattern = str(entry).rpartition("/")
+        if entry == drop_in or (where == directory and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name)):
+            return True
+    return False
+
+
+# -- the toolkit's own config.toml
+
+_SECTION = "[nvidia-container-runtime]"
+
+
+def toolkit_mode(text: str) -> Optional[str]:
+    """`mode` of section nvidia-container-runtime, None where it is not said."""
+    found = re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def with_toolkit_mode(text: str, mode: str) -> str:
+    """The text with that one key set; every other line as it was."""
+    before, section, after = _section(text)
+    line = f'mode = "{mode}"'
+    if not section:
+        gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}{_SECTION}\n{line}\n"
+    changed, count = re.subn(r"^(\s*)#?\s*mode\s*=.*$", lambda found: f"{found.group(1)}{line}", section, count=1, flags=re.MULTILINE)
+    if not count:
+        changed = section.replace(f"{_SECTION}\n", f"{_SECTION}\n{line}\n", 1)
+    return before + changed + after
+
+
+def _section(text: str) -> Tuple[str, str, str]:
+    """What stands before the section, the section with its header, and what follows it (sub-tables included)."""
+    start = re.search(rf"^{re.escape(_SECTION)}[ \t]*\n", text, re.MULTILINE)
+    if not start:
+        return text, "", ""
+    end = re.compile(r"^[ \t]*\[", re.MULTILINE).search(text, start.end())
+    stop = end.start() if end else len(text)
+    return text[: start.start()], text[start.start() : stop], text[stop:]
+
+
+# -- CDI specs
+
+
+def read_cdi(text: str) -> Dict[str, Any]:
+    """Of a CDI spec, JSON or YAML: {kind, devices, paths}. `paths` are those of the host that it names (CDI specification, section "CDI JSON").
+
+    YAML is read by line, which the spec's own writers (nvidia-ctk, the CDI libraries) allow: they write one key per line.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return _read_cdi_lines(text)
+    paths: List[str] = []
+    edits = [found.get("containerEdits") or {}] + [device.get("containerEdits") or {} for device in found.get("devices") or ()]
+    for edit in edits:
+        paths += [str(node.get("hostPath") or node["path"]) for node in edit.get("deviceNodes") or ()]
+        paths += [str(mount["hostPath"]) for mount in edit.get("mounts") or ()]
+        paths += [str(hook["path"]) for hook in edit.get("hooks") or ()]
+    return {
+        "kind": found.get("kind"),
+        "devices": [str(device.get("name")) for device in found.get("devices") or ()],
+        "paths": sorted(set(paths)),
+    }
+
+
+def _read_cdi_lines(text: str) -> Dict[str, Any]:
+    def scalars(key: str, where: str = text) -> List[str]:
+        return [found.strip("\"'") for found in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)]
+
+    kind = scalars("kind")
+    names = re.findall(r"^\s*(?:- )?name:[ \t]+(\S+)[ \t]*$", text, re.MULTILINE)
+    return {
+        "kind": kind[0] if kind else None,
+        "devices": [name.strip("\"'") for name in names],
+        "paths": sorted({*scalars("hostPath"), *scalars("path")}),
+    }
+
+
+def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
+    """A CDI spec for AMD's GPUs: each render node with its card, /dev/kfd for all, groups by number, for names differ between host and image."""
+    devices = [
+        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": path} for path in (node["render"], node.get("card")) if path]}}
+        for index, node in enumerate(nodes)
+    ]
+    every = [{"path": path} for node in nodes for path in (node["render"], node.get("card")) if path]
+    edits: Dict[str, Any] = {"deviceNodes": [{"path": "/dev/kfd"}]}
+    if groups:
+        edits["additionalGids"] = list(groups)
+    spec = {
+        "cdiVersion": "0.7.0",
+        "kind": "amd.com/gpu",
+        "containerEdits": edits,
+        "devices": [*devices, {"name": "all", "containerEdits": {"deviceNodes": every}}],
+    }
+    return json.dumps(spec, indent=1) + "\n"
