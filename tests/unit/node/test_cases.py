@@ -3,6 +3,7 @@
 A case: {base: bare|converged|declared, document: patch, seen: patch, actions: [...], absent: [...], refusals: [...], notes: [...],
 reboot: [...], waiting: [...]}.
 `converged` is a node of the unpatched class, `declared` one of the class as the case patches it.
+`engine` names a class with a container engine, and what is seen of that, in tests/cases/engines.json.
 A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
 the reason after a colon.
 """
@@ -131,6 +132,16 @@ def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
     return seen
 
 
+def with_engine(wanted: dict[str, Any], runtime: dict[str, Any]) -> Observed:
+    """A converged node whose container engine shows `runtime`, with the files that follow from it."""
+    seen = converged(wanted)
+    seen.runtime = runtime
+    for action in difference(wanted, seen, PROGRAM)[0]:
+        if action.kind == "file.write":
+            seen.files[action.target] = {"content": action.data["content"], "mode": action.data["mode"]}
+    return seen
+
+
 def merge(base: Any, patch: Any) -> Any:
     """`patch` over `base`: mappings key by key, null removes, anything else replaces."""
     if not isinstance(base, dict) or not isinstance(patch, dict):
@@ -146,9 +157,15 @@ def merge(base: Any, patch: Any) -> Any:
 
 def planned(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
-    wanted = merge(document(), case.get("document", {}))
-    before = merge(document(), case.get("seen_as", {}))
-    base = {"bare": lambda: bare(before), "converged": lambda: converged(before), "declared": lambda: converged(wanted)}[case["base"]]()
+    declared, base = document(), None
+    if "engine" in case:
+        engine = json.loads((CASES / "engines.json").read_text())[case["engine"]]
+        declared = merge(declared, engine["document"])
+        base = with_engine(declared, engine["runtime"])
+    wanted = merge(declared, case.get("document", {}))
+    before = merge(declared, case.get("seen_as", {}))
+    makers = {"bare": lambda: bare(before), "converged": lambda: converged(before), "declared": lambda: converged(wanted)}
+    base = base or makers[case["base"]]()
     return judge(wanted, Observed(**merge(asdict(base), case.get("seen", {}))), PROGRAM)
 
 
@@ -171,6 +188,7 @@ def test_case(path: Path) -> None:
         "reboot",
         "waiting",
         "lines",
+        "engine",
     }
     assert not unknown, f"{path}: unknown keys {unknown}"
     plan = planned(case)

@@ -15,6 +15,7 @@ gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], gr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -213,11 +214,11 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         return []
     found = []
     engine = runtime["engine"]
-    if engine == "containerd" and seen.runtime.get("tomllib", True):
-        try:
-            drop_in = containerd_config(document, seen)[1]
-        except ValueError:  # refused, with the reason
-            drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")
+    if engine == "containerd":
+        drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")  # stays, where a refusal says why nothing can be merged
+        with contextlib.suppress(ValueError):
+            if seen.runtime.get("tomllib", True):
+                drop_in = containerd_config(document, seen)[1]
         if drop_in:
             found.append(Wanted(DROP_IN, drop_in, PART, "gives containerd the GPU runtime beside what config.toml says"))
     if engine == "podman" and runtimes(document):
