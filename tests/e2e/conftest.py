@@ -29,12 +29,12 @@ class World:
         """Publish the archive anew; the server goes on serving it."""
         return apt_archive.publish(self.directory / "archive", groups=groups, **options)  # type: ignore[arg-type]
 
-    def node(self, name: str, group: str, os_name: str = "debian12") -> Node:
-        """A fresh node with compiler and initramfs-tools, and no packages of any stack."""
+    def node(self, name: str, group: str, os_name: str = "debian12", *, engine: bool = False) -> Node:
+        """A fresh node with compiler and initramfs-tools, and no packages of any stack; `engine`: a container engine can run in it."""
         for found in self.lab.nodes():
             if found.name == name:
                 found.destroy()
-        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm")])[0]
+        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm", engine=engine)])[0]
         self.status(node).write_text(node.read("/var/lib/dpkg/status"))
         return node
 

@@ -4,10 +4,10 @@ What this domain reads into `seen.runtime` (nothing where the class has no engin
 
 daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
 imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
-unit: {load, active, enabled, result, pid, started (seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
+unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), started (seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
 info: what the running docker says, see `dockerd.info`. flags: docker's command line. written: when containerd's files last changed.
 hook: when the toolkit's hook was installed. seconds since the epoch.
-containers: running containers that use a GPU, holders: processes that hold one; only where something would disturb them.
+gpu_containers: running containers that use a GPU, [{id, name, why}]. holders: processes that hold one; only where a restart is wanted.
 specs: CDI specs of the class's vendor in the order of their precedence, [{file, kind, devices, missing, driver} or {file, error}].
 refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}.
 gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], groups: numbers}.
@@ -27,7 +27,6 @@ from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import gpu_holders
-from . import packages
 from .files import Wanted
 
 Document = Mapping[str, Any]
@@ -88,13 +87,13 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         # Only a daemon that runs is asked: its socket would start one that does not.
         found["info"] = dockerd.info()
         found["flags"] = (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    if found["unit"] and (reasons(document, seen)[0] or packages.transaction(document, seen)):
+        found["gpu_containers"] = dockerd.gpu_containers(found["info"].get("default"))
+    if found["unit"] and reasons(document, seen)[0]:
         found["holders"] = gpu_holders(host)
-        found["containers"] = dockerd.gpu_containers(found["info"].get("default")) if found.get("info") else []
 
 
 def _unit(host: Host, name: str) -> Dict[str, Any]:
-    keys = "LoadState,ActiveState,UnitFileState,Result,MainPID,ExecMainStartTimestampMonotonic"
+    keys = "LoadState,ActiveState,UnitFileState,Result,MainPID,Job,ExecMainStartTimestampMonotonic"
     rows = dict(line.split("=", 1) for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines() if "=" in line)
     began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
     started = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
@@ -104,6 +103,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         "enabled": rows.get("UnitFileState"),
         "result": rows.get("Result"),
         "pid": int(rows.get("MainPID") or 0),
+        "job": bool(rows.get("Job")),
         "started": started,
     }
 
@@ -267,8 +267,8 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
 
 def in_use(seen: Observed) -> str:
     """Containers and processes that use a GPU, in words; empty when there are none."""
-    who = [f"container {item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("containers", ())]
-    boxed = {item["id"] for item in seen.runtime.get("containers", ())}
+    who = [f"container {item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ())]
+    boxed = {item["id"] for item in seen.runtime.get("gpu_containers", ())}
     for item in seen.runtime.get("holders", ()):
         if item.get("container") not in boxed:
             who.append(f"process {item['pid']} ({item['command']})")
@@ -381,7 +381,7 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
         return actions, [
             Waiting(PART, name, f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it")
         ]
-    elif unit["active"] != "activating":
+    elif unit["active"] != "activating" and not unit["job"]:
         actions.append(Action(PART, "runtime.start", name, f"is {unit['active']}, want active", BOOT))
     return actions, []
 
@@ -395,7 +395,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     if not runtime:
         return []
     found: List[Refusal] = []
-    users = "; ".join(f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("containers", ()))
+    users = "; ".join(f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ()))
     if users and any(action.kind == "packages.transact" for action in actions):
         found.append(
             Refusal(
@@ -509,6 +509,15 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     return judge_item("runtime.engine", want, have, "drain", f"Run site.yml; see `journalctl -u {engine}` for why it does not run.")
 
 
+def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
+    """Why an engine that does not run is no fault of the node: else a gate that keeps it down would never open again."""
+    if not unit or unit["active"] == "active":
+        return None
+    if unit["active"] == "activating" or unit["job"]:
+        return "is about to start: the boot check comes before it"
+    return "is kept down by a condition of its unit, the gate of a bad verdict" if unit["result"] == "exec-condition" else None
+
+
 def _config_finding(document: Document, seen: Observed) -> Finding:
     """Whether the engine that runs knows the GPU runtime: asked of docker, by the order of times of containerd, by the file of podman."""
     parts = [f"runtime {name}" for name in runtimes(document)]
@@ -535,7 +544,7 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
         if not seen.live:
             elsewhere = "an image does not run, so no engine was asked"
         elif (seen.runtime.get("unit") or {}).get("active") != "active":
-            problems.append(f"{engine} does not run")
+            elsewhere = f"{engine} does not run, so it was not asked"
         elif engine == "docker" and "error" in (seen.runtime.get("info") or {"error": ""}):
             return Finding("runtime.config", UNREAD, "drain", want, f"{engine} does not answer", f"See `journalctl -u {engine}`.")
     return judge_item("runtime.config", want, "; ".join(problems) or want, "drain", remedy, elsewhere)
