@@ -124,7 +124,7 @@ def test_written_toml_reads_back_as_it_was(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_the_drop_in_holds_the_users_cri_table(seed: int) -> None:
     dice = dice_of(seed)
-    users = {"version": 2, "plugins": {CRI: toml_table(dice), "other": toml_table(dice)}}
+    users: dict[str, Any] = {"version": 2, "plugins": {CRI: toml_table(dice), "other": toml_table(dice)}}
     found = tomllib.loads(text_of.containerd_drop_in(users, [], PROGRAM, default=dice.random() < 0.5, cdi=dice.random() < 0.5))
     assert set(found["plugins"]) == {CRI}
     table = found["plugins"][CRI]

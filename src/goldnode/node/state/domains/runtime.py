@@ -4,7 +4,8 @@ What this domain reads into `seen.runtime` (nothing where the class has no engin
 
 daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
 imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
-unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), started (seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
+unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), started (seconds since the epoch, or None)} of the
+engine's unit; None where nobody can be asked.
 info: what the running docker says, see `dockerd.info`. flags: docker's command line. written: when containerd's files last changed.
 hook: when the toolkit's hook was installed. seconds since the epoch.
 gpu_containers: running containers that use a GPU, [{id, name, why}]. holders: processes that hold one; only where a restart is wanted.
