@@ -13,6 +13,8 @@ import pytest
 import yaml
 from tests.e2e.conftest import World
 from tests.e2e.support import Site, inventory, site_yml, succeeded
+from tests.simulators.hardware import Scenario
+from tests.simulators.hardware import node as hardware
 
 from goldnode.lab.nodes import Node
 from goldnode.site import Site as Addresses
@@ -191,29 +193,30 @@ def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(docker12: tuple
     assert 'sandbox_image = "registry.example/pause:4"' in node.shell("containerd config dump").output
 
 
-SPEC = """\
-cdiVersion: 0.7.0
-kind: nvidia.com/gpu
-devices:
-  - name: all
-    containerEdits:
-      env:
-        - SEEN_BY_CDI=1
-"""
-
-
 def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> None:
     node, site = engine("engine13", "e2e_engine13")
     hosts = inventory(tmp_path, {"e2e_engine13": [node]})
     succeeded(site_yml(hosts, site=site))
     assert json.loads(node.read(DAEMON))["features"] == {"cdi": True}
-    assert info(node)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"]
+    assert info(node)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"], "docker had to be restarted for that"
     assert 'mode = "cdi"' in node.read("/etc/nvidia-container-runtime/config.toml")
     node.shell("test -L /etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.path")
-    # No GPU is simulated on this node, so the spec is made by hand: what is proved is that docker reads it.
-    node.put({"/etc/cdi/nvidia.yaml": SPEC.encode()})
-    said = node.run("docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=all", "local:1", "/bin/env").output
-    assert "SEEN_BY_CDI=1" in said
-    found = findings(node)
-    assert found == {"runtime.engine": "match", "runtime.config": "match", "runtime.toolkit": "match", "runtime.cdi": "not_verified_here"}
+    assert findings(node)["runtime.cdi"] == "not_verified_here", "this container shows no GPU to make a spec for"
+
+    document = json.loads(node.read("/etc/goldnode/class.json"))
+    hardware.install(node, Scenario.of(document))
+    assert findings(node)["runtime.cdi"] == "mismatch", "GPUs, and no spec"
+    succeeded(site_yml(hosts, site=site))
+    assert "nvidia.com/gpu" in node.read("/var/run/cdi/nvidia.yaml")
+    said = node.run("docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=3", "local:1", "/bin/env").output
+    assert "GOLDNODE_STANDIN_DEVICE=3" in said
+    everything = {"runtime.engine": "match", "runtime.config": "match", "runtime.toolkit": "match", "runtime.cdi": "match"}
+    assert findings(node) == everything
     assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
+
+    # The driver moves and takes a library along that the spec names: found, and made anew.
+    node.shell("sed -i 's|hostPath: .*|hostPath: /usr/lib/gone/libcuda.so.1|' /var/run/cdi/nvidia.yaml")
+    assert findings(node)["runtime.cdi"] == "mismatch"
+    before = pid(node)
+    succeeded(site_yml(hosts, site=site))
+    assert (findings(node), pid(node)) == (everything, before)

@@ -70,9 +70,11 @@ def up(context: click.Context, lab: str, node: tuple[str, ...], os_name: str, fl
 @click.argument("lab")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--name", default="archive", show_default=True)
+@click.option("--image", help="Any image with python3, instead of debian12's warm one.")
+@click.option("--keep", is_flag=True, help="Leave a running server of that name as it is: its address stays.")
 @click.pass_context
-def serve(context: click.Context, lab: str, directory: Path, name: str) -> None:
-    click.echo(_lab(context, lab).serve(directory, name).url)
+def serve(context: click.Context, lab: str, directory: Path, name: str, image: str | None, keep: bool) -> None:
+    click.echo(_lab(context, lab).serve(directory, name, image=image, keep=keep).url)
 
 
 @main.command(help="Remove everything a lab made.")

@@ -313,11 +313,14 @@ class Lab:
         _keep(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
         return self.inventory
 
-    def serve(self, directory: Path, name: str = "archive", *, image: str | None = None) -> Server:
+    def serve(self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False) -> Server:
         """Serve `directory` to the nodes on port 80, under the host name `name`; an earlier server of it is replaced.
 
-        `image` is any image with python3; the default is debian12's warm one.
+        `image` is any image with python3; the default is debian12's warm one. `keep`: one that runs stays, and so does its address.
         """
+        for found in self._containers(f"{LABEL}.server={name}") if keep else ():
+            if found.status == "running":
+                return Server(found, self.network_name)
         for container in self._containers(f"{LABEL}.server={name}"):
             container.remove(force=True, v=True)
         self._network()

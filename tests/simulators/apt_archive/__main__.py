@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.simulators.apt_archive import DEFAULT, GROUPS, publish
+import yaml
+from tests.simulators.apt_archive import DEFAULT, GROUPS, Archive, publish
+
+from goldnode.site import load_site
 
 
 def main() -> None:
@@ -16,6 +19,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="no optional part at all")
     parser.add_argument("--withdraw", action="append", default=[], help="glob on NAME_VERSION that has left")
     parser.add_argument("--site", type=Path, help="site file to write, for --url")
+    parser.add_argument("--beside", metavar="ARCHIVE", help="leave all but ARCHIVE of the site file to the site in force")
     parser.add_argument("--url", help="address the directory is served at; its file address otherwise")
     parser.add_argument("--release", default="bookworm", choices=("bookworm", "trixie"))
     parser.add_argument("--locks", help="the site file's `locks`")
@@ -24,8 +28,26 @@ def main() -> None:
     archive = publish(chosen.directory.absolute(), groups=groups, withdraw=chosen.withdraw)
     if chosen.site is not None:
         url = chosen.url or f"file://{archive.directory}"
-        archive.write_site(chosen.site, url, release=chosen.release, locks=chosen.locks)
+        if chosen.beside:
+            write_beside(archive, chosen.site, url, chosen.beside)
+        else:
+            archive.write_site(chosen.site, url, release=chosen.release, locks=chosen.locks)
     print(archive.directory)
+
+
+def write_beside(archive: Archive, path: Path, url: str, name: str) -> None:
+    """Write the site in force to `path`, its relative paths made absolute, with archive `name` as a stand-in."""
+    site = load_site()
+    text = site.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    archives = text.setdefault("archives", {})
+    for entry in archives.values():
+        if "key" in entry:
+            entry["key"] = str(site.resolve(entry["key"]).absolute())
+    if "locks" in text:
+        text["locks"] = str(site.resolve(text["locks"]).absolute())
+    archives[name] = archive.entry(url, name)
+    # An unchanged file keeps its bytes: whoever compares sees nothing new.
+    path.write_text("# Written by scripts/demo.\n" + yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

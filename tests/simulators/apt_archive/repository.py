@@ -50,17 +50,18 @@ class Archive:
         """The public key, armoured; it is published beside the repositories."""
         return self.directory / KEY
 
+    def entry(self, url: str, repository: str) -> dict[str, object]:
+        """Return what a site says of one of its repositories, served below `url`. The key's path is absolute."""
+        return {"url": f"{url.rstrip('/')}/{repository}", "key": str(self.key), "fingerprints": [self.fingerprint]}
+
     def site(self, url: str, *, release: str = "bookworm", locks: str | None = None) -> dict[str, object]:
         """Return a site configuration (see goldnode.site) for this archive served at `url`.
 
-        `release` says whose flat NVIDIA repository is meant; a site has one address for it. The key's path is absolute.
+        `release` says whose flat NVIDIA repository is meant; a site has one address for it.
         """
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
         places |= {"nvidia-cuda": content.NVIDIA[release], "nvidia-container-toolkit": content.TOOLKIT}
-        archives = {
-            name: {"url": f"{url.rstrip('/')}/{path}", "key": str(self.key), "fingerprints": [self.fingerprint]}
-            for name, path in places.items()
-        }
+        archives = {name: self.entry(url, path) for name, path in places.items()}
         return {"archives": archives, **({"locks": locks} if locks else {})}
 
     def write_site(self, path: Path, url: str, *, release: str = "bookworm", locks: str | None = None) -> Path:
