@@ -60,7 +60,7 @@ class LockedPackage(_Model):
     path: str
     archive: str
     set: Literal["stack", "base"]
-    part: Literal["kernel", "driver", "runtime", "base"]
+    part: Literal["kernel", "driver", "runtime", "module", "base"]
     requested: bool
     why: str
     when: Literal["nvswitch"] | None = None
@@ -97,6 +97,7 @@ def digest_of(document: Any) -> str:
 def intent_digest(stack: Stack) -> str:
     """Return the digest of what `stack` asks apt for."""
     asked = stack.model_dump(mode="json", include=_INTENT)
+    asked["modules"] = [row for row in asked["modules"] if row["package"]]  # the driver's own modules ask apt for nothing
     # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
     return digest_of({key: value for key, value in asked.items() if key not in ("runtime", "modules") or value})
 

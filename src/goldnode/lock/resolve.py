@@ -156,7 +156,8 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     driver = item.driver
     toolkit = item.runtime.toolkit if item.runtime is not None else None
     engine = [*(item.runtime.packages if item.runtime is not None else []), *(toolkit.packages if toolkit is not None else [])]
-    wanted = [*(driver.packages if driver is not None else []), *engine, *item.packages]
+    modules = list(dict.fromkeys(module.package for module in item.modules if module.package is not None))
+    wanted = [*(driver.packages if driver is not None else []), *engine, *item.packages, *modules]
     manager = driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
     asked = [*wanted, *([manager] if manager else [])]
     _require(stack, asked, names)
@@ -192,6 +193,8 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
             return "kernel"
         if name in engine:
             return "runtime"
+        if name in modules:
+            return "module"
         if name in driver_names or (driver is not None and in_family(name, driver.family)):
             return "driver"
         return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
@@ -368,6 +371,8 @@ def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) ->
             path = ("runtime", "packages", item.runtime.packages.index(name))
         elif item.runtime is not None and item.runtime.toolkit is not None and name in item.runtime.toolkit.packages:
             path = ("runtime", "toolkit", "packages", item.runtime.toolkit.packages.index(name))
+        elif name in [module.package for module in item.modules]:
+            path = ("modules", [module.package for module in item.modules].index(name), "package")
         close = nearest(name, [other for other in names if other[:3] == name[:3]])
         raise VanishedError(
             f'package "{name}" is in none of the archives {", ".join(item.archives)}',

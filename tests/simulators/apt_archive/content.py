@@ -13,6 +13,7 @@ from tests.simulators.apt_archive.debs import Deb
 from tests.simulators.apt_archive.drivers import Driver, debian_family, debian_support, nvidia_repository, unit_scripts
 from tests.simulators.apt_archive.engines import engine
 from tests.simulators.apt_archive.kernels import Kernel, packages
+from tests.simulators.apt_archive.modules import module_packages
 from tests.simulators.apt_archive.toolkit import toolkit
 
 DEBIAN, SECURITY = "debian", "debian-security"
@@ -30,7 +31,8 @@ NEWER = "newer"  # newer base package, kernel and NVIDIA driver, as tomorrow's a
 BROKEN = "broken"  # a kernel newer than all others, for which the drivers' modules do not compile
 SECURITY_UPDATES = "security-updates"  # kernels and drivers of the security suites
 TOOLKIT_SAFE = "toolkit-safe"  # container toolkits that no bulletin affects; without this part an affected one is the newest
-GROUPS = (NEWER, BROKEN, SECURITY_UPDATES, TOOLKIT_SAFE)
+MODULES = "modules"  # other out-of-tree modules, one compiled against the other
+GROUPS = (NEWER, BROKEN, SECURITY_UPDATES, TOOLKIT_SAFE, MODULES)
 DEFAULT = frozenset({SECURITY_UPDATES, TOOLKIT_SAFE})
 
 
@@ -67,6 +69,7 @@ def debs() -> Iterator[Deb]:
     yield from toolkit(TOOLKIT, "1.17.7")
     yield from toolkit(TOOLKIT, "1.20.0", TOOLKIT_SAFE)
     yield from engines()
+    yield from module_packages(DEBIAN, "bookworm", MODULES)
     yield from rocm()
     yield from base()
 

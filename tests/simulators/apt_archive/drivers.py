@@ -202,7 +202,7 @@ fi
 """
 
 
-def _dkms_scripts(name: str, upstream: str) -> dict[str, str]:
+def dkms_scripts(name: str, upstream: str) -> dict[str, str]:
     return {stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()}
 
 
@@ -313,7 +313,7 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         recommends=f"libnvidia-{i}cuda1 (>= {up})" if tesla else f"nvidia-driver (>= {up}) | libcuda1 (>= {up})",
         provides=f"nvidia-kernel-dkms-any (= {up}), nvidia-{i}kernel-{up}",
         files=dkms_tree(driver.module, driver.module, up, "NVIDIA"),
-        scripts=_dkms_scripts(driver.module, up),
+        scripts=dkms_scripts(driver.module, up),
     )
     yield replace(
         place,
@@ -440,7 +440,7 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
             provides=f"nvidia-kernel-{flavour}{upstream}",
             conflicts=other,
             files=dkms_tree("nvidia", "nvidia", upstream, licence),
-            scripts=_dkms_scripts("nvidia", upstream),
+            scripts=dkms_scripts("nvidia", upstream),
         )
     yield replace(
         place,

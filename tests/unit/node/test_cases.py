@@ -86,11 +86,13 @@ def converged(wanted: dict[str, Any]) -> Observed:
     line = " ".join(["root=/dev/vda1", *tuning.cmdline_words(wanted)])
     seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b", "cmdline": line}
     seen.modules = {release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}}
+    seen.other_modules = known(wanted)
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
     own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-")}
     seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
     seen.gpu_settings = as_declared(wanted)
+    seen.loaded |= {row["name"].replace("-", "_"): "" for row in wanted["modules"] if row["load"]}
     for action in difference(wanted, seen, PROGRAM)[0]:
         if action.kind == "file.write":
             content = PROGRAM["program"]["sha256"] if action.data.get("payload") else action.data["content"]
@@ -101,6 +103,19 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.initramfs = {name: {"unwanted": [], "files": inside} for name in seen.kernels}
     seen.files[kernel.DROP_IN] = {"content": kernel.drop_in("a>b"), "mode": 0o644}
     return seen
+
+
+def known(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What domain modules reads where every module is built, in the stack's order: files get younger from one to the next."""
+    rows = wanted["modules"]
+    early, late = [row["name"] for row in rows if row["before_driver"]], [row["name"] for row in rows if not row["before_driver"]]
+    driver = [wanted["driver"]["module"]] if wanted.get("driver") and rows else []
+    info = {"license": "GPL", "vermagic": f"{wanted['kernel']['release']} SMP", "signer": "", "srcversion": "A", "against": None}
+    own = {row["name"] for row in rows if row["package"] is None}
+    return {
+        name: {**info, "version": "535.2" if name in own else "", "name": name, "identity": f"9:{time}", "time": time}
+        for time, name in enumerate([*early, *driver, *late], 1)
+    }
 
 
 def tuned(wanted: dict[str, Any]) -> dict[str, Any]:

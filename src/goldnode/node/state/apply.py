@@ -15,12 +15,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host, Result
 from . import history
-from .domains import driver as driver_domain
 from .domains import kernel
 from .engine import plan
 from .handlers import modules, policy, runtime, tuning, units
 from .model import Action, NodeError, Plan
-from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, compiler, load_json, modinfo
+from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, load_json
 
 Document = Mapping[str, Any]
 LOCK = "/run/goldnode/engine.lock"
@@ -66,7 +65,6 @@ class Applier:
             "packages.hold": self.hold,
             "packages.unhold": self.unhold,
             "packages.manual": self.manual,
-            "module.build": self.build_module,
             "initramfs.rebuild": self.rebuild_initramfs,
             "boot.entry": self.boot_entry,
         }
@@ -264,55 +262,12 @@ class Applier:
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
         text = f"{what}:\n{result.tail(12)}"
-        log = self._make_log() if "dkms" in result.out + result.err else ""
+        driver = self.document.get("driver") or {}
+        dkms = driver.get("dkms") if "dkms" in result.out + result.err else None
+        log = modules.make_log(self, dkms["name"], driver["version"]) if dkms else ""
         return NodeError(f"{text}\n{log}" if log else text)
 
-    # -- kernel module
-
-    def _make_log(self) -> str:
-        """The end of dkms's make.log for the locked module, where a build has failed."""
-        dkms = (self.document.get("driver") or {}).get("dkms")
-        if not dkms:
-            return ""
-        version = self.document["driver"]["version"]
-        name = f"/var/lib/dkms/{dkms['name']}/{version}/build/make.log"
-        text = self.host.text(name)
-        return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
-
-    def build_module(self, action: Action) -> str:
-        """dkms, when the package's own scripts have not already built it. Proved by modinfo, never by an exit status."""
-        data = action.data
-        fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
-        if fault is None:
-            return "built by the package's own scripts"
-        built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(self.host, data["release"]).values())
-        if built and installed and built.group(1) != installed.group(1):
-            raise NodeError(
-                f"kernel {data['release']} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
-                f"Install gcc-{built.group(1)}, then run again."
-            )
-        if not self.host.path(f"/lib/modules/{data['release']}/build").exists():
-            raise NodeError(
-                f"the headers of {data['release']} are not installed, so no module can be built. Lock the stack again: it names them."
-            )
-        self.say(f"building {data['module']} {data['version']} for {data['release']}")
-        done = self.host.run(
-            "dkms",
-            "install",
-            "--force",
-            "-m",
-            data["dkms"],
-            "-v",
-            data["version"],
-            "-k",
-            data["release"],
-            timeout=APT_TIME,
-        )
-        fault = driver_domain.module_fault(self.document, modinfo(self.host, data["release"], data["module"]))
-        if fault is not None:
-            log = self._make_log() or done.tail()
-            raise NodeError(f"{data['module']} {data['version']} does not build for kernel {data['release']} ({fault}). {log}")
-        return "built by dkms"
+    # -- initramfs
 
     def rebuild_initramfs(self, action: Action) -> None:
         release = action.data["release"]

@@ -47,7 +47,7 @@ def difference(
     if transaction:
         actions.append(transaction)
     actions += packages.holds(document, seen)
-    actions += driver.module(document, seen)
+    actions += modules.builds(document, seen)
     actions += driver.initramfs(document, seen)
     boot, notes = kernel.boot_entry(document, seen)
     actions += boot
@@ -74,7 +74,9 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
     reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
-    return list(dict.fromkeys([*reasons, *policy.reboot_reasons(document, seen), *tuning.reboot(document, seen)]))
+    return list(
+        dict.fromkeys([*reasons, *modules.reboot(document, seen), *policy.reboot_reasons(document, seen), *tuning.reboot(document, seen)])
+    )
 
 
 def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:

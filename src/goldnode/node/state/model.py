@@ -117,7 +117,8 @@ class Observed:
     packages: name -> {version, architecture, state, hold}; state is dpkg's ("installed", "half-configured", …).
     files: managed path -> {content, mode} or None. links: path -> target or None.
     sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package}].
-    modules: kernel release -> {version, license, vermagic, signer} or None. kernels: releases with a /boot/vmlinuz.
+    modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None. other_modules: name -> what
+    domains/modules.py reads of each further out-of-tree module for the class's kernel, or None. kernels: releases with a /boot/vmlinuz.
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
     boot: {loader, release, reason, entry, cmdline}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
@@ -142,6 +143,7 @@ class Observed:
     keyrings: Dict[str, Optional[List[str]]] = field(default_factory=dict)
     kernels: List[str] = field(default_factory=list)
     modules: Dict[str, Optional[Dict[str, str]]] = field(default_factory=dict)
+    other_modules: Dict[str, Optional[Dict[str, Any]]] = field(default_factory=dict)
     initramfs: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     forced: List[Dict[str, Any]] = field(default_factory=list)
     boot: Dict[str, Optional[str]] = field(default_factory=dict)

@@ -122,13 +122,14 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     if transaction is None and "module.build" not in kinds:
         return found
     driver = document.get("driver") or {}
-    out_of_tree = bool(driver) and not driver.get("in_tree")
-    if seen.secure_boot and out_of_tree and not driver.get("signed"):
+    unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
+    unsigned += [row["name"] for row in document.get("modules") or () if row["dkms"] or not (row["package"] or driver.get("signed"))]
+    if seen.secure_boot and unsigned:
         found.append(
             Refusal(
                 "secure-boot",
-                f"Secure Boot is on and stack {document['stack']['name']} builds unsigned modules: the kernel would refuse {driver['module']}.",
-                "Switch Secure Boot off in the firmware, or use a stack with signed modules; the driver that works now is left as it is.",
+                f"Secure Boot is on and stack {document['stack']['name']} builds unsigned modules: the kernel would refuse {', '.join(unsigned)}.",
+                "Switch Secure Boot off in the firmware, or use a stack with signed modules; what works now is left as it is.",
             )
         )
     if seen.runfile and driver.get("vendor") == "nvidia":

@@ -13,31 +13,39 @@ DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
 Document = Mapping[str, Any]
 
 HOOK = """#!/bin/sh
-# goldnode: runs after dkms whenever a kernel arrives, and says so when it would boot without the locked GPU module.
+# goldnode: runs after dkms whenever a kernel arrives, and says so for each module of the stack that it would boot without.
 # It never fails: a failing hook would break apt, and the class's boot entry keeps this kernel from being the default.
 release=$1
-module={module}
-wanted={version}
 [ -n "$release" ] || exit 0
-have=$(modinfo -k "$release" -F version "$module" 2>/dev/null)
-if [ "$have" != "$wanted" ]; then
-    text="goldnode: kernel $release has no module $module $wanted (found: ${{have:-none}}); booted, it would leave"
-    text="$text this node without its GPUs. Stay on {kernel}, or lock this kernel: goldnode lock {stack}"
+missing() {{
+    text="goldnode: kernel $release has no module $1 (found: ${{2:-none}}); booted, it would leave"
+    text="$text this node without $3. Stay on {kernel}, or lock this kernel: goldnode lock {stack}"
     echo "W: $text" >&2
     command -v logger >/dev/null 2>&1 && logger -t goldnode -p daemon.warning -- "$text"
-fi
-exit 0
+}}
+version() {{
+    have=$(modinfo -k "$release" -F version "$1" 2>/dev/null)
+    [ "$have" = "$2" ] || missing "$1 $2" "$have" "$3"
+}}
+exists() {{
+    modinfo -k "$release" "$1" >/dev/null 2>&1 || missing "$1" "" "$2"
+}}
+{lines}exit 0
 """
 
 
 def hook(document: Document, part: str) -> List[Wanted]:
     """The postinst hook; only where the stack has a module of its own to be missed."""
     driver = document.get("driver")
-    if not driver or driver["in_tree"]:
+    lines = []
+    if driver and not driver["in_tree"]:
+        lines.append(f"version {shlex.quote(driver['module'])} {shlex.quote(driver['version'])} 'its GPUs'")
+    for row in document.get("modules") or ():
+        lines.append(f"exists {shlex.quote(row['name'])} it")
+    if not lines:
         return []
     text = HOOK.format(
-        module=shlex.quote(driver["module"]),
-        version=shlex.quote(driver["version"]),
+        lines="".join(f"{line}\n" for line in lines),
         kernel=document["kernel"]["release"],
         stack=document["stack"]["name"],
     )
@@ -61,7 +69,8 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     """Make the class's kernel the default of the next boot; judged only where a boot loader that is known is seen."""
     release = document["kernel"]["release"]
     driver = document.get("driver")
-    part = "kernel" if not driver or driver["in_tree"] else "gpu_driver"  # after the module is proved
+    out_of_tree = bool(driver and not driver["in_tree"]) or bool(document.get("modules"))
+    part = "gpu_driver" if out_of_tree else "kernel"  # after every module is proved
     loader = seen.boot.get("loader")
     if not seen.live:
         return [], [Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")]

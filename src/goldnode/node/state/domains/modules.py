@@ -1,36 +1,252 @@
-"""Other out-of-tree kernel modules of the stack: built, ordered and proved like the driver's own."""
+"""Other out-of-tree kernel modules of the stack: built, ordered and proved like the driver's own.
+
+A stack lists them in the order of loading. A module with a package has a tree of its own; one without comes from the driver's tree. What
+compiles against another module's symbols (`after`) is stale once that other one was put there anew, and is then built again.
+"""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence, Tuple
+import os
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ...host import Host
-from ..finding import Finding
-from ..model import Action, Note, Observed, Refusal, Waiting
+from ...host import Host, Json
+from ..finding import Finding, judge_item, place
+from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..observe import RECORD, load_json
+from . import driver as driver_domain
 from .files import Wanted
 
+LOAD = "/etc/modules-load.d/goldnode.conf"
+SOFTDEP = "/etc/modprobe.d/goldnode-modules.conf"
+PART = "gpu_driver"
+
 Document = Mapping[str, Any]
+FIELDS = ("version", "license", "vermagic", "signer", "name", "srcversion")
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what this domain judges into its field of `seen`. Reads only."""
+    """Read every module of the stack as it lies there for the locked kernel, in one modinfo, and what the kernel holds of them."""
+    rows = document.get("modules") or []
+    if not rows:
+        return
+    driver = document.get("driver") or {}
+    own = [driver["module"]] if driver and not driver["in_tree"] else []
+    seen.other_modules = survey(host, document["kernel"]["release"], [*own, *(row["name"] for row in rows)])
+    if place(seen) is None:
+        for row in rows:
+            inner = inner_name(row["name"], seen.other_modules[row["name"]])
+            if host.path(f"/sys/module/{inner}/initstate").exists():
+                seen.loaded[inner] = (host.text(f"/sys/module/{inner}/version") or "").strip()
+                info = seen.other_modules[row["name"]]
+                if info is not None:
+                    info["running"] = (host.text(f"/sys/module/{inner}/srcversion") or "").strip()
+
+
+def inner_name(name: str, info: Optional[Mapping[str, Any]]) -> str:
+    """What the kernel calls a module: Debian's nvidia-current-peermem is nvidia_peermem inside."""
+    return str((info or {}).get("name") or name).replace("-", "_")
+
+
+def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional[Json]]:
+    """For each module what modinfo says of it, the identity of its file (size and time), its own identity and those of what it
+    was built against as goldnode has recorded them ({module: identity}), and the file's time in ns; None where modprobe would not find it."""
+    found: Dict[str, Optional[Json]] = dict.fromkeys(names)
+    if not host.path(f"/lib/modules/{release}").exists():
+        return found
+    said = Host("/").run("modinfo", "-b", host.root, "-k", release, *names)
+    host.commands.append(("modinfo", "-k", release, *names))
+    record = (load_json(host, RECORD) or {}).get("built_against", {}).get(release, {})
+    plain = {name.replace("-", "_"): name for name in names}
+    for block in re.split(r"^(?=filename:)", said.out, flags=re.MULTILINE):
+        fields: Dict[str, str] = {}
+        for line in block.splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key, value.strip())
+        base = re.sub(r"\.ko(\.\w+)?$", "", fields.get("filename", "").rpartition("/")[2])
+        name = plain.get(base.replace("-", "_"))
+        if name is None:
+            continue
+        info: Json = {key: fields.get(key, "") for key in FIELDS}
+        try:
+            stat = os.stat(fields["filename"])
+            info["identity"], info["time"] = f"{stat.st_size}:{stat.st_mtime_ns}", stat.st_mtime_ns
+        except OSError:  # built into the kernel, or gone meanwhile
+            info["identity"], info["time"] = "", 0
+        info["against"] = record.get(name)
+        found[name] = info
+    return found
+
+
+# -- what is wrong with a module
+
+
+def fault(document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]) -> Optional[str]:
+    """What is wrong with one of the stack's other modules; None when it is the wanted one for the locked kernel."""
+    release, info = document["kernel"]["release"], found.get(row["name"])
+    if info is None:
+        return f"modinfo -k {release} finds no {row['name']}"
+    if info["vermagic"].split(" ")[0] != release:
+        return f"want vermagic {release}, have {info['vermagic'] or 'none'}"
+    if row["package"] is None and info["version"] and info["version"] != row["version"]:
+        return f"want version {row['version']}, have {info['version']}"
+    return stale(document, row, found)
+
+
+def stale(document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]) -> Optional[str]:
+    """Whether a module that is built on the node was built against an earlier file of a module it depends on."""
+    info = found.get(row["name"])
+    if info is None or tree(document, row) is None:
+        return None
+    against = info.get("against") or {}
+    recorded = against.get(row["name"]) == info["identity"]  # and not of a build before this one
+    for name in foreign(document, row):
+        other = found.get(name)
+        if other is None:
+            continue
+        if other["identity"] != against[name] if recorded and name in against else other["time"] > info["time"]:
+            return f"it was built against an earlier {name}"
+    return None
+
+
+def foreign(document: Document, row: Mapping[str, Any]) -> List[str]:
+    """The modules of `after` that come from another source tree: those of one tree are compiled together."""
+    trees = {other["name"]: tree(document, other) for other in document["modules"]}
+    driver = document.get("driver") or {}
+    if driver.get("dkms"):
+        trees[driver["module"]] = driver["dkms"]["name"]
+    return [name for name in row["after"] if trees.get(name) != tree(document, row)]
+
+
+def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
+    """The name under which dkms knows the module's source; None where its package brings it built."""
+    if row["package"] is not None:
+        return str(row["dkms"]) if row["dkms"] else None
+    return str(document["driver"]["dkms"]["name"])
+
+
+# -- builds
+
+
+def builds(document: Document, seen: Observed) -> List[Action]:
+    """Every module that has to be built, the driver's own among them, in the order of the stack: first what the driver is built after,
+    then the driver's tree, then the rest. What depends on one that is built anew is built anew as well. Pure."""
+    rows, found = document.get("modules") or [], seen.other_modules
+    anew: List[str] = []
+    actions: List[Action] = []
+
+    def reason(row: Mapping[str, Any]) -> Optional[str]:
+        moved = [name for name in foreign(document, row) if name in anew]
+        wrong = fault(document, row, found)
+        return wrong or (f"{', '.join(moved)} is built anew, and it is compiled against that" if moved and tree(document, row) else None)
+
+    def build(row: Mapping[str, Any]) -> None:
+        why = reason(row)
+        source = tree(document, row)
+        if why and source and source in [action.data["dkms"] for action in actions]:  # one build gives all of a tree
+            anew.append(row["name"])
+        elif why:
+            actions.append(_action(document, row, why))
+            anew.append(row["name"])
+
+    for row in rows:
+        if row["before_driver"]:
+            build(row)
+    own = [row for row in rows if row["package"] is None]
+    main = driver_domain.module(document, seen)
+    faults = [(row, why) for row in own for why in [reason(row)] if why]
+    if not main and faults:
+        row, why = faults[0]
+        main = [_action(document, row, f"{why}{f' (and {len(faults) - 1} more of its tree)' if len(faults) > 1 else ''}")]
+    if main:
+        anew += [document["driver"]["module"], *(row["name"] for row in own)]
+    actions += main
+    for row in rows:
+        if not row["before_driver"] and row["package"] is not None:
+            build(row)
+    return actions
+
+
+def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
+    release = document["kernel"]["release"]
+    after = f"{row['name']} of {row['package'] or document['driver']['dkms']['package']} {row['version']} for {release}\n"
+    data = {"module": row["name"], "version": row["version"], "release": release, "dkms": tree(document, row), "package": row["package"]}
+    return Action(PART, "module.build", f"{row['name']} for {release}", why, IMAGE, None, after, f"{row['name']} was built anew", data)
+
+
+def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
+    """The rows that one build of the dkms source `name` has to give."""
+    return [row for row in document.get("modules") or () if tree(document, row) == name]
+
+
+# -- the domain
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
     """The files of goldnode's own that this domain wants. Pure."""
-    return []
+    rows = document.get("modules") or []
+    driver, files = document.get("driver") or {}, []
+    load = [row["name"] for row in rows if row["load"]]
+    if load:
+        text = "".join(f"{name}\n" for name in ["# goldnode: modules of the stack, in the order of loading", *load])
+        files.append(Wanted(LOAD, text, PART, "modules of the stack are loaded at boot, in their order"))
+    before = [row["name"] for row in rows if row["before_driver"]]
+    lines = [f"softdep {row['name']} pre: {' '.join(row['after'])}" for row in rows if row["after"]]
+    if before and driver:
+        lines.insert(0, f"softdep {driver['module']} pre: {' '.join(before)}")
+    if lines:
+        text = "".join(f"{line}\n" for line in ["# goldnode: what has to be there before a module of the stack", *lines])
+        files.append(Wanted(SOFTDEP, text, PART, "modules of the stack are loaded in their order, by whatever loads them"))
+    return files
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
-    return [], [], []
+    """Builds are planned with the driver's own (see `builds`), before the boot entry; here only what cannot be judged is told. Pure."""
+    elsewhere, load = place(seen), [row["name"] for row in document.get("modules") or () if row["load"]]
+    return [], [Note("modules.loaded", f"{elsewhere}: whether {', '.join(load)} is loaded")] if elsewhere and load else [], []
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Reasons of this domain to touch nothing. Pure."""
-    return []
+    """A module that nobody on the node can build, and its package does not bring for this kernel. Pure."""
+    arrives = any(action.kind == "packages.transact" for action in actions)
+    stuck = [action for action in actions if action.kind == "module.build" and action.data["dkms"] is None]
+    return [
+        Refusal(
+            "module-not-built",
+            f"{action.data['module']}: {action.reason}, and its package {action.data['package']} brings it built.",
+            f"Put a build for kernel {action.data['release']} into the archive and lock again, or name the package's `dkms` in the stack.",
+        )
+        for action in stuck
+        if not arrives
+    ]
+
+
+def reboot(document: Document, seen: Observed) -> List[str]:
+    """Modules that the kernel holds in another build than lies on disk. Pure."""
+    if seen.running_kernel != document["kernel"]["release"]:
+        return []
+    found = []
+    for row in document.get("modules") or ():
+        info = seen.other_modules.get(row["name"]) or {}
+        if info.get("running") and info.get("srcversion") and info["running"] != info["srcversion"]:
+            found.append(f"{row['name']} is loaded in another build than is installed")
+    return found
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
     """One finding per item this domain's part of the class declares. Pure."""
-    return []
+    release, found = document["kernel"]["release"], []
+    for row in document.get("modules") or ():
+        item = f"modules.{row['name']}"
+        info = seen.other_modules.get(row["name"])
+        want = f"{row['name']} of {row['package'] or 'the driver'} {row['version']} for {release}"
+        wrong = fault(document, row, seen.other_modules)
+        if wrong is None and seen.secure_boot and info and not info["signer"]:
+            wrong = "it is not signed, and Secure Boot is on"
+        remedy = "Run site.yml: it builds the module, and tells why when it cannot."
+        found.append(judge_item(item, want, wrong or want, "drain", remedy))
+        if row["load"]:
+            have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
+            remedy = f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg."
+            found.append(judge_item(f"{item}.loaded", "loaded", have, "drain", remedy, place(seen)))
+    return found

@@ -8,7 +8,7 @@ from ..debversion import compare
 from ..model import BOOT, IMAGE, PARTS, Action, Observed
 from .apt import in_family
 
-ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", "base": "kernel"}
+ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", "module": "gpu_driver", "base": "kernel"}
 
 Document = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     lines: List[str] = []
     roles = set()
     install: List[str] = []
-    new_kernel = moved_driver = False
+    new_kernel = moved_driver = moved_module = False
     for name, package in sorted(wanted.items()):
         have = seen.packages.get(name)
         version = package["version"]
@@ -64,6 +64,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         roles.add(ROLE_OF[package["part"]])
         new_kernel |= name == document["kernel"]["image"]
         moved_driver |= package["part"] == "driver"
+        moved_module |= package["part"] == "module"
     remove = []
     family = (document.get("driver") or {}).get("family", ())
     for name, have in sorted(seen.packages.items()):
@@ -83,6 +84,8 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         reboot = "the GPU driver was replaced"
     elif moved_driver:
         reboot = "firmware or libraries of the GPU driver were replaced"
+    elif moved_module:
+        reboot = "kernel modules of the stack were replaced"
     before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
     data: Dict[str, Any] = {

@@ -1,11 +1,123 @@
-"""Handlers of the actions that domain `modules` plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Building kernel modules with dkms: the driver's own and the stack's others. Proved by modinfo, never by an exit status."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+import json
+import re
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional
+
+from ..domains import driver as driver_domain
+from ..domains import modules
+from ..model import NodeError
+from ..observe import RECORD, compiler, load_json, modinfo
 
 if TYPE_CHECKING:
     from ..apply import Applier
     from ..model import Action
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {}
+BUILD_TIME = 3600.0  # seconds; minutes on a small node
+
+
+def build(applier: Applier, action: Action) -> str:
+    """Let dkms build one source tree for the locked kernel, when the package's own scripts have not already done so."""
+    host, data = applier.host, action.data
+    why = _fault(applier, data["dkms"], data["module"])
+    if why is None:
+        _record(applier)
+        return "built by the package's own scripts"
+    if data["dkms"] is None:
+        raise NodeError(f"{data['module']}: {why}, and its package {data['package']} brings no source for dkms. Lock a package that does.")
+    release, source = data["release"], data["dkms"]
+    built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(host, release).values())
+    if built and installed and built.group(1) != installed.group(1):
+        raise NodeError(
+            f"kernel {release} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
+            f"Install gcc-{built.group(1)}, then run again."
+        )
+    if not host.path(f"/lib/modules/{release}/build").exists():
+        raise NodeError(f"the headers of {release} are not installed, so no module can be built. Lock the stack again: it names them.")
+    version = source_version(applier, source, data["version"], data.get("package"))
+    applier.say(f"building {data['module']} {version} for {release}")
+    which = ("-m", source, "-v", version, "-k", release)
+    if _stale(applier, source):  # dkms has a build of this version, and would go on using it
+        host.run("dkms", "build", "--force", *which, timeout=BUILD_TIME)
+    done = host.run("dkms", "install", "--force", *which, timeout=BUILD_TIME)
+    why = _fault(applier, source, data["module"])
+    if why is not None:
+        raise NodeError(
+            f"{data['module']} {version} does not build for kernel {release} ({why}). {make_log(applier, source, version) or done.tail()}"
+        )
+    _record(applier)
+    return "built by dkms"
+
+
+def source_version(applier: Applier, source: str, version: str, package: Optional[str]) -> str:
+    """The version under which dkms knows a source: the driver's own, or what the package has put into /usr/src."""
+    if package is None:
+        return version
+    offered = [name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")]
+    offered = [item for item in offered if applier.host.path(f"/usr/src/{source}-{item}/dkms.conf").exists()]
+    plain = version.partition(":")[2] or version
+    fits = [item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))] or offered
+    if len(fits) != 1:
+        has = f"the sources {', '.join(offered)}" if offered else "no source"
+        raise NodeError(
+            f"package {package} {version} should bring the dkms source {source}, and /usr/src has {has}. Correct `dkms` in the stack."
+        )
+    return fits[0]
+
+
+def make_log(applier: Applier, source: str, version: str) -> str:
+    """The end of dkms's make.log, where a build has failed."""
+    name = f"/var/lib/dkms/{source}/{version}/build/make.log"
+    text = applier.host.text(name)
+    return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
+
+
+def _fault(applier: Applier, source: Optional[str], module: str) -> Optional[str]:
+    """What is wrong with the modules that one source gives; None when all are as wanted."""
+    document, release = applier.document, applier.document["kernel"]["release"]
+    rows = modules.of_tree(document, source) if source else [row for row in document["modules"] if row["name"] == module]
+    driver = document.get("driver") or {}
+    faults = []
+    if source and (driver.get("dkms") or {}).get("name") == source:
+        faults.append(driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"])))
+    if rows:
+        found = modules.survey(applier.host, release, _names(applier))
+        faults += [modules.fault(document, row, found) for row in rows]
+    return next((fault for fault in faults if fault), None)
+
+
+def _stale(applier: Applier, source: str) -> bool:
+    """Whether a source has to be compiled again, since what it was compiled against has changed."""
+    rows = modules.of_tree(applier.document, source)
+    found = modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier)) if rows else {}
+    return any(modules.stale(applier.document, row, found) for row in rows)
+
+
+def _names(applier: Applier) -> List[str]:
+    driver = applier.document.get("driver") or {}
+    own = [driver["module"]] if driver.get("dkms") else []
+    return [*own, *(row["name"] for row in applier.document["modules"])]
+
+
+def _record(applier: Applier) -> None:
+    """Write down of each module that is as wanted which file it is, and which files it was built against: those that are there now."""
+    document, release = applier.document, applier.document["kernel"]["release"]
+    rows = [row for row in document.get("modules") or () if modules.tree(document, row) and modules.foreign(document, row)]
+    if not rows:
+        return
+    found = modules.survey(applier.host, release, _names(applier))
+    kept: Dict[str, Dict[str, str]] = {}
+    for row in rows:
+        if modules.fault(document, row, found) is None:
+            files = [(name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))]
+            kept[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
+        else:
+            kept[row["name"]] = (found[row["name"]] or {}).get("against") or {}
+    record = load_json(applier.host, RECORD) or {}
+    record["built_against"] = {release: kept}
+    applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"module.build": build}
