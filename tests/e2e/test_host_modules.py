@@ -60,8 +60,7 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[Node, S
     assert node.read("/etc/modules-load.d/goldnode.conf").split("\n")[1:] == ["standin_ofed", "standin_peer", ""]
     assert "softdep nvidia-current pre: standin_ofed\n" in node.read("/etc/modprobe.d/goldnode-modules.conf")
     order = node.shell(f"modprobe -n -v -S {RELEASE} standin_peer").output
-    found = re.findall(r"(standin_\w+)\.ko", order)
-    assert found == ["standin_ofed", "standin_peer"], order
+    assert re.findall(r"(standin_\w+)\.ko", order) == ["standin_ofed", "standin_peer"], order
     held = node.run("apt-mark", "showhold").output.split()
     assert {"standin-ofed-dkms", "standin-peer-dkms"} <= set(held)
     found = findings(node)

@@ -184,6 +184,7 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     reasons = graph.reached(requested)
     kernel_sources = {graph.source(name) for name in kernel}
     driver_names = {*(driver.packages if driver is not None else []), *([manager] if manager else [])}
+    module_sources = {graph.source(name) for name in modules}
     driver_sources = {graph.source(name) for name in driver_names}
 
     def part(name: str) -> str:
@@ -193,7 +194,7 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
             return "kernel"
         if name in engine:
             return "runtime"
-        if name in modules:
+        if graph.source(name) in module_sources and name not in driver_names:
             return "module"
         if name in driver_names or (driver is not None and in_family(name, driver.family)):
             return "driver"

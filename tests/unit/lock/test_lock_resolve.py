@@ -188,6 +188,12 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
             ['package "nvidia-modprob"', 'Use "nvidia-modprobe"'],
             id="package-misspelt",
         ),
+        pytest.param(
+            {"modules": [{"name": "gdrdrv", "package": "gdrdrv-dkms", "dkms": "gdrdrv"}]},
+            VanishedError,
+            ["small.yml:", 'package "gdrdrv-dkms" is in none of the archives near'],
+            id="package-of-a-module",
+        ),
     ],
 )
 def test_what_is_not_there(place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]) -> None:
@@ -263,6 +269,18 @@ def test_address_that_begins_another(place: Place, near: Archive, tmp_path: Path
     place.stack(archives=["near", "flat"], packages=["extra"])
     extra = next(item for item in locked(place).packages if item.name == "extra")
     assert (extra.archive, extra.path, extra.set, extra.part) == ("flat", "extra_1-1_amd64.deb", "stack", "runtime")
+
+
+def test_packages_of_other_modules(place: Place, near: Archive) -> None:
+    near.add("mofed-dkms", "24.10-1", source="mofed", depends="dkms, mofed-common")
+    near.add("mofed-common", "24.10-1", source="mofed")
+    near.publish()
+    rows = [{"name": name, "package": "mofed-dkms", "dkms": "mofed", "before_driver": True} for name in ("ib_core", "mlx5_core")]
+    place.stack(modules=[*rows, {"name": "nvidia-current-peermem", "after": ["ib_core"]}])
+    found = {item.name: (item.version, item.set, item.part, item.requested) for item in locked(place).packages}
+    assert found["mofed-dkms"] == ("24.10-1", "stack", "module", True)
+    assert found["mofed-common"] == ("24.10-1", "stack", "module", False), "what comes of the same source moves along"
+    assert found["dkms"][1] == "base"
 
 
 def test_no_driver(place: Place, near: Archive) -> None:
@@ -413,6 +431,8 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
         pytest.param({"kernel": {"release": "6.1.0-50-amd64"}}, True, id="kernel"),
         pytest.param({"driver_version": "535.261.03"}, True, id="driver"),
         pytest.param({"archives": ["near", "flat"]}, True, id="archives"),
+        pytest.param({"modules": [{"name": "gdrdrv", "package": "kmod"}]}, True, id="module"),
+        pytest.param({"modules": [{"name": "nvidia-current-peermem"}]}, False, id="module-of-the-driver"),
         pytest.param({"limits": ["a new sentence"]}, False, id="limits"),
         pytest.param({"waiver": {"reason": "r", "owner": "o", "expires": "2027-01-01"}}, False, id="waiver"),
     ],
