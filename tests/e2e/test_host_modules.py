@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import World
-from tests.e2e.support import Site, inventory, site_yml, succeeded
+from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lab.nodes import Node
@@ -98,6 +98,12 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Nod
     assert found.pop("memlock")["outcome"] == "match"
     assert {row["outcome"] for row in found.values()} == {"not_verified_here"}
     assert len(found) == 9
+
+
+def test_the_node_suite_agrees(tuned: tuple[Node, Site, Path]) -> None:
+    _, site, hosts = tuned
+    done = subprocess.run([ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 def test_what_was_compiled_against_an_earlier_module_is_built_anew(tuned: tuple[Node, Site, Path]) -> None:

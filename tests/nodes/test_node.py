@@ -341,7 +341,7 @@ def test_initramfs_carries_the_blacklist(node: Node) -> None:
 
 def test_kernel_hook(node: Node) -> None:
     """A kernel that arrives without the module is told, and never breaks apt."""
-    if not node.driver or node.driver["in_tree"]:
+    if (not node.driver or node.driver["in_tree"]) and not node.document["modules"]:
         assert not node.host.file("/etc/kernel/postinst.d/zz-goldnode").exists
         return
     hook = node.host.file("/etc/kernel/postinst.d/zz-goldnode")
@@ -352,9 +352,100 @@ def test_kernel_hook(node: Node) -> None:
     strange = node.host.run("/etc/kernel/postinst.d/zz-goldnode 0.0.1-none /boot/vmlinuz-0.0.1-none")
     assert strange.rc == 0
     assert "0.0.1-none" in strange.stderr + strange.stdout
+    for module in node.document["modules"]:
+        assert f"has no module {module['name']} " in strange.stderr + strange.stdout
     good = node.host.run("/etc/kernel/postinst.d/zz-goldnode %s /boot/vmlinuz", node.release)
     assert good.rc == 0
     assert good.stderr + good.stdout == ""
+
+
+# ---- other out-of-tree modules
+
+
+def test_other_modules_are_built_for_the_kernel(node: Node) -> None:
+    for module in node.document["modules"]:
+        vermagic = node.out("modinfo -k %s -F vermagic %s", node.release, module["name"]).split()
+        assert vermagic[:1] == [node.release], module["name"]
+        version = node.out("modinfo -k %s -F version %s", node.release, module["name"]).strip()
+        if module["package"] is None and version:
+            assert version == module["version"], module["name"]
+
+
+def test_other_modules_have_their_order(node: Node) -> None:
+    """As modprobe itself understands it, for whoever loads them; at boot in the declared order."""
+    config = node.out("modprobe -S %s --showconfig", node.release).replace("-", "_")
+    for module in node.document["modules"]:
+        if module["after"]:
+            wanted = f"softdep {module['name']} pre: {' '.join(module['after'])}".replace("-", "_")
+            assert wanted in config.splitlines(), wanted
+    load = [module["name"] for module in node.document["modules"] if module["load"]]
+    path = "/etc/modules-load.d/goldnode.conf"
+    assert node.host.file(path).exists == bool(load)
+    if load:
+        assert [line for line in node.text(path).splitlines() if not line.startswith("#")] == load
+
+
+def test_other_modules_are_loaded(node: Node) -> None:
+    load = [module["name"] for module in node.document["modules"] if module["load"]]
+    if not load:
+        return
+    node.machine_only("which modules are loaded cannot be seen")
+    loaded = {line.split()[0] for line in node.text("/proc/modules").splitlines()}
+    for name in load:
+        inner = node.out("modinfo -k %s -F name %s", node.release, name).strip().replace("-", "_")
+        assert inner in loaded, name
+
+
+# ---- the host's policy
+
+
+def test_host_policy_lasts(node: Node) -> None:
+    """What makes the values come back at the next boot, asked of the programs that will read it."""
+    host = node.document["policy"].get("host", {})
+    kernel = node.out("/usr/lib/systemd/systemd-sysctl --cat-config")
+    given = dict(re.findall(r"^([\w.]+) *= *(\S+)$", kernel, re.M))  # the last one wins, as with systemd
+    if "2M" in host.get("hugepages", {}):
+        assert given["vm.nr_hugepages"] == str(host["hugepages"]["2M"])
+    if "numa_balancing" in host:
+        assert given["kernel.numa_balancing"] == str(int(host["numa_balancing"]))
+    if host.get("swap") is False:
+        assert node.out("systemctl is-enabled swap.target", codes=(0, 1)).strip() == "masked"
+        assert re.findall(r"^[^#\s]\S*\s+\S+\s+swap\s+(?!\S*noauto)", node.text("/etc/fstab"), re.M) == []
+    script = 'for file in /etc/default/grub /etc/default/grub.d/*.cfg; do [ ! -e "$file" ] || . "$file"; done; echo "$GRUB_CMDLINE_LINUX"'
+    words = node.out("sh -c %s", script).split()
+    assert [word for word in host.get("cmdline", []) if word not in words] == []
+    if host.get("iommu") == "pt" and node.document["os"]["architecture"] == "amd64":
+        assert "iommu=pt" in words
+    for name, interface in host.get("network", {}).items():
+        rules = node.text("/etc/udev/rules.d/90-goldnode-net.rules")
+        assert f'KERNEL=="{name}", ATTR{{mtu}}="{interface["mtu"]}"' in rules
+
+
+def test_host_policy_of_locked_memory(node: Node) -> None:
+    memlock = node.document["policy"].get("host", {}).get("memlock")
+    if memlock is None:
+        return
+    if not node.host.file("/etc/security/limits.d/90-goldnode.conf").exists:
+        node.machine_only("a limit above the container's own cannot be set")
+    wanted = "unlimited" if memlock == "unlimited" else str(memlock)
+    assert node.out("systemd-run --wait --pipe --quiet sh -c 'ulimit -l'").split() == [wanted], "a unit that starts now"
+    assert node.out("su -s /bin/sh -c 'ulimit -l' - nobody").split()[-1:] == [wanted], "a session through PAM"
+
+
+def test_host_policy_now(node: Node) -> None:
+    host = node.document["policy"].get("host", {})
+    live = {key: value for key, value in host.items() if key not in ("cmdline", "memlock")}
+    if not live:
+        return
+    node.machine_only("the kernel's values")
+    if host.get("swap") is False:
+        assert node.out("swapon --show --noheadings").strip() == ""
+    if "governor" in host and node.host.file("/sys/devices/system/cpu/cpu0/cpufreq").exists:
+        assert set(node.out("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()) == {host["governor"]}
+    if "transparent_hugepages" in host:
+        assert f"[{host['transparent_hugepages']}]" in node.text("/sys/kernel/mm/transparent_hugepage/enabled")
+    for name, interface in host.get("network", {}).items():
+        assert re.search(rf" mtu {interface['mtu']} ", node.out("ip link show dev %s", name))
 
 
 def test_loaded_driver(node: Node) -> None:

@@ -265,7 +265,7 @@ def _check_host(entry: Entry[models.NodeClass]) -> None:
         rival = _WORD_KEYS.get(key)
         if word in seen:
             raise entry.error(f'"{word}" stands twice in the command line', "policy", "host", "cmdline", index, remedy="remove one of them")
-        if rival is not None and rival in host.model_fields_set:
+        if rival is not None and getattr(host, rival) not in (None, {}):
             raise entry.error(
                 f'"{word}" says what `{rival}` of this class says already',
                 "policy",

@@ -447,9 +447,18 @@ def _command_line(document: Document, seen: Observed) -> List[Action]:
         [f"the next boot has {' '.join(stale)} of an earlier class"] if stale else []
     )
     data = {"words": words, "stale": stale}
+    after = " ".join([*(word for word in line.split() if word not in stale), *lacking])
     return [
         Action(
-            PART, "cmdline.grub", "kernel command line", "; ".join(reasons), BOOT, f"{line}\n", None, "kernel command line changed", data
+            PART,
+            "cmdline.grub",
+            "kernel command line",
+            "; ".join(reasons),
+            BOOT,
+            f"{line}\n",
+            f"{after}\n",
+            "kernel command line changed",
+            data,
         )
     ]
 

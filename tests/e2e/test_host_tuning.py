@@ -1,0 +1,96 @@
+"""Host tuning on a kernel of its own: a guest under QEMU, where every value is really set, read back, and there again after a boot.
+
+Only what emulated hardware has: no cpufreq and no IOMMU, which must be told and never pass.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.qemu import disk
+from tests.e2e.test_boot_entry import base, booted, class_document, installed_version
+
+from goldnode import nodefile
+from goldnode.node.state.domains.program import document_digest
+
+pytestmark = pytest.mark.qemu
+__all__ = ["base"]
+
+HOST: dict[str, Any] = {
+    "governor": "performance",
+    "swap": False,
+    "hugepages": {"2M": 24},
+    "transparent_hugepages": "never",
+    "numa_balancing": True,
+    "iommu": "pt",
+    "cmdline": ["goldnode.test=1"],
+    "memlock": 65536,
+    "network": {"lo": {"mtu": 9000}},
+}
+NODE = "python3 /root/goldnode-node"
+FIRST = f"""set -eu
+echo "GUEST-KERNEL: $(uname -r) @"
+cp /run/payload/goldnode-node /root/goldnode-node
+dd if=/dev/zero of=/swapfile bs=1M count=16 status=none
+chmod 600 /swapfile
+mkswap -q /swapfile
+swapon /swapfile
+echo "/swapfile none swap sw 0 0" >>/etc/fstab
+{NODE} plan --json --class /run/payload/class.json >/root/before.json
+{NODE} apply --json --class /run/payload/class.json --part host_tuning >/root/applied.json
+cat /proc/swaps >/root/swaps
+{NODE} apply --json --class /run/payload/class.json --part host_tuning >/root/again.json
+"""
+# The check tells its verdict by its exit status, which is no failure of this script.
+SECOND = f"""set -eu
+echo "GUEST-KERNEL: $(uname -r) @"
+{NODE} plan --json --class /run/payload/class.json >/root/after.json
+{NODE} check --json --no-write --class /run/payload/class.json >/root/verdict.json || true
+ulimit -l >/root/ulimit  # this script is a unit that started in this boot
+"""
+
+
+def actions(plan: dict[str, Any]) -> list[str]:
+    return [f"{action['kind']} {action['target']}" for action in plan["actions"] if action["part"] == "host_tuning"]
+
+
+def test_everything_is_set_and_lasts_over_a_boot(base: disk.Base, tmp_path: Path) -> None:
+    newest = base.releases[-1]
+    image = disk.copy(base, tmp_path / "disk.raw")
+    document = {**class_document(newest, installed_version(image, f"linux-image-{newest}")), "policy": {"host": HOST}}
+    payload: dict[str, str | bytes] = {
+        "goldnode-node": nodefile.build(),
+        "class.json": json.dumps({**document, "digest": document_digest(document)}),
+    }
+
+    assert booted(disk.boot(image, {**payload, "run": FIRST, "then": "reboot"}, tmp_path)) == newest
+
+    def told(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(disk.read(image, f"/root/{name}.json"))
+        return found
+
+    live = ["tuning.set transparent_hugepages", "tuning.set numa_balancing", "tuning.set hugepages.2M", "tuning.set network.lo.mtu"]
+    before = actions(told("before"))
+    assert {*live, "swap.off /swapfile", "systemd.defaults memlock", "cmdline.grub kernel command line"} <= set(before), before
+    applied = told("applied")
+    assert {f"{row['kind']} {row['target']}" for row in applied["done"]} == set(before)
+    assert actions(applied) == []
+    assert "kernel command line changed" in applied["reboot"]["reasons"]
+    assert told("again")["done"] == []
+    assert disk.read(image, "/root/swaps").count(b"\n") == 1
+
+    assert booted(disk.boot(image, {**payload, "run": SECOND}, tmp_path)) == newest
+    # Everything came back by itself but what has no lasting form, which the boot unit sets.
+    assert actions(told("after")) == ["tuning.set transparent_hugepages"]
+    assert "kernel command line changed" not in told("after")["reboot"]["reasons"]
+    found = {row["id"].removeprefix("policy.host."): row for row in told("verdict")["findings"] if row["id"].startswith("policy.host.")}
+    outcomes = {name: row["outcome"] for name, row in found.items()}
+    assert outcomes.pop("governor") == "not_exposed", found["governor"]
+    assert outcomes.pop("iommu") == "not_exposed", found["iommu"]
+    assert outcomes.pop("transparent_hugepages") == "mismatch", found["transparent_hugepages"]
+    assert set(outcomes) == {"swap", "hugepages.2M", "numa_balancing", "cmdline", "memlock", "network.lo.mtu"}
+    assert set(outcomes.values()) == {"match"}, found
+    assert disk.read(image, "/root/ulimit").split() == [b"65536"]
