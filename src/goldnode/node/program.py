@@ -22,7 +22,7 @@ from .report import finding_lines, plan_text, verdict_table
 from .state import apply as applying
 from .state import reapply
 from .state.domains.program import CLASS
-from .state.engine import plan
+from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from .state.model import PARTS, NodeError
 from .verdict import check as checking
@@ -60,14 +60,18 @@ def main(arguments: Optional[List[str]] = None) -> int:
             command.add_argument("--no-gate", action="store_true", help="write the verdict, and leave the gate as it is")
             command.add_argument("--passive", action="store_true", help="as the timer does: put no load of its own on the node")
             command.add_argument("--cached", action="store_true", help="tell the verdict that holds now, without looking at the node")
+        if name in ("plan", "apply"):
+            command.add_argument("--absent", action="store_true", help="take everything of goldnode's from the node, as its record says")
         if name == "apply":
-            command.add_argument("--part", required=True, choices=PARTS)
+            command.add_argument("--part", choices=PARTS, help="the part to apply; needed without --absent, which takes all away")
     policy = commands.add_parser("policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY)
     policy.add_argument("verb", choices=("apply", "assert", "export"))
     policy.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
     policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     policy.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    if options.command == "apply" and bool(options.part) == options.absent:
+        parser.error("apply wants one of --part and --absent")
     try:
         return run(options)
     except NodeError as problem:
@@ -86,11 +90,25 @@ def run(options: Any) -> int:
         return run_check(host, options)
     if options.command == "policy":
         return run_policy(host, options)
+    if options.absent:
+        return run_absent(host, options)
     document = read_document(host, options)
     if options.command == "plan":
         told = plan(host, document).to_json()
     else:
         done, _, after = applying.apply(host, document, options.part, {}, lambda text: print(text, file=sys.stderr))
+        told = after.to_json()
+        told["done"] = done
+    print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
+    return 0
+
+
+def run_absent(host: Host, options: Any) -> int:
+    """Show what would take goldnode from the node, or do it. The class named on the command line does not matter: the node's own does."""
+    if options.command == "plan":
+        told = plan_absent(host).to_json()
+    else:
+        done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
         told = after.to_json()
         told["done"] = done
     print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Sequence
 
+from .state.model import PRESENT
+
 MARKS = {
     "match": "ok",
     "mismatch": "DIFFERS",
@@ -41,10 +43,12 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 def plan_text(plan: Mapping[str, Any]) -> str:
     """What would be done, part by part, with reasons; then what stands against it, and whether a reboot follows."""
     lines: List[str] = []
-    for part, actions in plan["parts"].items():
+    parts = list(plan["parts"].items())
+    for part, actions in parts if plan["state"] == PRESENT else reversed(parts):
         lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]
-    lines += [f"waits for a drain: {item['subject']}: {item['message']}" for item in plan["waiting"]]
-    lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
+    present = plan["state"] == PRESENT
+    lines += [f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
+    lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     return "\n".join(lines) if plan["actions"] or plan["refusals"] else "\n".join(["nothing to do", *lines])

@@ -10,6 +10,7 @@ from ansible.plugins.action import ActionBase
 
 from goldnode.fleet import runs
 from goldnode.node.report import verdict_table
+from goldnode.node.state.model import ABSENT, PRESENT
 from goldnode.nodefile import payload
 
 FACT = "goldnode_plan"
@@ -49,13 +50,25 @@ class ActionModule(ActionBase):
             {"operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"}, "part": {"type": "str"}},
             required_if=[("operation", "apply", ["part"])],
         )
-        document = self.document(task_vars)
+        absent = self.state(task_vars) == ABSENT
+        document = {} if absent else self.document(task_vars)
         if arguments["operation"] == "plan":
             result = self.plan(document, task_vars)
         else:
             result = {**self.apply(document, arguments["part"], task_vars), "part": arguments["part"]}
-        result["node_class"] = {"class": document["class"], "class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
+        if document:
+            digests = {"class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
+            result["node_class"] = {"class": document["class"], **digests}
         return result
+
+    def state(self, task_vars: dict[str, Any]) -> str:
+        """What the variable `goldnode_state` asks of this host: `present` (the default) or `absent`."""
+        state = str(self._templar.template(task_vars.get("goldnode_state", PRESENT)))
+        if state not in (PRESENT, ABSENT):
+            raise AnsibleActionFail(
+                f"goldnode_state: {state} of host {task_vars.get('inventory_hostname')} is not known. Use present or absent."
+            )
+        return state
 
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """The class document that the vars plugin gave this host."""
@@ -77,7 +90,8 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = self._execute_module(
             module_name="goldnode_state",
             module_args={
-                "document": document,
+                # A removal goes by what the node itself has: its class may have left the catalog.
+                **({"document": document} if document else {"state": ABSENT}),
                 "lock_timeout": self._templar.template(task_vars.get("goldnode_lock_timeout", 120)),
                 **arguments,
             },
@@ -109,12 +123,13 @@ class ActionModule(ActionBase):
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
             return
-        head = f"[{task_vars.get('inventory_hostname')}] {document['class']}: {len(plan['actions'])} differences"
-        head += f", {len(plan['waiting'])} waiting for a drain" if plan["waiting"] else ""
+        what = f"{document['class']}: {len(plan['actions'])} differences" if document else f"absent: {len(plan['actions'])} removals"
+        head = f"[{task_vars.get('inventory_hostname')}] {what}"
+        head += f", {len(plan['waiting'])} waiting for a {'drain' if document else 'reboot'}" if plan["waiting"] else ""
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
     def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Apply a part of the plan that the node gave."""
+        """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
         plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
             raise AnsibleActionFail(f"Part {part} needs a plan. Run role node_class before it.")
@@ -136,7 +151,7 @@ class ActionModule(ActionBase):
         result["diff"] = diffs(done)
         result["msg"] = [*(line(row) for row in done), *plain(result["gate"])]
         last = not result["ansible_facts"][FACT]["actions"]
-        if last and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+        if last and document and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
         return result
 
@@ -153,7 +168,8 @@ def summary(plan: dict[str, Any]) -> list[str]:
     for action in plan["actions"]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
-    lines = lines or ["the node is what its class says"]
-    lines += [f"waits for a drain: {item['subject']}: {item['message']}" for item in plan["waiting"]]
-    lines += [f"not verified here: {note['message']}" for note in plan["notes"]]
+    present = plan["state"] == PRESENT
+    lines = lines or ["the node is what its class says" if present else "nothing of goldnode's is left to take away"]
+    lines += [f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
+    lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

@@ -18,14 +18,21 @@ options:
     type: str
     choices: [plan, apply]
     default: plan
+  state:
+    description:
+      - V(present) makes the node what its class says.
+      - V(absent) takes everything of goldnode's away again, as the node's own class document and record say; O(document) is not read, and
+        O(operation=apply) applies the whole removal, whatever O(part) says.
+    type: str
+    choices: [present, absent]
+    default: present
   part:
     description: The part of the plan to apply; the name of the role that owns it.
     type: str
     choices: [node_class, kernel, gpu_driver, container_runtime, gpu_policy, host_tuning, sanity]
   document:
-    description: The class document (schema goldnode.class/1, see C(goldnode schema class)).
+    description: The class document (schema goldnode.class/1, see C(goldnode schema class)); needed with O(state=present).
     type: dict
-    required: true
   payloads:
     description: Files whose bytes are not in the document, by name, each with C(sha256) and, to apply, C(content) in base64.
     type: dict
@@ -103,7 +110,7 @@ ansible_facts:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
 verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
-  returned: when O(operation=apply) changed something
+  returned: when O(operation=apply) changed something, with O(state=present)
   type: dict
 gate:
   description: What the gate did with that verdict, line by line; it acts only when nothing is left to be brought.
@@ -118,8 +125,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.goldnode.node import gate
 from ansible.module_utils.goldnode.node.host import Host
 from ansible.module_utils.goldnode.node.state import apply as applying
-from ansible.module_utils.goldnode.node.state.engine import plan
-from ansible.module_utils.goldnode.node.state.model import PARTS, NodeError
+from ansible.module_utils.goldnode.node.state.engine import plan, plan_absent
+from ansible.module_utils.goldnode.node.state.model import ABSENT, PARTS, PRESENT, NodeError
 from ansible.module_utils.goldnode.node.verdict import check as checking
 
 
@@ -129,17 +136,24 @@ def main() -> None:
         argument_spec={
             "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
             "part": {"type": "str", "choices": list(PARTS)},
-            "document": {"type": "dict", "required": True},
+            "state": {"type": "str", "choices": [PRESENT, ABSENT], "default": PRESENT},
+            "document": {"type": "dict"},
             "payloads": {"type": "dict", "default": {}},
             "lock_timeout": {"type": "int", "default": 120},
         },
-        required_if=[("operation", "apply", ["part"])],
+        required_if=[("operation", "apply", ["part"]), ("state", PRESENT, ["document"])],
         supports_check_mode=True,
     )
     host = Host("/")
     document, payloads = module.params["document"], module.params["payloads"]
     timeout = module.params["lock_timeout"]
+    absent = module.params["state"] == ABSENT
     try:
+        if absent and (module.params["operation"] == "plan" or module.check_mode):
+            module.exit_json(changed=False, plan=plan_absent(host, timeout).to_json())
+        if absent:
+            done, _, after = applying.withdraw(host, applying.teller(host), timeout)
+            module.exit_json(changed=bool(done), done=done, plan=after.to_json())
         if module.params["operation"] == "plan" or module.check_mode:
             module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
         part = module.params["part"]

@@ -10,16 +10,18 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host, Result
 from . import history
+from . import record as records
 from .domains import kernel
-from .engine import plan
-from .handlers import modules, policy, runtime, tuning, units
-from .model import Action, NodeError, Plan
+from .engine import plan, plan_absent
+from .handlers import modules, policy, removal, runtime, tuning, units
+from .model import ABSENT, Action, NodeError, Plan
 from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, load_json
+from .removal import completed, own_document
 
 Document = Mapping[str, Any]
 LOCK = "/run/goldnode/engine.lock"
@@ -68,7 +70,7 @@ class Applier:
             "initramfs.rebuild": self.rebuild_initramfs,
             "boot.entry": self.boot_entry,
         }
-        for module in (modules, runtime, policy, tuning, units):
+        for module in (modules, runtime, policy, tuning, units, removal):
             self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
 
     def apply(self, action: Action) -> Optional[str]:
@@ -97,6 +99,7 @@ class Applier:
         at = int(action.data["line"]) - 1
         if at < len(lines) and lines[at].split()[:1] == [action.data["module"]]:
             lines[at] = f"# goldnode: {lines[at]}"
+            self._remember("commented", [name])
             self.host.write(name, "".join(lines).encode(), self.host.path(name).stat().st_mode & 0o7777)
 
     def link(self, action: Action) -> None:
@@ -121,7 +124,9 @@ class Applier:
         first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
         request = (*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
-        self._refuse_removals(self.host.run(*request, "-s", timeout=300).out, leave)
+        simulated = self.host.run(*request, "-s", timeout=300).out
+        self._refuse_removals(simulated, leave)
+        records.before_transaction(self.host, simulated, ())
         fixed = self.host.run(*request, timeout=APT_TIME)
         if fixed.rc != 0:
             raise self._apt_error("apt cannot finish what was interrupted", fixed)
@@ -164,9 +169,10 @@ class Applier:
         driver = self.document.get("driver") or {}
         build = f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
         self.say(f"installing {len(install)} locked packages{build}")
+        names = [item.partition("=")[0] for item in install]
+        records.before_transaction(self.host, simulated.out, names)
         self._begin()
         done = self.host.run(*APT, "--no-download", *request, timeout=APT_TIME)
-        names = [item.partition("=")[0] for item in install]
         self.host.run("apt-mark", "hold", *names)
         self._remember("held", names)
         if done.rc != 0:
@@ -251,14 +257,15 @@ class Applier:
         self._remember("was_held", names)
 
     def manual(self, action: Action) -> None:
+        self._remember("automatic", action.data["names"])
         self.host.run("apt-mark", "manual", *action.data["names"])
 
     def _remember(self, key: str, names: List[str], forget: bool = False) -> None:
         """Keep a record of what was done to things that are not goldnode's, so that it can be undone."""
-        record = load_json(self.host, RECORD) or {}
+        record = records.read(self.host)
         known = set(record.get(key, []))
         record[key] = sorted(known - set(names) if forget else known | set(names))
-        self.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+        records.write(self.host, record)
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
         text = f"{what}:\n{result.tail(12)}"
@@ -361,6 +368,12 @@ class PartError(NodeError):
         self.done, self.refusals = done, refusals
 
 
+def refusal_of(plan: Plan) -> PartError:
+    """The error that a refused plan is."""
+    lines = " ".join(refusal.line() for refusal in plan.refusals)
+    return PartError(f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in plan.refusals])
+
+
 def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> None:
     """Make one change, and add its row to `done` whatever becomes of it: {kind, target, reason, phase, before, after, told, error, seconds}."""
     row: Dict[str, Any] = {name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")}
@@ -400,10 +413,11 @@ def apply(
     with alone(host, lock_timeout):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
-            lines = " ".join(refusal.line() for refusal in before.refusals)
-            raise PartError(f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in before.refusals])
+            raise refusal_of(before)
         done: List[Dict[str, Any]] = []
         error: Optional[str] = "interrupted"
+        if before.part(part):
+            records.first_contact(host)
         earlier, begun = history.earlier_lock(host, document["lock"]["digest"]), time.monotonic()
         try:
             after = settle(host, document, part, before, Applier(host, document, payloads, say, part), done)
@@ -443,3 +457,42 @@ def settle(host: Host, document: Document, part: str, before: Plan, applier: App
         raise PartError(f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}", done, [])
     host.remove(JOURNAL)
     return after
+
+
+def withdraw(
+    host: Host,
+    say: Callable[[str], None] = lambda text: None,
+    lock_timeout: float = 120,
+) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
+    """Take goldnode from a node: the whole removal, in its order. Returns what :func:`apply` returns; the reasons for a reboot that the
+    plan afterwards names include those of what was done, since nothing is left on the node to remember them.
+
+    :raises NodeError: (:class:`PartError`) as :func:`apply` does. A removal that was cut off is finished by the next.
+    """
+    with alone(host, lock_timeout):
+        before = plan_absent(host, lock_timeout)
+        if before.refusals:
+            raise refusal_of(before)
+        done: List[Dict[str, Any]] = []
+        applier = Applier(host, completed(own_document(host)), {}, say, ABSENT)
+        after = before
+        if before.actions:
+            host.write(JOURNAL, json.dumps({"part": ABSENT}).encode())
+        for _ in range(2):  # what the first pass brings to light, a second settles
+            for action in after.actions:
+                perform(applier, action, done)
+            after = plan_absent(host)
+            if not after.actions:
+                break
+        else:
+            raise PartError(f"still there after it was taken away: {'; '.join(action.line() for action in after.actions)}", done, [])
+        forget_lock(host)
+        applied = [action.reboot for action in before.actions if action.reboot] if host.live else []
+        return done, before, replace(after, reboot=tuple(dict.fromkeys([*after.reboot, *applied])))
+
+
+def forget_lock(host: Host) -> None:
+    """Take away what the run itself made under /run, where it is all that is there."""
+    host.remove(LOCK)
+    with contextlib.suppress(OSError):
+        host.path(LOCK).parent.rmdir()

@@ -6,9 +6,9 @@ import time
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
-from . import preflight
+from . import preflight, record, removal
 from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, tuning, units
-from .model import IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
+from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
 Document = Mapping[str, Any]
@@ -126,6 +126,42 @@ def plan(
     if actions:
         observe_use(host, document, seen)
     return judge(document, seen, payloads or {}, phases)
+
+
+def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
+    """The plan that takes goldnode away, from what was seen and from its record `known`. Pure."""
+    actions, refusals, notes, waiting = removal.removal(document, seen, known, DOMAINS)
+    return Plan(
+        tuple(actions),
+        tuple(refusals),
+        tuple(notes),
+        tuple(waiting),
+        tuple(removal.reboot_reasons(seen, waiting)),
+        removal.completed(document)["digest"],
+        seen.boot_identity,
+        ABSENT,
+    )
+
+
+def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
+    """Observe a host and judge what of goldnode is on it, by the class document and the record that are on it. Reads only."""
+    document, known = removal.own_document(host), record.read(host)
+
+    def seen_now() -> Observed:
+        seen = removal.observe_traces(host, document, known)
+        for domain in DOMAINS:
+            if hasattr(domain, "absent"):
+                domain.observe(host, removal.completed(document), seen)
+        return seen
+
+    found = judge_absent(document, seen_now(), known)
+    if not found.actions:
+        return found
+    if any(action.kind.startswith("packages.") for action in found.actions):
+        wait_for_dpkg(host, lock_timeout)
+    seen = seen_now()
+    observe_use(host, removal.completed(document), seen)
+    return judge_absent(document, seen, known)
 
 
 def wait_for_dpkg(host: Host, seconds: float) -> bool:

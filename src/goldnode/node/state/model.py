@@ -15,6 +15,9 @@ PHASES = (IMAGE, BOOT, DEVICE)
 # Parts of a plan, in the order in which they are applied; each is the work of the role of that name.
 PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 
+# What a plan takes a node to: what its class says, or what it was before goldnode came.
+PRESENT, ABSENT = "present", "absent"
+
 PLAN_SCHEMA = "goldnode.plan/1"
 
 
@@ -86,6 +89,7 @@ class Plan:
     reboot: Tuple[str, ...] = ()  # reasons for which the node, as it is now, has to be booted
     class_digest: str = ""
     boot_identity: Optional[str] = None
+    state: str = PRESENT
 
     def part(self, name: str) -> Tuple[Action, ...]:
         """The actions of one role."""
@@ -99,6 +103,7 @@ class Plan:
         """The plan as a JSON document (schema goldnode.plan/1)."""
         return {
             "schema": PLAN_SCHEMA,
+            "state": self.state,
             "class_digest": self.class_digest,
             "boot_identity": self.boot_identity,
             "actions": [{**asdict(action), "data": dict(action.data)} for action in self.actions],
@@ -124,6 +129,7 @@ class Observed:
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
     runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
     simulated: whether a hardware simulator is installed on this node.
+    traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
     held_by_us: packages that goldnode has put on hold, now or earlier. space: path -> free bytes;
     filesystems: path -> device number. compiler: {kernel, installed} version texts.
     """
@@ -162,6 +168,7 @@ class Observed:
     gpu_settings: Dict[str, Any] = field(default_factory=dict)
     tuning: Dict[str, Any] = field(default_factory=dict)
     units: Dict[str, Any] = field(default_factory=dict)
+    traces: Dict[str, Any] = field(default_factory=dict)
     journal: Optional[Dict[str, Any]] = None
     reboot_marks: List[str] = field(default_factory=list)
 

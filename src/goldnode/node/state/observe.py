@@ -63,8 +63,11 @@ OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
-def observe(host: Host, document: Mapping[str, Any]) -> Observed:
-    """All of :class:`Observed` but what only a disruptive plan asks (see :func:`observe_use`)."""
+def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Observed:
+    """All of :class:`Observed` but what only a disruptive plan asks (see :func:`observe_use`).
+
+    :param keep: whether answers that cost time are kept under /run for the next look.
+    """
     container = is_container(host)
     own = host.live and not container  # kernel and devices seen from here are this node's
     seen = Observed(
@@ -96,7 +99,7 @@ def observe(host: Host, document: Mapping[str, Any]) -> Observed:
     if driver and host.path(f"/lib/modules/{release}").exists():
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])
-    seen.initramfs = initramfs_contents(host, document["blacklist"])
+    seen.initramfs = initramfs_contents(host, document["blacklist"], keep)
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.path(f"/sys/module/{module}/initstate").exists():
@@ -300,7 +303,7 @@ def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
     return rows
 
 
-def initramfs_contents(host: Host, unwanted: List[str]) -> Dict[str, Json]:
+def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Dict[str, Json]:
     """For each /boot/initrd.img-REL: the unwanted modules in it and the digests of goldnode's files in it.
 
     Unpacking costs a second, so the answer is kept under /run by size, time and inode of the image.
@@ -321,7 +324,7 @@ def initramfs_contents(host: Host, unwanted: List[str]) -> Dict[str, Json]:
             except (initramfs.InitramfsError, OSError) as problem:
                 cache[key] = {"error": str(problem)}
         fresh[key] = result[name[len("/boot/initrd.img-") :]] = cache[key]
-    if host.live and fresh and fresh != load_json(host, INITRAMFS_CACHE):
+    if keep and host.live and fresh and fresh != load_json(host, INITRAMFS_CACHE):
         host.write(INITRAMFS_CACHE, json.dumps(fresh).encode())
     return result
 

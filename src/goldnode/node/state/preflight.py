@@ -102,23 +102,9 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     found = list(apt.refusals(document, seen))
     kinds = {action.kind for action in actions}
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
-    broken = broken_packages(seen)
-    if broken and seen.journal is None:
-        found.append(
-            Refusal(
-                "dpkg-broken",
-                f"dpkg is in the middle of something that is not goldnode's: {', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
-                "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they say, and run again.",
-            )
-        )
-    if seen.lock_holder and kinds & {"packages.transact", "packages.repair", "packages.hold"}:
-        found.append(
-            Refusal(
-                "dpkg-locked",
-                f"dpkg is locked by process {seen.lock_holder}.",
-                "Wait for it, or stop what started it (`systemctl status apt-daily-upgrade`), and run again; never remove the lock file.",
-            )
-        )
+    found += broken_by_others(seen)
+    if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
+        found += locked(seen)
     if transaction is None and "module.build" not in kinds:
         return found
     driver = document.get("driver") or {}
@@ -140,17 +126,50 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
                 "Run `nvidia-uninstall` on the node first.",
             )
         )
-    if seen.holders:
-        who = "; ".join(_holder(holder) for holder in seen.holders)
-        found.append(
-            Refusal(
-                "gpu-in-use",
-                f"Processes hold the GPU: {who}.",
-                "Drain the node (stop those units or containers), then run again.",
-            )
-        )
+    found += in_use(seen)
     found += _space(document, seen, transaction, "module.build" in kinds)
     return found + _compiler(seen, kinds)
+
+
+def broken_by_others(seen: Observed) -> List[Refusal]:
+    """A dpkg that somebody else has left in the middle; what goldnode itself left there, it finishes."""
+    broken = broken_packages(seen)
+    if not broken or seen.journal is not None:
+        return []
+    return [
+        Refusal(
+            "dpkg-broken",
+            f"dpkg is in the middle of something that is not goldnode's: {', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
+            "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they say, and run again.",
+        )
+    ]
+
+
+def locked(seen: Observed) -> List[Refusal]:
+    """A dpkg that is at work for somebody else."""
+    if not seen.lock_holder:
+        return []
+    return [
+        Refusal(
+            "dpkg-locked",
+            f"dpkg is locked by process {seen.lock_holder}.",
+            "Wait for it, or stop what started it (`systemctl status apt-daily-upgrade`), and run again; never remove the lock file.",
+        )
+    ]
+
+
+def in_use(seen: Observed) -> List[Refusal]:
+    """GPUs that processes have open."""
+    if not seen.holders:
+        return []
+    who = "; ".join(_holder(holder) for holder in seen.holders)
+    return [
+        Refusal(
+            "gpu-in-use",
+            f"Processes hold the GPU: {who}.",
+            "Drain the node (stop those units or containers), then run again.",
+        )
+    ]
 
 
 def _holder(holder: Mapping[str, Any]) -> str:

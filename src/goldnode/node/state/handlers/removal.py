@@ -1,0 +1,129 @@
+"""Handlers of the actions that only a removal plans: each takes the applier and one action, makes the change, and may tell more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from .. import record as records
+from ..model import NodeError
+from ..observe import JOURNAL
+from ..removal import OWN
+
+if TYPE_CHECKING:
+    from ..apply import Applier
+    from ..model import Action
+
+
+def stop_units(applier: Applier, action: Action) -> None:
+    """Stop goldnode's units, and let systemd forget those that failed."""
+    names = list(action.data["names"])
+    done = applier.host.run("systemctl", "stop", *names, timeout=300)
+    if done.rc != 0:
+        raise NodeError(
+            f"systemctl cannot stop {', '.join(names)}: {done.tail(3)}. Look at their state with `systemctl status` and run again."
+        )
+    applier.host.run("systemctl", "reset-failed", *names)
+
+
+def uncomment(applier: Applier, action: Action) -> None:
+    """Put the administrator's line back in the place of the comment, if the comment is still that one."""
+    name, text = action.data["file"], action.data["text"]
+    lines = (applier.host.text(name) or "").splitlines(True)
+    at = int(action.data["line"]) - 1
+    if at < len(lines) and lines[at].rstrip("\n") == f"# goldnode: {text}":
+        lines[at] = lines[at][len("# goldnode: ") :]
+        applier.host.write(name, "".join(lines).encode(), applier.host.path(name).stat().st_mode & 0o7777)
+
+
+def unmerge(applier: Applier, action: Action) -> None:
+    """Write a file of somebody else's without goldnode's settings; it goes when nothing else is in it."""
+    host = applier.host
+    content = action.data["content"]
+    if content is None:
+        host.remove(action.target)
+    else:
+        host.write(action.target, content.encode(), host.path(action.target).stat().st_mode & 0o7777)
+    record = records.read(host)
+    record.get("merged", {}).pop(action.target, None)
+    records.write(host, record)
+
+
+def leave(applier: Applier, action: Action) -> Optional[str]:
+    """Packages leave: with apt, which must want to remove nothing beside them; dpkg then takes their configuration."""
+    from ..apply import APT, APT_TIME  # which imports this module
+
+    host, data = applier.host, action.data
+    remove, purge, back = list(data["remove"]), list(data["purge"]), list(data["back"])
+    told = []
+    if data["broken"]:
+        # Half unpacked by a run that was killed: apt would fetch them again to finish them. The set needs nobody's leave but its own.
+        done = host.run("dpkg", "--remove", "--force-remove-reinstreq", *remove, timeout=APT_TIME)
+        if done.rc != 0:
+            raise NodeError(f"dpkg cannot remove what an earlier run left half done: {done.tail()}. Put that right, then run again.")
+        remove = []
+    if remove or back:
+        request = [*APT, "--allow-downgrades", "--allow-change-held-packages", "install", *back, *(f"{name}-" for name in remove)]
+        simulated = host.run(*request, "-s", timeout=300)
+        if back and (simulated.rc != 0 or records.removed_by(simulated.out) - set(remove)):
+            told.append(f"{', '.join(back)}: apt cannot put these back ({simulated.tail(2)}); they stay as they are")
+            records.forget_versions(host, [item.partition("=")[0] for item in back])
+            request = [*APT, "--allow-change-held-packages", "remove", *remove]
+            simulated = host.run(*request, "-s", timeout=300)
+        more = records.removed_by(simulated.out) - set(remove)
+        if simulated.rc != 0 or more:
+            what = f"would also remove {', '.join(sorted(more))}" if more else f"is refused by apt: {simulated.tail()}"
+            raise NodeError(f"removing what goldnode brought {what}. Look at those packages, then run again; no package was changed.")
+        if remove or "remove" not in request:
+            applier.say(f"removing {len(remove)} packages")
+            done = host.run(*request, timeout=APT_TIME)
+            if done.rc != 0:
+                raise NodeError(f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again.")
+    left = [name for name in purge if name in set(records.residual_states(host))]
+    if left:
+        done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
+        if done.rc != 0:
+            raise NodeError(f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Put that right, then run again.")
+    return "\n".join([*told, *data["lines"]])
+
+
+def automatic(applier: Applier, action: Action) -> None:
+    """Give apt's marks back."""
+    done = applier.host.run("apt-mark", "auto", *action.data["names"])
+    if done.rc != 0:
+        raise NodeError(f"apt-mark cannot mark {', '.join(action.data['names'])}: {done.tail(3)}. Put that right, then run again.")
+
+
+def settle(applier: Applier, action: Action) -> None:
+    """Have systemd and GRUB read anew what has changed under them. The journal goes last: until then this is owed."""
+    host = applier.host
+    if action.data["systemd"]:
+        host.run("systemctl", "daemon-reload")
+    if action.data["grub"]:
+        done = host.run("update-grub", timeout=300)
+        if done.rc != 0:
+            raise NodeError(f"update-grub fails: {done.tail()}. Put that right, then run again.")
+    host.remove(JOURNAL)
+
+
+def remove_directory(applier: Applier, action: Action) -> None:
+    """A directory of goldnode's own with all in it; one that it made in somebody else's only while it is empty."""
+    here = applier.host.path(action.target)
+    if action.target in OWN:
+        shutil.rmtree(str(here), ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.rmdir(str(here))
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "units.stop": stop_units,
+    "file.uncomment": uncomment,
+    "file.unmerge": unmerge,
+    "packages.leave": leave,
+    "packages.auto": automatic,
+    "removal.settle": settle,
+    "directory.remove": remove_directory,
+}

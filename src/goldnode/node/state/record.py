@@ -1,0 +1,145 @@
+"""The record: what goldnode did to things that are not its own, so that it can be undone. Written before the deed, kept on the node.
+
+A JSON mapping in :data:`observe.RECORD`; a key that is missing says that nothing of the kind was done.
+
+first: how the node was when goldnode came: {holds: [package], kernel: the release that ran or None, directories: [path],
+sources: [{file, uri, suite}]}. Missing on a node that an older goldnode has made: then who brought what is not known.
+held, was_held: packages that goldnode holds, and those it has let go again.
+brought: packages that were not there before, dependencies included. was: package -> {from, to}: version before goldnode's first change
+of it, and the one goldnode gave it last. automatic: packages apt held for a dependency before goldnode named them.
+residual: packages of which configuration files alone were there. removed: package -> version, of what goldnode took away.
+commented: files in which goldnode has commented lines out. merged: path -> {before, after}: texts of a JSON file of somebody else's that
+goldnode has added keys to (before: None where there was no file).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
+
+from ..host import Host, Json, is_container
+from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, managed_files, packages
+
+# Places where goldnode may make a directory; those that were there before stay when they are empty.
+_BESIDE = {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS}
+PLACES = tuple(sorted(_BESIDE | {os.path.dirname(name) for name in _BESIDE}))
+
+
+def read(host: Host) -> Json:
+    """The record; empty when there is none."""
+    found = load_json(host, RECORD)
+    return found if isinstance(found, dict) else {}
+
+
+def write(host: Host, record: Mapping[str, Any]) -> None:
+    """Keep the record, atomically."""
+    host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+
+
+def first_contact(host: Host) -> None:
+    """Note how the node was, before the first change ever. Where goldnode has been before, it is too late to know."""
+    if host.path(RECORD).exists() or managed_files(host):
+        return
+    sources = [{key: row[key] for key in ("file", "uri", "suite")} for row in apt_sources(host)]
+    first = {
+        "holds": sorted(name for name, package in packages(host).items() if package["hold"]),
+        "kernel": platform.release() if host.live and not is_container(host) else None,
+        "directories": [name for name in PLACES if host.path(name).is_dir()],
+        "sources": sources,
+    }
+    write(host, {"first": first})
+
+
+def before_transaction(host: Host, simulated: str, named: Iterable[str]) -> None:
+    """Note what an apt transaction is about to do to packages, from its simulation. `named`: packages given to apt by name, which it
+    marks as asked for."""
+    record = read(host)
+    states = residual_states(host)
+    extended = automatic(host.text("/var/lib/apt/extended_states") or "")
+    write(host, extended_record(record, simulated, named, packages(host), extended, states))
+
+
+def extended_record(
+    record: Mapping[str, Any], simulated: str, named: Iterable[str], have: Mapping[str, Json], auto: Iterable[str], residual: Iterable[str]
+) -> Json:
+    """The record with the transaction added whose simulation is given. Pure."""
+    here = {name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")}
+    # What an earlier run meant to bring and never did is nobody's.
+    brought: Set[str] = set(record.get("brought", ())) & here
+    was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
+    removed: Dict[str, str] = dict(record.get("removed", {}))
+    left: Set[str] = set(record.get("residual", ()))
+    for name, version in re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", simulated, re.MULTILINE):
+        removed.pop(name, None)
+        if name not in here:
+            brought.add(name)
+            left |= {name} & set(residual)
+        elif name not in brought and have[name]["version"] != version:
+            was[name] = {"from": was[name]["from"] if name in was else str(have[name]["version"]), "to": version}
+    for name in removed_by(simulated):
+        if name not in brought and name in have:
+            removed[name] = was.pop(name, {}).get("from", str(have[name]["version"]))
+    marks = set(record.get("automatic", ())) | ((set(named) & set(auto)) - brought)
+    return {
+        **record,
+        "brought": sorted(brought),
+        "was": was,
+        "removed": removed,
+        "residual": sorted(left),
+        "automatic": sorted(marks),
+    }
+
+
+def residual_states(host: Host) -> List[str]:
+    """Packages of which configuration files alone are there."""
+    fields = "${Package}\t${db:Status-Status}\n"
+    found = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields)
+    rows = [line.split("\t") for line in found.out.splitlines()]
+    return sorted({row[0] for row in rows if row[1] == "config-files"})
+
+
+def unmerge(before: Any, after: Any, now: Any) -> Any:
+    """What `now` is without the change from `before` to `after`: what goldnode gave and nobody has changed since goes back, all else stays.
+
+    Three JSON values; a mapping is taken key by key. None stands for a key (or file) that is not there.
+    """
+    if isinstance(after, dict) and isinstance(now, dict):
+        old = before if isinstance(before, dict) else {}
+        result = {}
+        for key in [*now, *(key for key in old if key not in now and key not in after)]:
+            value = unmerge(old.get(key), after.get(key), now.get(key))
+            if value is not None:
+                result[key] = value
+        return result if result or isinstance(before, dict) else None
+    if isinstance(after, list) and isinstance(now, list) and now != after:
+        old_items = before if isinstance(before, list) else []
+        added = [item for item in after if item not in old_items]
+        kept = [item for item in now if item not in added]
+        return kept if kept or isinstance(before, list) else None
+    return before if now == after else now
+
+
+def unmerged_text(before: Optional[str], after: str, now: str) -> Optional[str]:
+    """The text of a JSON file without goldnode's keys; None: the file goes, since nothing else is in it. Untouched since: as it was.
+
+    :raises ValueError: when one of the texts is not JSON.
+    """
+    if now == after:
+        return before
+    result = unmerge(None if before is None else json.loads(before), json.loads(after), json.loads(now))
+    return None if result is None else json.dumps(result, indent=4) + "\n"
+
+
+def removed_by(simulated: str) -> Set[str]:
+    """The packages that an apt transaction takes away, from its simulation."""
+    return set(re.findall(r"^(?:Remv|Purg) (\S+)", simulated, re.MULTILINE))
+
+
+def forget_versions(host: Host, names: Iterable[str]) -> None:
+    """Earlier versions of packages are owed no more: apt cannot put them back."""
+    record = read(host)
+    record["was"] = {name: row for name, row in record.get("was", {}).items() if name not in set(names)}
+    write(host, record)

@@ -1,0 +1,600 @@
+"""removal(): what takes goldnode away from a node again, so that the node is what it was before.
+
+Judged by what the node itself shows and by goldnode's record on it, never by the catalog of the day: a class that was changed or deleted
+meanwhile leaves nothing behind. Each action vanishes from the plan once it is done, so a removal that was killed is finished by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..host import Host, Json
+from . import record as records
+from .debversion import compare
+from .domains import kernel, program
+from .domains.apt import in_family
+from .domains.packages import broken_packages
+from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
+from .observe import boot_choice, load_json, modinfo, observe
+from .preflight import broken_by_others, in_use, locked
+
+Document = Mapping[str, Any]
+
+# Directories that hold nothing but goldnode's; the record goes last of those that outlive a boot.
+OWN = ("/usr/lib/goldnode", "/var/cache/goldnode", "/var/lib/goldnode", "/run/goldnode")
+# Files in which a line that loads a module, or names a swap device, may have been commented out.
+COMMENTED = ("/etc/initramfs-tools/modules", "/etc/modules", "/etc/fstab")
+MARK = "# goldnode: "
+
+# What observe() asks of a class document, for a node that has none.
+NO_CLASS: Json = {
+    "schema": "goldnode.class/1",
+    "class": "",
+    "digest": "",
+    "backend": "cpu",
+    "simulated": False,
+    "gate": "report",
+    "os": {"id": "", "version": "", "codename": "", "architecture": ""},
+    "stack": {"name": ""},
+    "lock": {"digest": ""},
+    "gpu": None,
+    "platform": None,
+    "kernel": {"release": "", "image": "", "headers": ""},
+    "driver": None,
+    "runtime": None,
+    "modules": [],
+    "blacklist": [],
+    "fence": [],
+    "packages": [],
+    "policy": {},
+    "baseline": {},
+}
+
+# The role whose work a file is, by the first pattern that matches its path; what is left is node_class's.
+ROLE_OF_PATH = (
+    ("sanity", r"goldnode-(sanity|watch)|/update-motd\.d/"),
+    ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
+    ("gpu_policy", r"goldnode-policy|nvidia-persistenced\.service\.d"),
+    ("container_runtime", r"/(docker|containerd|containers|cdi)\b"),
+    ("gpu_driver", r"/(modprobe|modules-load)\.d/|/initramfs-tools/"),
+    ("kernel", r"/etc/kernel/|/grub\.d/"),
+    ("sanity", r"/systemd/system/"),
+)
+
+
+def own_document(host: Host) -> Optional[Json]:
+    """The class document that goldnode left on the node; None when there is none, or a torn one."""
+    found = load_json(host, program.CLASS)
+    return found if isinstance(found, dict) and found.get("schema") == NO_CLASS["schema"] else None
+
+
+def completed(document: Optional[Document]) -> Json:
+    """The document with every key that a reader may ask for, whatever version of goldnode wrote it."""
+    return {**NO_CLASS, **(document or {})}
+
+
+# -- what is seen
+
+
+def observe_traces(host: Host, document: Optional[Document], record: Mapping[str, Any]) -> Observed:
+    """All of :class:`Observed`, and in its `traces` what a removal asks beyond that. Reads only.
+
+    traces: {units: [goldnode units that systemd runs], marks: [{file, line, text}] lines commented out, depends: package -> [[alternative]],
+    provides: package -> [name], residual: [package], offered: package -> [version], directories: path -> [entry], packaged: [directories
+    of a package], own: [directories of goldnode's], merged: path -> text or None, unfiled: [modules loaded without a file on disk]}.
+    """
+    seen = observe(host, completed(document), keep=False)
+    brought = list(record.get("brought", ()))
+    directories = {name: sorted(os.listdir(str(host.path(name)))) for name in records.PLACES if host.path(name).is_dir()}
+    traces: Json = {
+        "units": running_units(host),
+        "marks": marks(host, record),
+        "own": [name for name in OWN if host.path(name).is_dir()],
+        "directories": directories,
+        "packaged": packaged(host, directories),
+        "merged": {name: host.text(name) for name in record.get("merged", {})},
+        "unfiled": [name for name in ("nvidia", "amdgpu") if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None],
+        "residual": records.residual_states(host) if brought else [],
+        "offered": offered(host, list(record.get("was", {}))),
+        **(relations(host) if brought else {"depends": {}, "provides": {}}),
+    }
+    seen.traces = traces
+    target = way_home(seen, record)
+    if target:
+        seen.boot = boot_choice(host, target)
+    return seen
+
+
+def running_units(host: Host) -> List[str]:
+    """goldnode's units that systemd has started, or that failed; timers first, since they would start the services again."""
+    if not host.live:
+        return []
+    listed = host.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "--full", "goldnode-*").out
+    rows = [line.split() for line in listed.splitlines()]
+    names = [row[0] for row in rows if len(row) > 2 and row[2] != "inactive"]
+    return sorted(names, key=lambda name: (not name.endswith(".timer"), name))
+
+
+def marks(host: Host, record: Mapping[str, Any]) -> List[Json]:
+    """Lines of an administrator that goldnode has commented out."""
+    places = [*COMMENTED, *host.glob("/etc/modules-load.d", "*.conf"), *record.get("commented", ())]
+    return [
+        {"file": name, "line": number, "text": line[len(MARK) :]}
+        for name in dict.fromkeys(places)
+        if not os.path.basename(name).startswith("goldnode")
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1)
+        if line.startswith(MARK)
+    ]
+
+
+def packaged(host: Host, directories: Iterable[str]) -> List[str]:
+    """Those of the directories that some package has."""
+    names = list(directories)
+    if not names:
+        return []
+    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-S", *names).out
+    return sorted({line.rpartition(": ")[2] for line in said.splitlines() if ": " in line})
+
+
+def relations(host: Host) -> Json:
+    """What each installed package needs (its Pre-Depends and Depends), and what it provides, by name; versions are left to apt."""
+    fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
+    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields).out
+    depends: Dict[str, List[List[str]]] = {}
+    provides: Dict[str, List[str]] = {}
+
+    def names(text: str, separator: str) -> List[str]:
+        return [re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()]
+
+    for line in said.splitlines():
+        name, state, needs, gives = line.split("\t")
+        if state != "not-installed" and state != "config-files":
+            depends.setdefault(name, []).extend(names(clause, "|") for clause in needs.split(",") if clause.strip())
+            provides.setdefault(name, []).extend(names(gives, ","))
+    return {"depends": depends, "provides": provides}
+
+
+def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
+    """The versions of packages that apt could fetch now."""
+    result: Dict[str, List[str]] = {}
+    for line in host.run("apt-cache", "madison", *names).out.splitlines() if names else ():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) > 2 and "Packages" in fields[2]:
+            result.setdefault(fields[0], []).append(fields[1])
+    return result
+
+
+# -- what is wanted
+
+
+def removal(
+    document: Optional[Document], seen: Observed, record: Mapping[str, Any], domains: Sequence[Any] = ()
+) -> Tuple[List[Action], List[Refusal], List[Note], List[Waiting]]:
+    """The actions that take goldnode from the node, in order, what forbids them, what there is to be told, and what waits for a reboot.
+    Pure. `domains` may each have a function ``absent(document, seen, record)``, which gives further actions."""
+    leave, told = leaving(seen, record)
+    waiting = pending(seen, record)
+    notes = told + unknown(document, seen, record) + staying(seen, record, leave)
+    actions = stop(seen)
+    merged, refusals = unmerge(seen, record)
+    actions += merged
+    actions += uncomment(seen)
+    actions += own_files(seen, keep=[kernel.DROP_IN] if waiting else [])
+    for domain in domains:
+        actions += getattr(domain, "absent", lambda *_: [])(document, seen, record)
+    actions += release(document, seen, record)
+    if waiting:
+        actions += next_boot(seen, record)
+    actions += packages(document, seen, record, leave)
+    actions += initramfs(seen, leave)
+    actions += apt_marks(seen, record, leave)
+    gone = {action.target for action in actions if action.kind == "file.remove"}
+    actions += empty_directories(seen, record, gone)
+    interrupted = (seen.journal or {}).get("part") == ABSENT
+    if actions or interrupted:
+        actions.append(settle(seen))
+    for name in seen.traces.get("own", ()):
+        if name == "/run/goldnode" and not actions:
+            continue  # a run that finds nothing to do has made it itself
+        if not (waiting and name == "/var/lib/goldnode"):
+            actions.append(Action("node_class", "directory.remove", name, "nothing but goldnode's is in it", IMAGE, f"{name}\n", None))
+    actions = sorted(actions, key=lambda action: -PARTS.index(action.part))
+    refusals += refused(seen, actions, leave)
+    if any(action.kind == "packages.leave" for action in actions) and leave:
+        notes.append(Note("driver.next", "the next boot uses the drivers of the distribution, nouveau among them where it has them"))
+    if any(re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-policy", name) for name in gone):
+        notes.append(
+            Note("settings.live", "what runs now keeps the settings that were made (sysctl, governor, MTU, GPU): they go with a reboot")
+        )
+    return actions, refusals, notes, waiting
+
+
+def role_of(path: str) -> str:
+    """The role whose work the file at `path` is."""
+    return next((role for role, pattern in ROLE_OF_PATH if re.search(pattern, path)), "node_class")
+
+
+def stop(seen: Observed) -> List[Action]:
+    """goldnode's units, before the files that they run leave."""
+    names = list(seen.traces.get("units", ()))
+    text = "".join(f"{name}\n" for name in names)
+    data = {"names": names}
+    return [Action("sanity", "units.stop", ", ".join(names), "they are goldnode's", BOOT, text, "", None, data)] if names else []
+
+
+def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
+    """Everything that has a name of goldnode's, and the links that enable units."""
+    found = [(path, have["content"]) for path, have in sorted(seen.files.items()) if have is not None]
+    found += [(path, f"-> {target}\n") for path, target in sorted(seen.links.items()) if target is not None]
+    return [
+        Action(
+            role_of(path),
+            "file.remove",
+            path,
+            "goldnode wrote it",
+            IMAGE,
+            content,
+            None,
+            "the boot parameters of the class have left" if path.endswith(".cfg") and path != kernel.DROP_IN else None,
+        )
+        for path, content in found
+        if path not in keep
+    ]
+
+
+def uncomment(seen: Observed) -> List[Action]:
+    """Lines of an administrator that goldnode had commented out speak again."""
+    return [
+        Action(
+            "gpu_driver",
+            "file.uncomment",
+            f"{row['file']}:{row['line']}",
+            "goldnode had commented it out",
+            IMAGE,
+            f"{MARK}{row['text']}\n",
+            f"{row['text']}\n",
+            None,
+            dict(row),
+        )
+        for row in seen.traces.get("marks", ())
+    ]
+
+
+def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], List[Refusal]]:
+    """Files of somebody else's lose the keys that goldnode added; what was changed in them since stays."""
+    actions: List[Action] = []
+    refusals: List[Refusal] = []
+    for path, texts in sorted(record.get("merged", {}).items()):
+        now = seen.traces.get("merged", {}).get(path)
+        if now is None:
+            continue
+        try:
+            text = records.unmerged_text(texts["before"], texts["after"], now)
+        except ValueError as problem:
+            refusals.append(
+                Refusal(
+                    "merged-file",
+                    f"{path}: not JSON ({problem}), so goldnode's settings cannot be taken out of it.",
+                    "Correct the file, or delete it, and run again.",
+                )
+            )
+            continue
+        if text != now:
+            reason = "the settings that goldnode added leave" if text is not None else "goldnode made it, and nothing else is in it"
+            actions.append(Action(role_of(path), "file.unmerge", path, reason, IMAGE, now, text, None, {"content": text}))
+    return actions, refusals
+
+
+def release(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+    """Holds: those of goldnode's go, those that were there before goldnode stay or come back."""
+    before = set((record.get("first") or {}).get("holds", ()))
+    ours = set(record.get("held", ()))
+    if not record and document:  # an older goldnode held the whole set, and kept no record
+        ours |= {package["name"] for package in document.get("packages", ())} | set(document.get("fence", ()))
+    held = {name for name, package in seen.packages.items() if package["hold"]}
+    actions = []
+    names = sorted((ours & held) - before)
+    if names:
+        text = "".join(f"hold {name}\n" for name in names)
+        why = f"{len(names)} packages are on hold for goldnode's stack alone"
+        actions.append(Action("kernel", "packages.unhold", "holds of the stack", why, IMAGE, text, "", None, {"names": names}))
+    lost = sorted(name for name in before & set(record.get("was_held", ())) if name in seen.packages and name not in held)
+    if lost:
+        text = "".join(f"hold {name}\n" for name in lost)
+        why = f"{len(lost)} packages were on hold before goldnode came, and were let go by it"
+        actions.append(Action("kernel", "packages.hold", "earlier holds", why, IMAGE, "", text, None, {"names": lost}))
+    return actions
+
+
+# -- kernels
+
+
+def kernel_release(package: str) -> Optional[str]:
+    """The release of the kernel that a package of this name carries, or None."""
+    found = re.match(r"linux-image-(?:unsigned-)?(\d.*?)(?:-unsigned)?$", package)
+    return found.group(1) if found else None
+
+
+def kernels_brought(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
+    """Package -> release, of every kernel that goldnode brought and that is installed."""
+    found = {name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages}
+    return {name: release for name, release in found.items() if release}
+
+
+def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
+    """The kernel to go back to: the one that ran when goldnode came, or the newest that goldnode did not bring; it must have an initramfs."""
+    ours = set(kernels_brought(seen, record).values())
+    others = [name for name in seen.kernels if name not in ours and "error" not in seen.initramfs.get(name, {"error": "none"})]
+    if not others:
+        return None
+    first = (record.get("first") or {}).get("kernel")
+    newest = others[0]
+    for name in others:
+        newest = name if compare(name, newest) > 0 else newest
+    return str(first) if first in others else newest
+
+
+def kept_kernels(seen: Observed, record: Mapping[str, Any]) -> List[str]:
+    """Packages of kernels that goldnode brought and that must not leave now: the one that runs, and all where there is no other."""
+    ours = kernels_brought(seen, record)
+    if seen.container:
+        return []
+    if way_home(seen, record) is None:
+        return sorted(ours)
+    return sorted(name for name, release in ours.items() if release == seen.running_kernel)
+
+
+def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
+    """The kernel that runs and would leave: once another has been booted."""
+    target = way_home(seen, record)
+    if target is None:
+        return []
+    return [
+        Waiting("kernel", name, f"the class's kernel still runs; it leaves in a run after {target} has been booted")
+        for name in kept_kernels(seen, record)
+    ]
+
+
+def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+    """While the class's kernel runs: the kernel to go back to is the default of the next boot."""
+    target = way_home(seen, record)
+    if target is None or seen.boot.get("loader") != "grub":
+        return []
+    before = (seen.files.get(kernel.DROP_IN) or {}).get("content")
+    entry = seen.boot.get("entry")
+    if seen.boot.get("release") == target and entry and before == kernel.drop_in(str(entry)):
+        return []
+    after = kernel.drop_in(str(entry)) if entry else f"(entry of {target})\n"
+    why = f"want {target} as the next boot, have {seen.boot.get('release') or 'unknown'}: the class's kernel can leave only while another runs"
+    return [Action("kernel", "boot.entry", target, why, BOOT, before, after, None, {"release": target})]
+
+
+# -- packages
+
+
+def bare(name: str) -> str:
+    """The name of a package without its architecture."""
+    return name.partition(":")[0]
+
+
+def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[Note]]:
+    """The packages that leave: what goldnode brought, less what must stay and what that, or anybody else, needs."""
+    brought = {name for name in record.get("brought", ()) if name in seen.packages}
+    keep = set(kept_kernels(seen, record))
+    leave = brought - keep
+    notes = []
+    only = way_home(seen, record) is None
+    if keep and only:
+        notes.append(
+            Note(
+                "kernel.only",
+                f"{', '.join(sorted(keep))} stays: no other kernel with an initramfs is installed. "
+                f"Install the distribution's and boot it; then: apt-get purge {' '.join(sorted(keep))}",
+            )
+        )
+    for name in sorted(keep if not only and seen.boot.get("loader") != "grub" else ()):
+        notes.append(
+            Note(
+                "kernel.next", f"which kernel boots next cannot be set here: choose {way_home(seen, record)} yourself, and {name} can leave"
+            )
+        )
+    depends, provides = seen.traces.get("depends", {}), seen.traces.get("provides", {})
+    given: Dict[str, Set[str]] = {}
+    for name in seen.packages:
+        for label in {bare(name), *provides.get(bare(name), ())}:
+            given.setdefault(label, set()).add(name)
+    needed: Dict[str, str] = {}
+    todo = [name for name in seen.packages if name not in leave]
+    while todo:
+        one = todo.pop()
+        for clause in depends.get(bare(one), ()):
+            fit: Set[str] = set().union(*(given.get(name, set()) for name in clause)) if clause else set()
+            if fit and fit <= leave:
+                stays = sorted(fit)[0]
+                leave.discard(stays)
+                needed[stays] = one
+                todo.append(stays)
+    for name, by in sorted(needed.items()):
+        root = by
+        while root in needed:
+            root = needed[root]
+        if root not in keep:
+            text = f"{name} stays: {root} needs it, which goldnode did not bring. Without {root}: apt-get purge {name}"
+            notes.append(Note("packages.needed", text))
+    return sorted(leave), notes
+
+
+def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Note]:
+    """Packages of the stack of which nobody noted whether goldnode brought them: an older goldnode kept no such record."""
+    if not document or "first" in record:
+        return []
+    brought = set(record.get("brought", ()))
+    names = sorted(package["name"] for package in document.get("packages", ()) if package["name"] in seen.packages)
+    names = [name for name in names if name not in brought]
+    if not names:
+        return []
+    text = f"{len(names)} packages of the stack stay, since an older goldnode did not note which of them it brought. "
+    text += f"To take them away: apt-get purge {' '.join(names)}"
+    return [Note("packages.unknown", text)]
+
+
+def put_back(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
+    """Package -> version from before goldnode, where goldnode's change was the last one and apt still offers the version."""
+    rows = record.get("was", {})
+    return {
+        name: str(row["from"])
+        for name, row in sorted(rows.items())
+        if seen.version(name) == row["to"] and row["from"] in seen.traces.get("offered", {}).get(name, ())
+    }
+
+
+def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Note]:
+    """Packages that cannot become what they were: their earlier version is offered no more, or goldnode took them away."""
+    back = put_back(seen, record)
+    notes = [
+        Note("packages.version", f"{name} stays at {row['to']}: {row['from']}, which it was before, is no longer offered by apt")
+        for name, row in sorted(record.get("was", {}).items())
+        if name not in back and name not in leave and seen.version(name) == row["to"]
+    ]
+    removed = {name: version for name, version in record.get("removed", {}).items() if name not in seen.packages}
+    if removed:
+        names = " ".join(f"{name}={version}" for name, version in sorted(removed.items()))
+        sources = sorted({row["uri"] for row in (record.get("first") or {}).get("sources", ())})
+        text = f"removed by goldnode for another stack, and not brought back: apt-get install {names}"
+        notes.append(Note("packages.removed", text + (f" (sources at the time: {', '.join(sources)})" if sources else "")))
+    return notes
+
+
+def packages(document: Optional[Document], seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Action]:
+    """One transaction: what was brought leaves with its configuration, what was moved goes back to its version."""
+    keep_configuration = set(record.get("residual", ()))
+    residue = [name for name in record.get("brought", ()) if name in seen.traces.get("residual", ()) and name not in keep_configuration]
+    back = put_back(seen, record)
+    actions = []
+    foreign = [name for name in broken_packages(seen) if name not in leave]
+    if foreign and seen.journal is not None:
+        why = f"an earlier run was interrupted; {len(foreign)} packages are half done: {', '.join(foreign[:5])}"
+        text = "\n".join(foreign) + "\n"
+        actions.append(Action("kernel", "packages.repair", "dpkg", why, IMAGE, text, "", None, {"leave": []}))
+    if not (leave or residue or back):
+        return actions
+    purge = sorted({*leave, *residue} - keep_configuration)
+    why = ", ".join(
+        text
+        for text in (
+            f"{len(leave)} packages were not there before goldnode" if leave else "",
+            f"the configuration of {len(residue)} is left over" if residue else "",
+            f"{len(back)} had other versions" if back else "",
+        )
+        if text
+    )
+    lines = [f"purge     {name} {seen.packages[name]['version']}" for name in leave if name in purge]
+    lines += [f"remove    {name} {seen.packages[name]['version']}" for name in leave if name not in purge]
+    lines += [f"purge     {name} (configuration)" for name in residue]
+    lines += [f"put back  {name} {seen.packages[name]['version']} -> {version}" for name, version in back.items()]
+    roles = {package["name"]: package["part"] for package in (document or {}).get("packages", ())}
+    family = ((document or {}).get("driver") or {}).get("family", ())
+    deep = [name for name in leave if roles.get(name) in ("kernel", "driver") or kernel_release(name) or in_family(name, family)]
+    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*leave, *back}))
+    data = {"remove": list(leave), "purge": purge, "back": [f"{name}={version}" for name, version in back.items()], "lines": lines}
+    data["broken"] = [name for name in broken_packages(seen) if name in leave]
+    reboot = "the kernel or driver of the class has left" if deep else None
+    actions.append(
+        Action(
+            "kernel",
+            "packages.leave",
+            "packages",
+            why,
+            IMAGE,
+            before,
+            "".join(f"{name} {version}\n" for name, version in back.items()),
+            reboot,
+            data,
+        )
+    )
+    return actions
+
+
+def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
+    """Each initramfs that stays and holds files of goldnode's is made anew without them."""
+    gone = {kernel_release(name) for name in leave}
+    return [
+        Action(
+            "kernel",
+            "initramfs.rebuild",
+            release,
+            f"it holds {', '.join(sorted(inside['files']))}",
+            IMAGE,
+            "".join(f"{name}\n" for name in sorted(inside["files"])),
+            "",
+            None,
+            {"release": release, "new": False},
+        )
+        for release, inside in sorted(seen.initramfs.items())
+        if release not in gone and inside.get("files")
+    ]
+
+
+def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Action]:
+    """Packages that were there as dependencies only are that again."""
+    names = [
+        name for name in record.get("automatic", ()) if name in seen.packages and name not in leave and bare(name) not in seen.automatic
+    ]
+    if not names:
+        return []
+    before, after = ("".join(f"{name} {word}\n" for name in names) for word in ("manual", "auto"))
+    why = f"{len(names)} packages were there as dependencies before goldnode named them"
+    return [Action("kernel", "packages.auto", "apt's marks", why, IMAGE, before, after, None, {"names": names})]
+
+
+# -- the end
+
+
+def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str]) -> List[Action]:
+    """Directories that goldnode made and that nothing is in once its files have left."""
+    first = record.get("first") or {}
+    kept = {*first.get("directories", ()), *seen.traces.get("packaged", ()), *OWN}
+    actions = []
+    removed = set(gone)
+    found = seen.traces.get("directories", {})
+    for name in sorted(found, key=lambda path: (-path.count("/"), path)):
+        if name in kept or not ("first" in record or "goldnode" in name):
+            continue
+        if all(f"{name}/{entry}" in removed for entry in found[name]):
+            removed.add(name)
+            actions.append(
+                Action("node_class", "directory.remove", name, "goldnode made it, and nothing is in it", IMAGE, f"{name}\n", None)
+            )
+    return actions
+
+
+def settle(seen: Observed) -> Action:
+    """What has read the files that left reads anew."""
+    who = [text for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub")) if true]
+    return Action(
+        "node_class",
+        "removal.settle",
+        " and ".join(who) or "journal",
+        "what they had read has left",
+        BOOT if who else IMAGE,
+        None,
+        None,
+        None,
+        {"grub": "GRUB" in who, "systemd": "systemd" in who},
+    )
+
+
+def refused(seen: Observed, actions: Sequence[Action], leave: Sequence[str]) -> List[Refusal]:
+    """Whether the node can be changed now without harm."""
+    packaging = any(action.kind.startswith("packages.") for action in actions)
+    found = broken_by_others(seen) if packaging else []
+    found += locked(seen) if packaging else []
+    return found + (in_use(seen) if leave else [])
+
+
+def reboot_reasons(seen: Observed, waiting: Sequence[Waiting]) -> List[str]:
+    """Why the node, as it stands, has to be booted."""
+    reasons = [f"the class's kernel {seen.running_kernel} still runs" for _ in waiting[:1]]
+    return reasons + [f"{name} is loaded, and its files have left" for name in seen.traces.get("unfiled", ())]
