@@ -5,7 +5,8 @@ reboot: [...], waiting: [...]}.
 `converged` is a node of the unpatched class, `declared` one of the class as the case patches it.
 `engine` names a class with a container engine, and what is seen of that, in tests/cases/engines.json.
 A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
-the reason after a colon.
+the reason after a colon. With `record` (a patch of what a first run records; null: none was kept) the plan is that of a removal, and
+`document` null says that the node has none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from goldnode.node.state.domains import units as units_domain
 from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.domains.files import Wanted
 from goldnode.node.state.domains.program import document_digest
-from goldnode.node.state.engine import difference, judge
+from goldnode.node.state.engine import difference, judge, judge_absent
 from goldnode.node.state.model import PARTS, Observed, Plan
 from goldnode.node.state.observe import digest
 
@@ -170,8 +171,24 @@ def merge(base: Any, patch: Any) -> Any:
     return result
 
 
+def recorded(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The record of a node that was `bare` when goldnode came."""
+    names = [package["name"] for package in wanted["packages"]]
+    return {"first": {"holds": [], "kernel": "6.1.0-901-amd64", "directories": [], "sources": []}, "brought": names, "held": names}
+
+
+def planned_removal(case: dict[str, Any]) -> Plan:
+    """The removal of a case, on a node that runs the kernel it had before unless the case says otherwise."""
+    seen = {**asdict({"bare": bare, "converged": converged}[case["base"]](document())), "running_kernel": "6.1.0-901-amd64"}
+    known = merge(recorded(document()), case["record"]) or {}
+    own = merge(document(), case.get("document", {}))
+    return judge_absent(own, Observed(**merge(seen, case.get("seen", {}))), known)
+
+
 def planned(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
+    if "record" in case:
+        return planned_removal(case)
     declared, base = document(), None
     if "engine" in case:
         engine = json.loads((CASES / "engines.json").read_text())[case["engine"]]
@@ -204,6 +221,7 @@ def test_case(path: Path) -> None:
         "waiting",
         "lines",
         "engine",
+        "record",
     }
     assert not unknown, f"{path}: unknown keys {unknown}"
     plan = planned(case)
@@ -232,14 +250,17 @@ def test_case(path: Path) -> None:
         assert fragment in text, said
     if "reboot" in case:
         assert plan.reboot_after() == case["reboot"]
+    if "waiting" in case:
+        assert [item.subject for item in plan.waiting] == case["waiting"]
     if "lines" in case:
-        transaction = next(action for action in plan.actions if action.kind == "packages.transact")
+        transaction = next(action for action in plan.actions if action.kind in ("packages.transact", "packages.leave"))
         assert transaction.data["lines"] == case["lines"]
 
 
 def test_every_domain_has_cases() -> None:
     assert len(FILES) >= 25, "the case tables were not found"
-    assert {path.parent.name for path in FILES} >= {"apt", "packages", "kernel", "driver", "preflight", "files", "policy"}
+    known = {"apt", "packages", "kernel", "driver", "preflight", "files", "runtime", "policy", "tuning", "modules", "units", "removal"}
+    assert {path.parent.name for path in FILES} == known
 
 
 def test_a_converged_node_is_left_alone() -> None:

@@ -102,7 +102,8 @@ class ActionModule(ActionBase):
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The whole plan; refusals of the node end its play before anything was touched."""
-        result = self.execute(document, task_vars, operation="plan", payloads={"program": payload(content=False)})
+        payloads = {"program": payload(content=False)} if document else {}
+        result = self.execute(document, task_vars, operation="plan", payloads=payloads)
         if result.get("failed"):
             return result
         plan = plain(result["plan"])
@@ -139,9 +140,8 @@ class ActionModule(ActionBase):
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions), "resources": runs.planned(plan, part)}
-        result = self.execute(
-            document, task_vars, operation="apply", part=part, payloads={"program": payload(content=part == "node_class")}
-        )
+        payloads = {"program": payload(content=part == "node_class")} if document else {}
+        result = self.execute(document, task_vars, operation="apply", part=part, payloads=payloads)
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):

@@ -20,7 +20,7 @@ from .domains import kernel
 from .engine import plan, plan_absent
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
-from .observe import JOURNAL, REBOOT_MARKS, RECORD, automatic, boot_choice, load_json
+from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, automatic, boot_choice, load_json
 from .removal import completed, own_document
 
 Document = Mapping[str, Any]
@@ -75,6 +75,11 @@ class Applier:
 
     def apply(self, action: Action) -> Optional[str]:
         """Make one change. Returns what there is to tell beyond the action's own reason."""
+        theirs = self.part != ABSENT and action.target.startswith("/etc/") and action.kind != "file.write"
+        if theirs and "content" in action.data:
+            records.before_merge(self.host, action.target, action.data["content"])
+        elif theirs and action.kind == "link" and action.target not in LINKS:
+            records.before_link(self.host, action.target, action.data["to"])
         return self.handlers[action.kind](action)
 
     # -- files

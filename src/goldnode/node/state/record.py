@@ -8,12 +8,13 @@ held, was_held: packages that goldnode holds, and those it has let go again.
 brought: packages that were not there before, dependencies included. was: package -> {from, to}: version before goldnode's first change
 of it, and the one goldnode gave it last. automatic: packages apt held for a dependency before goldnode named them.
 residual: packages of which configuration files alone were there. removed: package -> version, of what goldnode took away.
-commented: files in which goldnode has commented lines out. merged: path -> {before, after}: texts of a JSON file of somebody else's that
-goldnode has added keys to (before: None where there was no file).
+commented: files in which goldnode has commented lines out. merged: path -> {before, after}: texts of a file of somebody else's that
+goldnode has added to (before: None where there was no file). links: path -> {before, after}: what such a link led to.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import platform
@@ -24,7 +25,7 @@ from ..host import Host, Json, is_container
 from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, managed_files, packages
 
 # Places where goldnode may make a directory; those that were there before stay when they are empty.
-_BESIDE = {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS}
+_BESIDE = {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
 PLACES = tuple(sorted(_BESIDE | {os.path.dirname(name) for name in _BESIDE}))
 
 
@@ -122,15 +123,49 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
     return before if now == after else now
 
 
-def unmerged_text(before: Optional[str], after: str, now: str) -> Optional[str]:
-    """The text of a JSON file without goldnode's keys; None: the file goes, since nothing else is in it. Untouched since: as it was.
+def before_merge(host: Host, name: str, content: str) -> None:
+    """Note that a file of somebody else's is about to get this content, which has goldnode's settings merged into it."""
+    record = read(host)
+    now = host.text(name)
+    before = now
+    known = record.setdefault("merged", {}).get(name)
+    if known and now is not None:
+        try:
+            before = unmerged_text(name, known["before"], known["after"], now)  # what has become of it without goldnode
+        except ValueError:
+            before = known["before"]
+    elif known:
+        before = None
+    record["merged"][name] = {"before": before, "after": content}
+    write(host, record)
 
-    :raises ValueError: when one of the texts is not JSON.
+
+def before_link(host: Host, name: str, target: str) -> None:
+    """Note where a link that is not goldnode's own leads, before it is made to lead elsewhere."""
+    record = read(host)
+    known = record.setdefault("links", {})
+    have = os.readlink(str(host.path(name))) if host.path(name).is_symlink() else None
+    known[name] = {"before": known[name]["before"] if name in known else have, "after": target}
+    write(host, record)
+
+
+def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Optional[str]:
+    """The text of a file without goldnode's settings; None: the file goes, since nothing else is in it. Untouched since: as it was.
+
+    JSON is taken key by key, any other text line by line.
+
+    :raises ValueError: when one of the texts of a file that is called JSON is not JSON.
     """
     if now == after:
         return before
-    result = unmerge(None if before is None else json.loads(before), json.loads(after), json.loads(now))
-    return None if result is None else json.dumps(result, indent=4) + "\n"
+    if not name.endswith(".json"):
+        return unmerged_lines((before or "").splitlines(True), after.splitlines(True), now.splitlines(True))
+    value = json.loads(now)
+    result = unmerge(None if before is None else json.loads(before), json.loads(after), value)
+    if result is None or result == value:
+        return None if result is None else now
+    indent = re.search(r"^([ \t]+)\S", now, re.MULTILINE)
+    return json.dumps(result, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
 
 
 def removed_by(simulated: str) -> Set[str]:
@@ -143,3 +178,18 @@ def forget_versions(host: Host, names: Iterable[str]) -> None:
     record = read(host)
     record["was"] = {name: row for name, row in record.get("was", {}).items() if name not in set(names)}
     write(host, record)
+
+
+def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
+    """`now` with each run of lines that goldnode put in given back for what was there, where somebody has not changed it since."""
+    result = list(now)
+    start = 0
+    for kind, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+        ours = after[new_from:new_to]
+        if kind == "equal" or not ours:
+            continue
+        places = [at for at in range(start, len(result) - len(ours) + 1) if result[at : at + len(ours)] == ours]
+        if places:
+            result[places[0] : places[0] + len(ours)] = before[old_from:old_to]
+            start = places[0] + old_to - old_from
+    return "".join(result)

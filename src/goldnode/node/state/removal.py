@@ -83,7 +83,7 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
 
     traces: {units: [goldnode units that systemd runs], marks: [{file, line, text}] lines commented out, depends: package -> [[alternative]],
     provides: package -> [name], residual: [package], offered: package -> [version], directories: path -> [entry], packaged: [directories
-    of a package], own: [directories of goldnode's], merged: path -> text or None, unfiled: [modules loaded without a file on disk]}.
+    of a package], own: [directories of goldnode's], merged: path -> text or None, links: path -> target, unfiled: [modules loaded without a file on disk]}.
     """
     seen = observe(host, completed(document), keep=False)
     brought = list(record.get("brought", ()))
@@ -95,6 +95,7 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
         "directories": directories,
         "packaged": packaged(host, directories),
         "merged": {name: host.text(name) for name in record.get("merged", {})},
+        "links": {name: os.readlink(str(host.path(name))) for name in record.get("links", {}) if host.path(name).is_symlink()},
         "unfiled": [name for name in ("nvidia", "amdgpu") if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None],
         "residual": records.residual_states(host) if brought else [],
         "offered": offered(host, list(record.get("was", {}))),
@@ -179,7 +180,7 @@ def removal(
     notes = told + unknown(document, seen, record) + staying(seen, record, leave)
     actions = stop(seen)
     merged, refusals = unmerge(seen, record)
-    actions += merged
+    actions += merged + relink(seen, record)
     actions += uncomment(seen)
     actions += own_files(seen, keep=[kernel.DROP_IN] if waiting else [])
     for domain in domains:
@@ -271,7 +272,7 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
         if now is None:
             continue
         try:
-            text = records.unmerged_text(texts["before"], texts["after"], now)
+            text = records.unmerged_text(path, texts["before"], texts["after"], now)
         except ValueError as problem:
             refusals.append(
                 Refusal(
@@ -285,6 +286,18 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
             reason = "the settings that goldnode added leave" if text is not None else "goldnode made it, and nothing else is in it"
             actions.append(Action(role_of(path), "file.unmerge", path, reason, IMAGE, now, text, None, {"content": text}))
     return actions, refusals
+
+
+def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+    """Links of somebody else's lead where they led before goldnode, unless somebody has changed them since."""
+    actions = []
+    for path, known in sorted(record.get("links", {}).items()):
+        if seen.traces.get("links", {}).get(path) != known["after"]:
+            continue
+        kind, data = ("file.remove", {}) if known["before"] is None else ("link", {"to": known["before"]})
+        before, after = (None if to is None else f"-> {to}\n" for to in (known["after"], known["before"]))
+        actions.append(Action(role_of(path), kind, path, "goldnode made it lead there", IMAGE, before, after, None, data))
+    return actions
 
 
 def release(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:

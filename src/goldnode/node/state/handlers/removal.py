@@ -45,7 +45,8 @@ def unmerge(applier: Applier, action: Action) -> None:
     if content is None:
         host.remove(action.target)
     else:
-        host.write(action.target, content.encode(), host.path(action.target).stat().st_mode & 0o7777)
+        here = host.real(action.target)  # a link stays one: what it leads to is changed
+        host.write("/" + os.path.relpath(str(here), host.root), content.encode(), here.stat().st_mode & 0o7777)
     record = records.read(host)
     record.get("merged", {}).pop(action.target, None)
     records.write(host, record)
@@ -101,6 +102,11 @@ def settle(applier: Applier, action: Action) -> None:
     host = applier.host
     if action.data["systemd"]:
         host.run("systemctl", "daemon-reload")
+        # A service of a package that has left may have failed (persistenced without a GPU does); nothing else would let systemd forget it.
+        listed = host.run("systemctl", "list-units", "--all", "--failed", "--plain", "--no-legend", "--full").out
+        gone = [row[0] for row in map(str.split, listed.splitlines()) if row[1:2] == ["not-found"]]
+        if gone:
+            host.run("systemctl", "reset-failed", *gone)
     if action.data["grub"]:
         done = host.run("update-grub", timeout=300)
         if done.rc != 0:

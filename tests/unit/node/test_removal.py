@@ -1,0 +1,329 @@
+"""The record and what is undone by it, on plain values and in a directory that is a node's root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.node import program
+from goldnode.node.host import Host
+from goldnode.node.state import record as records
+from goldnode.node.state.apply import Applier, withdraw
+from goldnode.node.state.engine import plan_absent
+from goldnode.node.state.model import PARTS, Action, NodeError
+from goldnode.node.state.observe import LINKS, MANAGED, RECORD
+from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, role_of
+
+SIMULATED = """Reading package lists...
+Remv old-driver [470-1]
+Inst libfresh (1.0-1 Debian:12 [amd64])
+Inst libmoved [1.0-1] (1.2-1 Debian:12 [amd64]) []
+Inst libsame [1.0-1] (1.0-1 Debian:12 [amd64])
+Inst leftover (3 Debian:12 [all])
+Conf libfresh (1.0-1 Debian:12 [amd64])
+"""
+
+
+def have(**versions: str) -> dict[str, Any]:
+    return {
+        name.replace("_", "-"): {"version": version, "architecture": "amd64", "state": "installed", "hold": False}
+        for name, version in versions.items()
+    }
+
+
+def test_the_record_of_a_transaction() -> None:
+    before = have(old_driver="470-1", libmoved="1.0-1", libsame="1.0-1")
+    found = records.extended_record({"held": ["x"]}, SIMULATED, ["libmoved", "libfresh"], before, ["libmoved", "libsame"], ["leftover"])
+    assert found == {
+        "held": ["x"],
+        "brought": ["leftover", "libfresh"],
+        "was": {"libmoved": {"from": "1.0-1", "to": "1.2-1"}},
+        "removed": {"old-driver": "470-1"},
+        "residual": ["leftover"],
+        "automatic": ["libmoved"],
+    }
+
+
+def test_the_record_keeps_the_first_version_and_the_last() -> None:
+    first = records.extended_record({}, "Inst a [1] (2 D [amd64])\n", [], have(a="1"), [], [])
+    second = records.extended_record(first, "Inst a [2] (3 D [amd64])\n", [], have(a="2"), [], [])
+    assert second["was"] == {"a": {"from": "1", "to": "3"}}
+    assert second["brought"] == []
+
+
+def test_what_was_brought_and_is_moved_is_still_brought() -> None:
+    first = records.extended_record({}, "Inst a (1 D [amd64])\n", ["a"], {}, [], [])
+    second = records.extended_record(first, "Inst a [1] (2 D [amd64])\n", ["a"], have(a="1"), ["a"], [])
+    assert (second["brought"], second["was"], second["automatic"]) == (["a"], {}, [])
+
+
+def test_what_never_arrived_is_nobodys() -> None:
+    planned = records.extended_record({}, "Inst a (1 D [amd64])\nInst b (1 D [amd64])\n", [], {}, [], [])
+    assert planned["brought"] == ["a", "b"]
+    assert records.extended_record(planned, "Inst c (1 D [amd64])\n", [], have(a="1"), [], [])["brought"] == ["a", "c"]
+
+
+def test_a_package_that_goldnode_removed_and_brought_again_is_not_called_removed() -> None:
+    gone = records.extended_record({}, "Remv a [1]\n", [], have(a="1"), [], [])
+    assert gone["removed"] == {"a": "1"}
+    back = records.extended_record(gone, "Inst a (2 D [amd64])\n", [], {}, [], [])
+    assert back["removed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "wanted"),
+    [
+        (None, {"r": 1}, {"r": 1}, None),
+        ({"a": 1}, {"a": 1, "r": {"nvidia": {}}}, {"a": 2, "r": {"nvidia": {}}}, {"a": 2}),
+        ({"a": 1}, {"a": 9}, {"a": 9, "b": 1}, {"a": 1, "b": 1}),
+        ({"a": 1}, {"a": 9}, {"a": 5}, {"a": 5}),
+        ({"a": 1}, {}, {"b": 1}, {"b": 1, "a": 1}),
+        ({"r": {"x": 1}}, {"r": {"x": 1, "nvidia": 2}}, {"r": {"x": 1, "nvidia": 2, "mine": 3}}, {"r": {"x": 1, "mine": 3}}),
+        ({}, {"r": {"nvidia": 2}}, {"r": {"nvidia": 2}, "b": 1}, {"b": 1}),
+        ({"l": ["a"]}, {"l": ["a", "b"]}, {"l": ["a", "b", "c"]}, {"l": ["a", "c"]}),
+        ({"l": ["a"]}, {"l": ["a", "b"]}, {"l": ["b"]}, {"l": []}),
+        ({}, {"l": ["b"]}, {"l": ["b"], "m": 1}, {"m": 1}),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2, "r": 3}, {"a": 1, "r": 3}, {"a": 1}),
+    ],
+)
+def test_unmerge(before: Any, after: Any, now: Any, wanted: Any) -> None:
+    assert records.unmerge(before, after, now) == wanted
+
+
+def test_a_file_untouched_since_is_what_it_was_to_the_byte() -> None:
+    name = "/etc/docker/daemon.json"
+    assert records.unmerged_text(name, '{ "a":1 }', '{"a": 1, "r": 2}', '{"a": 1, "r": 2}') == '{ "a":1 }'
+    assert records.unmerged_text(name, None, '{"r": 2}', '{"r": 2}') is None
+    assert records.unmerged_text(name, '{"a":1}', '{"a": 1, "r": 2}', '{"a":1}') == '{"a":1}', (
+        "it was never merged: the run was killed before"
+    )
+    assert records.unmerged_text(name, "{}", '{"r": 2}', '{\n  "r": 2,\n  "é": 1\n}') == '{\n  "é": 1\n}\n'
+    assert json.loads(records.unmerged_text(name, None, '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}
+    with pytest.raises(ValueError, match="line 1 column"):
+        records.unmerged_text(name, None, '{"r": 2}', "{,")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "wanted"),
+    [
+        ("a\nb\n", "a\nours\nb\n", "a\nours\nb\nmine\n", "a\nb\nmine\n"),
+        ('mode = "auto"\nx\n', 'mode = "legacy"\nx\n', 'mode = "legacy"\ny\n', 'mode = "auto"\ny\n'),
+        ('mode = "auto"\n', 'mode = "legacy"\n', 'mode = "cdi"\n', 'mode = "cdi"\n'),
+        ("", "ours\n", "mine\nours\n", "mine\n"),
+        ("x\nx\n", "x\n# end\nx\n# end\n", "x\n# end\nx\n# end\nmine\n", "x\nx\nmine\n"),
+    ],
+)
+def test_lines_are_given_back(before: str, after: str, now: str, wanted: str) -> None:
+    assert records.unmerged_text("/etc/x/config.toml", before, after, now) == wanted
+
+
+@pytest.mark.parametrize(
+    ("package", "release"),
+    [
+        ("linux-image-6.1.0-902-amd64", "6.1.0-902-amd64"),
+        ("linux-image-unsigned-6.8.0-1-generic", "6.8.0-1-generic"),
+        ("linux-image-6.1.0-902-amd64-unsigned", "6.1.0-902-amd64"),
+        ("linux-image-amd64", None),
+        ("linux-headers-6.1.0-902-amd64", None),
+    ],
+)
+def test_kernel_packages(package: str, release: str | None) -> None:
+    assert kernel_release(package) == release
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ("/etc/goldnode/class.json", "node_class"),
+        ("/etc/apt/sources.list.d/goldnode-x.sources", "node_class"),
+        ("/etc/modprobe.d/goldnode-options.conf", "gpu_driver"),
+        ("/etc/kernel/postinst.d/zz-goldnode", "kernel"),
+        ("/etc/default/grub.d/90-goldnode.cfg", "kernel"),
+        ("/etc/systemd/system/goldnode-sanity.service", "sanity"),
+        ("/etc/systemd/system/goldnode-policy.service", "gpu_policy"),
+        ("/etc/containerd/conf.d/goldnode.toml", "container_runtime"),
+        ("/etc/docker/daemon.json", "container_runtime"),
+        ("/etc/sysctl.d/90-goldnode.conf", "host_tuning"),
+    ],
+)
+def test_the_role_of_a_path(path: str, role: str) -> None:
+    assert role_of(path) == role
+
+
+def test_every_place_has_a_role() -> None:
+    assert {role_of(f"{directory}/{pattern}") for directory, pattern in MANAGED} <= set(PARTS)
+
+
+# -- in a root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Host:
+    """The root of a node with an empty dpkg database and things of its user's."""
+    for directory in (
+        "etc/modprobe.d",
+        "etc/systemd/system/multi-user.target.wants",
+        "var/lib/dpkg/info",
+        "run",
+        "var/lib/apt",
+        "var/cache",
+        "usr/lib",
+        "etc/docker",
+    ):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").touch()
+    (tmp_path / "etc/modules").write_text("loop\nnouveau\n")
+    (tmp_path / "etc/modules").chmod(0o640)
+    (tmp_path / "etc/modprobe.d/mine.conf").write_text("# goldnode: not a line of its\n")
+    (tmp_path / "etc/docker/daemon.json").write_text('{"a":1}')
+    (tmp_path / "etc/mine").symlink_to("/theirs")
+    return Host(str(tmp_path))
+
+
+def contents(path: Path) -> bytes | None:
+    if path.is_symlink():
+        return str(path.readlink()).encode()
+    return None if path.is_dir() else path.read_bytes()
+
+
+def tree(host: Host) -> dict[str, tuple[int, bytes | None]]:
+    here = Path(host.root)
+    return {str(path.relative_to(here)): (path.lstat().st_mode, contents(path)) for path in sorted(here.rglob("*"))}
+
+
+def occupy(host: Host) -> None:
+    """What a run of goldnode leaves on a node, put there by its own handlers where they write somebody else's."""
+    records.first_contact(host)
+    applier = Applier(host, NO_CLASS, {}, lambda text: None, "gpu_driver")
+    applier.apply(Action("gpu_driver", "file.comment", "/etc/modules:2", "", data={"file": "/etc/modules", "line": 2, "module": "nouveau"}))
+    host.write("/etc/goldnode/class.json", json.dumps({**NO_CLASS, "class": "x"}).encode())
+    for directory, pattern in MANAGED:
+        host.write(f"{directory}/{re.sub(r'[*?]', '0', pattern)}", b"ours\n")
+    host.write("/etc/goldnode/class.json", json.dumps({**NO_CLASS, "class": "x"}).encode())
+    for name in LINKS:
+        applier.apply(Action("sanity", "link", name, "", data={"to": "/etc/systemd/system/goldnode-sanity.service"}))
+    host.write("/var/cache/goldnode/engine", b"")
+    merge(host, '{"a": 1, "runtimes": {}}')
+    applier.apply(Action("container_runtime", "link", "/etc/systemd/system/theirs.service", "", data={"to": "/usr/lib/x.service"}))
+    applier.apply(Action("container_runtime", "link", "/etc/mine", "", data={"to": "/ours"}))
+
+
+def merge(host: Host, content: str) -> None:
+    """As a domain merges its settings into a file of the user's: an action with the content, whose handler writes it."""
+    applier = Applier(host, NO_CLASS, {}, lambda text: None, "container_runtime")
+    applier.handlers["runtime.config"] = lambda action: host.write(action.target, action.data["content"].encode())
+    applier.apply(Action("container_runtime", "runtime.config", "/etc/docker/daemon.json", "", data={"content": content}))
+
+
+def test_a_root_is_what_it_was_before(root: Host) -> None:
+    before = tree(root)
+    assert plan_absent(root).actions == ()
+    occupy(root)
+    assert len(tree(root)) > len(before) + 25, "nothing was there to be taken away"
+    done, _, after = withdraw(root)
+    assert len(done) > 25
+    assert after.actions == ()
+    assert tree(root) == before
+    assert withdraw(root)[0] == []
+    assert tree(root) == before
+
+
+def test_the_first_contact_is_noted_once_and_never_on_a_node_goldnode_has_been_to(root: Host) -> None:
+    occupy(root)
+    known = records.read(root)
+    assert "/etc/modprobe.d" in known["first"]["directories"]
+    assert "/etc/sysctl.d" not in known["first"]["directories"]
+    records.first_contact(root)
+    assert records.read(root) == known
+    root.path(RECORD).unlink()
+    records.first_contact(root)
+    assert records.read(root) == {}, "an older goldnode was here, so it is too late to know"
+
+
+def test_each_action_is_repeatable_wherever_a_removal_is_cut_off(root: Host) -> None:
+    before = tree(root)
+    occupy(root)
+    total = len(plan_absent(root).actions)
+    for stop in range(0, total, 5):
+        if tree(root) == before:
+            occupy(root)
+        cut = [0]
+
+        class CutError(Exception):
+            pass
+
+        def apply(self: Applier, action: Action, stop: int = stop, cut: list[int] = cut) -> str | None:
+            cut[0] += 1
+            if cut[0] > stop:
+                raise CutError
+            return self.handlers[action.kind](action)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Applier, "apply", apply)
+            with pytest.raises(CutError):
+                withdraw(root)
+        withdraw(root)
+        assert tree(root) == before, stop
+
+
+def test_the_site_file_of_a_controller_that_is_a_node_stays(root: Host) -> None:
+    occupy(root)
+    root.write("/etc/goldnode/site.yml", b"locks: /srv\n")
+    withdraw(root)
+    assert root.text("/etc/goldnode/site.yml") == "locks: /srv\n"
+
+
+def test_what_the_user_changed_between_two_merges_is_his(root: Host) -> None:
+    merge(root, '{"a": 1, "runtimes": {}}')
+    root.write("/etc/docker/daemon.json", b'{"a": 2, "runtimes": {}}')
+    merge(root, '{"a": 2, "runtimes": {}, "features": {"cdi": true}}')
+    root.write("/etc/docker/daemon.json", b'{"b": 1, "a": 2, "runtimes": {}, "features": {"cdi": true}}')
+    withdraw(root)
+    assert json.loads(root.text("/etc/docker/daemon.json") or "") == {"b": 1, "a": 2}
+
+
+def test_a_broken_file_of_the_user_is_refused_before_anything_is_touched(root: Host) -> None:
+    occupy(root)
+    root.write("/etc/docker/daemon.json", b"{,")
+    before = tree(root)
+    with pytest.raises(NodeError, match=r"refused before anything was touched: /etc/docker/daemon.json: not JSON .*line 1 column 2"):
+        withdraw(root)
+    after = {name: value for name, value in tree(root).items() if not name.startswith("run/goldnode")}
+    assert after == {name: value for name, value in before.items() if not name.startswith("run/goldnode")}
+
+
+def test_a_torn_class_document_is_none(root: Host) -> None:
+    root.write("/etc/goldnode/class.json", b'{"schema": "goldn')
+    assert own_document(root) is None
+    assert completed(None)["kernel"]["release"] == ""
+
+
+def test_offered_versions(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    from goldnode.node.host import Result
+
+    said = " libc6 | 2.36-9 | http://mirror.example/debian bookworm/main amd64 Packages\n libc6 | 2.36-9 | http://mirror.example/debian bookworm/main Sources\n"
+    monkeypatch.setattr(root, "run", lambda *argv, **_: Result(argv, 0, said, ""))
+    assert offered(root, ["libc6"]) == {"libc6": ["2.36-9"]}
+    assert offered(root, []) == {}
+
+
+def test_the_program_plans_and_applies_it(root: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    occupy(root)
+    assert program.main(["plan", "--absent", "--root", root.root]) == 0
+    told = capsys.readouterr().out
+    assert told.index("sanity:") < told.index("gpu_driver:") < told.index("node_class:"), "the parts are told in the order of the deed"
+    assert program.main(["apply", "--absent", "--json", "--root", root.root]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "absent"
+    assert not root.path("/var/lib/goldnode").exists()
+
+
+@pytest.mark.parametrize("arguments", [["apply"], ["apply", "--absent", "--part", "kernel"]])
+def test_the_program_wants_one_of_both(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        program.main(arguments)
+    assert left.value.code == 3
