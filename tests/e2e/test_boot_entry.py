@@ -34,6 +34,17 @@ python3 /root/goldnode-node apply --class /run/payload/class.json --part kernel
 python3 /root/goldnode-node plan --json --class /run/payload/class.json >/root/plan.json
 lsinitramfs /boot/initrd.img-$(uname -r) >/root/lsinitramfs
 """.replace("@KERNEL@", KERNEL)
+# As if goldnode had brought the kernel that runs, on a machine that ran the other one.
+LEAVE = """set -eu
+echo "@KERNEL@ $(uname -r) @"
+if [ -e /run/payload/state.json ]; then
+    install -D -m 644 /run/payload/state.json /var/lib/goldnode/state.json
+    apt-mark hold linux-image-$(uname -r)
+fi
+python3 /run/payload/goldnode-node apply --absent
+python3 /run/payload/goldnode-node plan --absent --json >/root/plan.json
+dpkg-query -W -f '${Package} ${Status}\\n' 'linux-image-*' >/root/kernels
+""".replace("@KERNEL@", KERNEL)
 LOOK = f"""echo "{KERNEL} $(uname -r) @"
 """
 
@@ -163,3 +174,37 @@ def test_the_engine_makes_the_older_kernel_the_one_that_boots(base: disk.Base, t
     assert (wish.release, wish.via) == (newest, "next_entry")
     assert booted(disk.boot(image, {"run": LOOK}, tmp_path)) == newest
     assert read_choice(image).release == older
+
+
+def test_the_kernel_that_runs_leaves_in_two_steps(base: disk.Base, tmp_path: Path) -> None:
+    """A removal makes the kernel of before the default, waits for its boot, and only then takes the class's away: GRUB always has one."""
+    older, newest = base.releases
+    image = disk.copy(base, tmp_path / "disk.raw")
+    name = f"linux-image-{newest}"
+    first = {"holds": [], "kernel": older, "directories": ["/etc/default/grub.d"], "sources": []}
+    record = {"first": first, "brought": [name], "held": [name]}
+    payload: dict[str, str | bytes] = {"run": LEAVE, "then": "reboot", "goldnode-node": nodefile.build(), "state.json": json.dumps(record)}
+    assert booted(disk.boot(image, payload, tmp_path)) == newest
+
+    assert read_choice(image).release == older
+    plan = json.loads(disk.read(image, "/root/plan.json"))
+    assert plan["actions"] == []
+    assert [item["subject"] for item in plan["waiting"]] == [name]
+    assert plan["reboot"]["reasons"] == [f"the class's kernel {newest} still runs"]
+    assert f"{name} install ok installed" in disk.read(image, "/root/kernels").decode()
+
+    del payload["state.json"]
+    assert booted(disk.boot(image, payload, tmp_path)) == older
+    assert read_choice(image).release == older
+    plan = json.loads(disk.read(image, "/root/plan.json"))
+    assert (plan["actions"], plan["waiting"], plan["reboot"]["required"]) == ([], [], False)
+    assert name not in disk.read(image, "/root/kernels").decode()
+    for path in (
+        "/etc/default/grub.d/90-goldnode.cfg",
+        "/var/lib/goldnode/state.json",
+        f"/boot/vmlinuz-{newest}",
+        f"/boot/initrd.img-{newest}",
+    ):
+        with pytest.raises(disk.GuestError, match="cannot be read"):
+            disk.read(image, path)
+    assert booted(disk.boot(image, {"run": LOOK}, tmp_path)) == older

@@ -15,7 +15,7 @@ from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
 from goldnode.node.state.model import PARTS, Action, NodeError
-from goldnode.node.state.observe import LINKS, MANAGED, RECORD
+from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
 from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, role_of
 
 SIMULATED = """Reading package lists...
@@ -268,6 +268,26 @@ def test_each_action_is_repeatable_wherever_a_removal_is_cut_off(root: Host) -> 
                 withdraw(root)
         withdraw(root)
         assert tree(root) == before, stop
+
+
+def test_what_is_owed_after_the_files_have_left_is_not_forgotten(root: Host) -> None:
+    """systemd and GRUB have to read anew what has left; a run that dies before that leaves a journal that says so."""
+    applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
+    root.write("/etc/modprobe.d/goldnode-x.conf", b"")
+
+    def die(self: Applier, action: Action) -> None:
+        if action.kind == "removal.settle":
+            raise NodeError("killed")
+        self.handlers[action.kind](action)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Applier, "apply", die)
+        with pytest.raises(NodeError, match="killed"):
+            withdraw(root)
+    owed = plan_absent(root).actions
+    assert [action.kind for action in owed] == ["removal.settle", "directory.remove", "directory.remove"]
+    applier.apply(owed[0])
+    assert not root.path(JOURNAL).exists()
 
 
 def test_the_site_file_of_a_controller_that_is_a_node_stays(root: Host) -> None:
