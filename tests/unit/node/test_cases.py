@@ -6,7 +6,7 @@ reboot: [...], waiting: [...]}.
 `engine` names a class with a container engine, and what is seen of that, in tests/cases/engines.json.
 A patch is merged key by key; null takes a key of a mapping away. `actions` is the whole plan, as "part kind target" with a fragment of
 the reason after a colon. With `record` (a patch of what a first run records; null: none was kept) the plan is that of a removal, and
-`document` null says that the node has none.
+`document` null says that the node has none. `order`: fragments of actions that follow one another so, among others.
 """
 
 from __future__ import annotations
@@ -222,6 +222,7 @@ def test_case(path: Path) -> None:
         "lines",
         "engine",
         "record",
+        "order",
     }
     assert not unknown, f"{path}: unknown keys {unknown}"
     plan = planned(case)
@@ -234,6 +235,8 @@ def test_case(path: Path) -> None:
             assert fragment in line
     for fragment in case.get("contains", []):
         assert any(fragment in line for line in lines), "\n".join(lines)
+    found = [next((at for at, line in enumerate(lines) if fragment in line), None) for fragment in case.get("order", [])]
+    assert found == sorted(at for at in found if at is not None), "\n".join(lines)
     for fragment in case.get("absent", []):
         assert not any(fragment in line for line in lines), "\n".join(lines)
     assert [refusal.code for refusal in plan.refusals] == list(case.get("refusals", {}))
@@ -250,8 +253,6 @@ def test_case(path: Path) -> None:
         assert fragment in text, said
     if "reboot" in case:
         assert plan.reboot_after() == case["reboot"]
-    if "waiting" in case:
-        assert [item.subject for item in plan.waiting] == case["waiting"]
     if "lines" in case:
         transaction = next(action for action in plan.actions if action.kind in ("packages.transact", "packages.leave"))
         assert transaction.data["lines"] == case["lines"]

@@ -75,11 +75,9 @@ class Applier:
 
     def apply(self, action: Action) -> Optional[str]:
         """Make one change. Returns what there is to tell beyond the action's own reason."""
-        theirs = self.part != ABSENT and action.target.startswith("/etc/") and action.kind != "file.write"
-        if theirs and "content" in action.data:
+        theirs = action.target.startswith("/etc/") and action.kind != "file.write"
+        if self.part != ABSENT and theirs and "content" in action.data:
             records.before_merge(self.host, action.target, action.data["content"])
-        elif theirs and action.kind == "link" and action.target not in LINKS:
-            records.before_link(self.host, action.target, action.data["to"])
         return self.handlers[action.kind](action)
 
     # -- files
@@ -108,6 +106,8 @@ class Applier:
             self.host.write(name, "".join(lines).encode(), self.host.path(name).stat().st_mode & 0o7777)
 
     def link(self, action: Action) -> None:
+        if self.part != ABSENT and action.target not in LINKS:
+            records.before_link(self.host, action.target, action.data["to"])
         here = self.host.path(action.target)
         here.parent.mkdir(parents=True, exist_ok=True)
         temporary = here.with_name(f".{here.name}.goldnode")

@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .. import gate
 from ..host import Host, Json
 from . import record as records
 from .debversion import compare
@@ -81,15 +82,17 @@ def completed(document: Optional[Document]) -> Json:
 def observe_traces(host: Host, document: Optional[Document], record: Mapping[str, Any]) -> Observed:
     """All of :class:`Observed`, and in its `traces` what a removal asks beyond that. Reads only.
 
-    traces: {units: [goldnode units that systemd runs], marks: [{file, line, text}] lines commented out, depends: package -> [[alternative]],
-    provides: package -> [name], residual: [package], offered: package -> [version], directories: path -> [entry], packaged: [directories
-    of a package], own: [directories of goldnode's], merged: path -> text or None, links: path -> target, unfiled: [modules loaded without a file on disk]}.
+    traces: {units: [goldnode units that systemd runs], gate: whether it has decided anything, marks: [{file, line, text}] lines commented
+    out, depends: package -> [[alternative]], provides: package -> [name], residual: [package], offered: package -> [version], directories:
+    path -> [entry], packaged: [directories of a package], own: [directories of goldnode's], merged: path -> text or None, links: path ->
+    target, unfiled: [modules loaded without a file on disk]}.
     """
     seen = observe(host, completed(document), keep=False)
     brought = list(record.get("brought", ()))
     directories = {name: sorted(os.listdir(str(host.path(name)))) for name in records.PLACES if host.path(name).is_dir()}
     traces: Json = {
         "units": running_units(host),
+        "gate": host.live and any(host.path(name).exists() for name in (gate.STATE, gate.MEMORY)),
         "marks": marks(host, record),
         "own": [name for name in OWN if host.path(name).is_dir()],
         "directories": directories,
@@ -178,7 +181,7 @@ def removal(
     leave, told = leaving(seen, record)
     waiting = pending(seen, record)
     notes = told + unknown(document, seen, record) + staying(seen, record, leave)
-    actions = stop(seen)
+    actions = stop(seen) + open_gate(seen)
     merged, refusals = unmerge(seen, record)
     actions += merged + relink(seen, record)
     actions += uncomment(seen)
@@ -202,13 +205,13 @@ def removal(
         if not (waiting and name == "/var/lib/goldnode"):
             actions.append(Action("node_class", "directory.remove", name, "nothing but goldnode's is in it", IMAGE, f"{name}\n", None))
     actions = sorted(actions, key=lambda action: -PARTS.index(action.part))
-    refusals += refused(seen, actions, leave)
+    refusals += refused(seen, actions)
     if any(action.kind == "packages.leave" for action in actions) and leave:
         notes.append(Note("driver.next", "the next boot uses the drivers of the distribution, nouveau among them where it has them"))
-    if any(re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-policy", name) for name in gone):
-        notes.append(
-            Note("settings.live", "what runs now keeps the settings that were made (sysctl, governor, MTU, GPU): they go with a reboot")
-        )
+    changed = [action.target for action in actions if action.kind in ("file.remove", "file.uncomment")]
+    if any(re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-(policy|tuning)|/fstab:|\.swap$", name) for name in changed):
+        text = "what runs now keeps the settings that were made (sysctl, governor, MTU, swap, GPU): they go with a reboot"
+        notes.append(Note("settings.live", text))
     return actions, refusals, notes, waiting
 
 
@@ -223,6 +226,13 @@ def stop(seen: Observed) -> List[Action]:
     text = "".join(f"{name}\n" for name in names)
     data = {"names": names}
     return [Action("sanity", "units.stop", ", ".join(names), "they are goldnode's", BOOT, text, "", None, data)] if names else []
+
+
+def open_gate(seen: Observed) -> List[Action]:
+    """What the gate has drained is resumed, and what it keeps down starts, while its program is still there."""
+    if not seen.traces.get("gate"):
+        return []
+    return [Action("sanity", "gate.release", "gate", "nobody would open it again", BOOT, "kept by goldnode\n", None)]
 
 
 def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
@@ -599,12 +609,13 @@ def settle(seen: Observed) -> Action:
     )
 
 
-def refused(seen: Observed, actions: Sequence[Action], leave: Sequence[str]) -> List[Refusal]:
+def refused(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Whether the node can be changed now without harm."""
     packaging = any(action.kind.startswith("packages.") for action in actions)
     found = broken_by_others(seen) if packaging else []
     found += locked(seen) if packaging else []
-    return found + (in_use(seen) if leave else [])
+    # Drivers move, and even a daemon-reload takes the GPUs from containers that run.
+    return found + (in_use(seen) if actions else [])
 
 
 def reboot_reasons(seen: Observed, waiting: Sequence[Waiting]) -> List[str]:

@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
+from ... import gate
 from .. import record as records
 from ..model import NodeError
 from ..observe import JOURNAL
@@ -26,6 +27,14 @@ def stop_units(applier: Applier, action: Action) -> None:
             f"systemctl cannot stop {', '.join(names)}: {done.tail(3)}. Look at their state with `systemctl status` and run again."
         )
     applier.host.run("systemctl", "reset-failed", *names)
+
+
+def release_gate(applier: Applier, action: Action) -> str:
+    """Resume what the gate has drained, and start what it keeps down."""
+    try:
+        return "\n".join(gate.release(applier.host))
+    except gate.HookError as problem:
+        raise NodeError(f"the gate has drained this node and cannot resume it: {problem}. Put that right, then run again.") from None
 
 
 def uncomment(applier: Applier, action: Action) -> None:
@@ -126,6 +135,7 @@ def remove_directory(applier: Applier, action: Action) -> None:
 
 HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
     "units.stop": stop_units,
+    "gate.release": release_gate,
     "file.uncomment": uncomment,
     "file.unmerge": unmerge,
     "packages.leave": leave,
