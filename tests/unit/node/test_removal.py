@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from goldnode.node import program
+from goldnode.node import gate, program
 from goldnode.node.host import Host
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
-from goldnode.node.state.model import PARTS, Action, NodeError
+from goldnode.node.state.model import PARTS, Action, NodeError, Observed
 from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
-from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, role_of
+from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, removal, role_of
 
 SIMULATED = """Reading package lists...
 Remv old-driver [470-1]
@@ -346,3 +347,24 @@ def test_the_program_wants_one_of_both(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         program.main(arguments)
     assert left.value.code == 3
+
+
+def test_a_domain_may_have_things_that_are_no_files() -> None:
+    ours = Action("gpu_policy", "policy.reset", "gpu0", "set by goldnode")
+    domain = SimpleNamespace(absent=lambda document, seen, record: [ours] if record.get("policy") else [])
+    seen = Observed(traces={})
+    assert [action.kind for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]] == [
+        "policy.reset",
+        "removal.settle",
+    ]
+    assert removal(None, seen, {}, [domain])[0] == []
+
+
+def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(host: Host) -> list[str]:
+        raise gate.HookError("scontrol ended with 1")
+
+    monkeypatch.setattr(gate, "release", fail)
+    applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
+    with pytest.raises(NodeError, match=r"cannot resume it: scontrol ended with 1\. Put that right, then run again\."):
+        applier.apply(Action("sanity", "gate.release", "gate", ""))
