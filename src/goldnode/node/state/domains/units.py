@@ -118,7 +118,7 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     names = sorted({*stale(seen), *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded")})
     if not names:
         return [], []
-    users = [str(item.get("name") or item.get("id") or item) if isinstance(item, dict) else str(item) for item in _containers(seen)]
+    users = [f"container {item['name']}" for item in seen.runtime.get("gpu_containers", ())]
     users += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
     if users:
         text = (
@@ -138,10 +138,6 @@ def stale(seen: Observed) -> List[str]:
         if unit["NeedDaemonReload"] == "yes"
         and (any(_unit(path) == name for path in seen.files) or "/goldnode" in f"{unit['FragmentPath']} {unit['DropInPaths']}")
     )
-
-
-def _containers(seen: Observed) -> List[Any]:
-    return list(seen.runtime.get("gpu_containers") or [])
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
