@@ -303,7 +303,7 @@ def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str 
         return None
     for name, entry in sorted(catalog.stacks.items()):
         item: Stack = entry.item
-        if (item.os.id, item.os.version) != (survey["os"]["id"], survey["os"]["version"]) or item.modules:
+        if (item.os.id, item.os.version) != (survey["os"]["id"], survey["os"]["version"]) or any(row.package for row in item.modules):
             continue
         if not set(item.archives) <= set(stack["archives"]):
             continue

@@ -53,6 +53,7 @@ def plan(parts: dict[str, list[str]] | None = None, waiting: list[str] = [], reb
     ]
     found = {
         "actions": actions,
+        "state": "present",
         "parts": {part: (parts or {}).get(part, []) for part in PARTS},
         "notes": [],
         "waiting": [{"part": "gpu_policy", "subject": subject, "message": "a job holds the GPU"} for subject in waiting],
