@@ -17,16 +17,17 @@ from pathlib import Path
 from goldnode.errors import GoldnodeError
 
 NODE = Path(__file__).parent / "node"
-START = b"#!/usr/bin/env -S python3 -I\n"
-MAIN = "import sys\n\nfrom goldnode.node.start import main\n\nsys.exit(main())\n"
+# Standard library only, so that no site-packages are looked through (-S) and nothing of the caller's environment counts (-I).
+START = b"#!/usr/bin/env -S python3 -I -S\n"
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
 
 
 def sources() -> dict[str, bytes]:
     """Archive name -> content of every file of the program, sorted by name."""
-    found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py") if path.name != "__main__.py"}
-    return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": MAIN.encode()}.items()))
+    found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")}
+    start = found.pop("goldnode/node/__main__.py")
+    return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items()))
 
 
 def binding() -> dict[str, bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -117,6 +116,8 @@ class Host:
 
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file in place atomically: readers see the old content or the new, and so does the next boot."""
+        import tempfile  # most runs write nothing
+
         target = self.path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=f".{target.name}.")

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from dataclasses import asdict
 from typing import Any, List, NoReturn, Optional
 
@@ -19,8 +18,6 @@ from .device import export
 from .device.child import ask
 from .host import Host, Json, boot_identity
 from .report import finding_lines, plan_text, verdict_table
-from .state import apply as applying
-from .state import reapply
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
@@ -77,7 +74,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except NodeError as problem:
         print(f"goldnode-node: {problem}", file=sys.stderr)
     except Exception:  # the last line of defence: a fault must read as "could not check"
-        traceback.print_exc()
+        print_fault()
     return checking.UNKNOWN
 
 
@@ -96,6 +93,8 @@ def run(options: Any) -> int:
     if options.command == "plan":
         told = plan(host, document).to_json()
     else:
+        from .state import apply as applying  # what only looks does not wait for the import of what writes
+
         done, _, after = applying.apply(host, document, options.part, {}, lambda text: print(text, file=sys.stderr))
         told = after.to_json()
         told["done"] = done
@@ -108,11 +107,20 @@ def run_absent(host: Host, options: Any) -> int:
     if options.command == "plan":
         told = plan_absent(host).to_json()
     else:
+        from .state import apply as applying
+
         done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
         told = after.to_json()
         told["done"] = done
     print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
     return 0
+
+
+def print_fault() -> None:
+    """The traceback of the exception that is being handled."""
+    import traceback
+
+    traceback.print_exc()
 
 
 def run_check(host: Host, options: Any) -> int:
@@ -126,7 +134,7 @@ def run_check(host: Host, options: Any) -> int:
         verdict = checking.check(host, document, passive=options.passive)
     except Exception as problem:
         if not isinstance(problem, NodeError):
-            traceback.print_exc()
+            print_fault()
         verdict = unreadable(
             host, options.passive, f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
         )
@@ -147,6 +155,8 @@ def run_policy(host: Host, options: Any) -> int:
     """`policy apply`, `assert` and `export`."""
     if options.verb == "export":
         return export_policy(host, options)
+    from .state import reapply
+
     document = read_document(host, options)
     changed: List[Any] = []
     if options.verb == "apply":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 
-def main() -> int:
-    """Run the command of `sys.argv`; returns the exit code."""
+def main(engine: str | None = None) -> int:
+    """Run the command of `sys.argv`; returns the exit code. `engine` is the digest of the program's file, where it is one."""
     arguments = sys.argv[1:]
     if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
         from .device.reader import main as reader
@@ -17,6 +17,10 @@ def main() -> int:
 
         if arguments[0] == "check" and current.FAST.issuperset(arguments):
             return current.answer(arguments)
+    if arguments[:2] == ["plan", "--resident"]:
+        from . import resident
+
+        return resident.answer(arguments[2:], engine)
     from .program import main as program
 
     return program()

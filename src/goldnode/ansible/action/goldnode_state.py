@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.fleet import runs
 from goldnode.node.report import verdict_table
+from goldnode.node.resident import OTHER
+from goldnode.node.state.domains.program import PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, PRESENT
+from goldnode.node.state.observe import digest
 from goldnode.nodefile import payload
+from goldnode.plans import PlanError, read_plan
 
 FACT = "goldnode_plan"
 FEW = 4  # hosts whose plans a person still reads
+
+# Built as Ansible's main process imports this file, so that it is there in each worker that it forks.
+ENGINE = payload(content=False)
 
 
 def plain(value: Any) -> Any:
@@ -85,6 +94,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"Class {found.get('class')} of host {name} cannot be used: {found['error']}")
         return found
 
+    def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
+        """The value of a variable of goldnode's for this host."""
+        return self._templar.template(task_vars.get(name, default))
+
     def execute(self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any) -> dict[str, Any]:
         """One remote execution of the module."""
         result: dict[str, Any] = self._execute_module(
@@ -92,7 +105,7 @@ class ActionModule(ActionBase):
             module_args={
                 # A removal goes by what the node itself has: its class may have left the catalog.
                 **({"document": document} if document else {"state": ABSENT}),
-                "lock_timeout": self._templar.template(task_vars.get("goldnode_lock_timeout", 120)),
+                "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
                 **arguments,
             },
             task_vars=task_vars,
@@ -102,12 +115,12 @@ class ActionModule(ActionBase):
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The whole plan; refusals of the node end its play before anything was touched."""
-        payloads = {"program": payload(content=False)} if document else {}
-        result = self.execute(document, task_vars, operation="plan", payloads=payloads)
+        result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document else None}
+        if result["plan"] is None:
+            result = self.execute(document, task_vars, operation="plan", payloads={"program": ENGINE} if document else {})
         if result.get("failed"):
             return result
-        plan = plain(result["plan"])
-        result.pop("plan")
+        plan = plain(result.pop("plan"))
         if plan["refusals"]:
             lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
             result.update(failed=True, msg=f"refused before anything was touched:\n{lines}", refusals=plan["refusals"])
@@ -118,6 +131,30 @@ class ActionModule(ActionBase):
         result["changed"] = False
         self.tell(plan, document, task_vars)
         return result
+
+    def resident(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any] | None:
+        """The plan by the program that is on the node, where program and class document there are just what would be shipped to it.
+
+        None where they are not, or where what came back is no plan: then the module, which ships both, is asked.
+        """
+        name = task_vars.get("inventory_hostname")
+        if not boolean(self.option(task_vars, "goldnode_resident", True)):
+            return None
+        command = [PROGRAM, "plan", "--resident", "--engine-digest", ENGINE["sha256"]]
+        command += ["--class-digest", digest(class_file(document).content.encode())]
+        command += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
+        # A terminal, which ssh may be told to ask for, would mix warnings into the plan.
+        told = self._low_level_execute_command(f"test -x {PROGRAM} || exit {OTHER}; exec {shlex.join(command)} 2>/dev/null")
+        if told["rc"] != 0:
+            self._display.vvv(f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})", host=name)
+            return None
+        try:
+            plan = read_plan(told["stdout"], document["digest"])
+        except PlanError as problem:
+            self._display.warning(f"[{name}] {PROGRAM} answered with no plan ({problem}). Asking the module, which ships its own.")
+            return None
+        self._display.vvv("goldnode: planned by the program on the node", host=name)
+        return plan
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
         """Print what is about to happen, for a handful of hosts or with -v; of a fleet the report at the end tells."""

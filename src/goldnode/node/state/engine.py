@@ -118,13 +118,12 @@ def plan(
     :param lock_timeout: seconds to wait for whoever holds dpkg's lock, where the plan needs it; then the holder is named in a refusal.
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
-    seen = look(host, document)
-    actions, _, _ = difference(document, seen, payloads or {}, phases)
-    if any(action.kind.startswith("packages.") for action in actions) and wait_for_dpkg(host, lock_timeout):
-        seen = look(host, document)
-        actions, _, _ = difference(document, seen, payloads or {}, phases)
-    if actions:
-        observe_use(host, document, seen)
+    found = judge(document, seen := look(host, document), payloads or {}, phases)
+    if any(action.kind.startswith("packages.") for action in found.actions) and wait_for_dpkg(host, lock_timeout):
+        found = judge(document, seen := look(host, document), payloads or {}, phases)
+    if not found.actions:
+        return found
+    observe_use(host, document, seen)
     return judge(document, seen, payloads or {}, phases)
 
 

@@ -12,7 +12,6 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
 from ..host import Host, Json, boot_identity, is_container
-from . import grub, initramfs
 from .model import Observed
 
 # Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
@@ -315,6 +314,8 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
         stat = host.path(name).stat()
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
         if key not in cache:
+            from . import initramfs  # and its decompressors: an image that is known needs none
+
             try:
                 listing = initramfs.contents(str(host.path(name)), lambda inner: "etc/modprobe.d/goldnode-" in inner)
                 cache[key] = {
@@ -336,6 +337,8 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
         places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
         other = any(host.path(name).exists() for name in places)
         return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None, "cmdline": None}
+    from . import grub
+
     choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
     try:
         wanted = grub.entry_for(text, release)

@@ -1,0 +1,31 @@
+"""What the program on a node answers a controller that asks it first: the plan, when program and class are just what would be shipped.
+
+Asked as ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout SECONDS``. E is the digest of the program file, D
+that of /etc/goldnode/class.json, so of the document with its site. Both are ``sha256:…``, as :func:`observe.digest` gives them. Prints the
+plan (schema goldnode.plan/1) as one line of JSON and ends with 0; with OTHER, and without a word, when either is another one: then the
+controller ships both. Any other exit status is a fault, and means the same to it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import List, Optional
+
+from .host import Host
+from .state.domains.program import CLASS
+from .state.engine import plan
+from .state.observe import digest
+
+OTHER = 10
+
+
+def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None) -> int:
+    """Answer `words`, what follows ``plan --resident``; `engine` is the digest of the program that runs. Returns the exit status."""
+    wanted = dict(zip(words[::2], words[1::2]))
+    host = host or Host("/")
+    declared = host.data(CLASS)
+    if engine is None or wanted["--engine-digest"] != engine or declared is None or wanted["--class-digest"] != digest(declared):
+        return OTHER
+    found = plan(host, json.loads(declared), {"program": {"sha256": engine}}, lock_timeout=float(wanted["--lock-timeout"]))
+    print(json.dumps(found.to_json()))
+    return 0
