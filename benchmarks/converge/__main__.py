@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,5,10", help="numbers of nodes to measure with (default 1,5,10)")
     parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender at each number (default 3)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
-    parser.add_argument("--keep", action="store_true", help="leave the nodes running")
+    parser.add_argument("--keep", action="store_true", help="leave the nodes running, for the next run")
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     counts = sorted({int(number) for number in chosen.nodes.split(",")})
@@ -56,7 +56,8 @@ def main() -> None:
     say(f"bringing up {len(names)} nodes")
     made = standin_lab.up(LAB, [NodeSpec(name, CLASS, flavour="warm") for name in names], client=engine.connect(), say=say)
     try:
-        made.lock(STACK)
+        if not (made.locks / f"{STACK}.lock.yml").is_file():  # of a run with --keep: a lock is resolved for fresh nodes
+            made.lock(STACK)
         found = bench(made, names, counts, chosen.runs, chosen.peers)
         report.write(found, chosen.out, chosen.peers)
         say(f"written to {chosen.out}")

@@ -19,15 +19,15 @@ rows = [row for row in found["rows"] if row["name"] in COLOURS]
 numbers = sorted({row["nodes"] for row in rows})
 
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharex=True)
-panels = (("wall", "wall time of a converged re-run, s"), ("work", "CPU of controller and nodes together, s"))
-for axis, (measure, title) in zip(axes, panels, strict=True):
+panels = (
+    (("wall",), "wall time of a converged re-run, s"),
+    (("controller_cpu", "node_cpu"), "CPU of controller and nodes together, s"),
+)
+for axis, (parts, title) in zip(axes, panels, strict=True):
     ends = []
     for name, colour in COLOURS.items():
         mine = sorted((row for row in rows if row["name"] == name), key=lambda row: row["nodes"])
-        if measure == "wall":
-            values = [row["wall"]["best"] for row in mine]
-        else:
-            values = [row["controller_cpu"]["best"] + row["node_cpu"]["best"] for row in mine]
+        values = [sum(row[part]["best"] for part in parts) for row in mine]
         floor = name == "empty"
         axis.plot(
             [row["nodes"] for row in mine], values, marker="" if floor else "o", color=colour, linestyle=":" if floor else "-", linewidth=2

@@ -44,7 +44,7 @@ def tables(found: Mapping[str, Any]) -> str:
     ratio = [
         [
             f"{titles[name]} : {titles[base]}",
-            *(f"**{cell[n, name]['wall']['best'] / cell[n, base]['wall']['best']:.1f}×**" for n in numbers),
+            *(f"**{cell[n, name]['wall']['best'] / cell[n, base]['wall']['best']:.1f}x**" for n in numbers),
         ]
         for base in BASES
         for name in ("conventional", "mitogen", "pyinfra")
@@ -56,7 +56,7 @@ def tables(found: Mapping[str, Any]) -> str:
         [titles[name], *(f"{cell[n, name]['controller_cpu']['best']:.2f} + {cell[n, name]['node_cpu']['best']:.2f}" for n in numbers)]
         for name in names
     ]
-    counts = [[titles[name], *(str(cell[n, name]["executions"] or "–") for n in numbers)] for name in peers]
+    counts = [[titles[name], *(str(cell[n, name]["executions"] or "-") for n in numbers)] for name in peers]
     head = [f"N = {number}" for number in numbers]
     alone = found["state"]["kept_by_goldnode_alone"]
     note = f"Kept by goldnode alone, so that the others do less: {', '.join(alone)}.\n" if alone else ""

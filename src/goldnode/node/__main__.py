@@ -61,7 +61,7 @@ def unpack(data: bytes, here: str) -> bool:
 
 
 if __name__ == "__main__":
-    archive = getattr(__loader__, "archive", None)
+    archive = getattr(__spec__.loader, "archive", None)
     engine = settle(archive) if archive else None
 
     from goldnode.node.start import main

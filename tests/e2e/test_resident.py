@@ -1,0 +1,122 @@
+"""Planning by the program that is on the node: the same plan as the module's, and the module wherever anything is amiss."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.support import BIN, RECAP, ROOT, Run, Site, environment, inventory, site_yml, succeeded
+
+from goldnode.lab.nodes import Node
+from goldnode.node.state.domains.program import CLASS, PROGRAM
+
+pytestmark = pytest.mark.lab
+
+Make = Callable[..., tuple[Node, Site]]
+RESIDENT = "goldnode: planned by the program on the node"
+OTHER = "goldnode: the program on the node is not the one for this plan (exit status 10)"
+PLAYBOOK = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - goldnode_state: {operation: plan}
+    - ansible.builtin.copy:
+        content: "{{ ansible_facts['goldnode_plan'] | to_json }}"
+        dest: "{{ playbook_dir }}/plan.json"
+      delegate_to: localhost
+      vars: {ansible_connection: local, ansible_python_interpreter: "{{ ansible_playbook_python }}"}
+"""
+
+
+@pytest.fixture(scope="module")
+def member(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+    """A converged node with its site and inventory; each test leaves it converged."""
+    node, site = make("resident", "e2e_r535", "debian12_r535")
+    hosts = inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
+    bare = succeeded(site_yml(hosts, "--check", "-vvv", site=site))
+    assert OTHER in bare.output
+    assert bare.executions == 2, "a node without the program costs one cheap execution more"
+    succeeded(site_yml(hosts, site=site))
+    return node, site, hosts
+
+
+def plan(member: tuple[Node, Site, Path], where: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """The plan as the controller has it in the end, and what -vvv tells."""
+    _, site, hosts = member
+    (where / "plan.yml").write_text(PLAYBOOK)
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), "-i", str(hosts), str(where / "plan.yml"), "-vvv", *options],
+        cwd=ROOT,
+        env=environment(site),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    found: dict[str, Any] = json.loads((where / "plan.json").read_text())
+    return found, done.stdout
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["true", "apt-mark unhold libcuda1; rm /etc/apt/preferences.d/goldnode-stack; chmod 700 /usr/lib/goldnode/goldnode-node"],
+    ids=["converged", "drifted"],
+)
+def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path: Path, damage: str) -> None:
+    node, site, hosts = member
+    node.shell(damage)
+    by_program, told = plan(member, tmp_path)
+    assert RESIDENT in told
+    by_module, told = plan(member, tmp_path, "-e", "goldnode_resident=false")
+    assert RESIDENT not in told
+    assert by_program == by_module
+    assert bool(by_program["actions"]) == (damage != "true")
+    succeeded(site_yml(hosts, site=site))
+
+
+@pytest.mark.parametrize("path", [PROGRAM, CLASS])
+def test_what_was_tampered_with_is_found_by_the_module(member: tuple[Node, Site, Path], tmp_path: Path, path: str) -> None:
+    node, site, hosts = member
+    node.shell(f"echo >> {path}")
+    found, told = plan(member, tmp_path)
+    assert OTHER in told
+    assert [action["target"] for action in found["actions"]] == [path]
+    succeeded(site_yml(hosts, site=site))
+    assert RESIDENT in plan(member, tmp_path)[1]
+
+
+def test_another_mirror_of_the_same_class_is_another_document(member: tuple[Node, Site, Path], tmp_path: Path) -> None:
+    """The site is no part of the class's own digest, and what is on the node must not be planned by an earlier one."""
+    node, site, hosts = member
+    assert site.site is not None
+    (tmp_path / "site.yml").write_text(site.site.read_text().replace("/debian\n", "/debian-elsewhere\n"))
+    elsewhere = Site(site.catalog, tmp_path / "site.yml", site.locks)
+    found, told = plan((node, elsewhere, hosts), tmp_path)
+    assert OTHER in told
+    assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [action["target"] for action in found["actions"]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("echo all is well", "answered with no plan (not JSON"),
+        ('echo "{}"', "answered with no plan (plan does not have the keys"),
+        ("exit 1", "exit status 1"),
+    ],
+    ids=["prose", "no plan", "a fault"],
+)
+def test_an_answer_that_is_no_plan_is_told_and_not_believed(member: tuple[Node, Site, Path], tmp_path: Path, answer: str, why: str) -> None:
+    node, site, hosts = member
+    node.shell(f"printf '#!/bin/sh\\n{answer}\\n' > {PROGRAM}")
+    found, told = plan(member, tmp_path)
+    assert why in " ".join(told.split())
+    assert [action["target"] for action in found["actions"]] == [PROGRAM]
+    run: Run = succeeded(site_yml(hosts, site=site))
+    assert RECAP.search(run.output)
+    assert RESIDENT in plan(member, tmp_path)[1]

@@ -1,0 +1,148 @@
+"""The program on a node: where it runs from, and when it answers a controller that asks it first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode import nodefile
+from goldnode.node import __main__ as start
+from goldnode.node import resident
+from goldnode.node.host import Host
+from goldnode.node.state.domains.program import CLASS
+from goldnode.node.state.model import Plan
+from goldnode.node.state.observe import digest
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root the program always runs from its archive")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program file, with a place of the test's own for its unpacked sources, and a path to import from that can be looked at."""
+    (tmp_path / "run/goldnode").mkdir(parents=True)
+    monkeypatch.setattr(start, "PLACE", str(tmp_path / "run/goldnode/program"))
+    monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
+    path = tmp_path / "goldnode-node"
+    path.write_bytes(nodefile.build())
+    return path
+
+
+def unpacked(program: Path) -> Path:
+    """Where the sources of the program belong."""
+    return Path(start.PLACE) / hashlib.sha256(program.read_bytes()).hexdigest()
+
+
+@as_root
+def test_sources_are_unpacked_once_and_run_from_there(program: Path) -> None:
+    engine = start.settle(str(program))
+    assert engine == digest(program.read_bytes())
+    here = unpacked(program)
+    assert sys.path[0] == str(here)
+    assert {str(path.relative_to(here)) for path in here.rglob("*.py")} == set(nodefile.sources())
+    marker = here / "goldnode/node/host.py"
+    before = marker.stat().st_mtime_ns
+    start.settle(str(program))
+    assert marker.stat().st_mtime_ns == before
+    assert [entry.name for entry in Path(start.PLACE).iterdir()] == [here.name], "nothing half made is left"
+
+
+@as_root
+def test_what_earlier_versions_left_goes_when_none_of_them_can_still_run(program: Path) -> None:
+    old, young = Path(start.PLACE) / "old", Path(start.PLACE) / "young"
+    for path in (old, young):
+        path.mkdir(parents=True)
+    os.utime(old, (time.time() - 2 * start.DAY,) * 2)
+    start.settle(str(program))
+    assert (old.exists(), young.exists(), unpacked(program).exists()) == (False, True, True)
+
+
+@as_root
+@pytest.mark.parametrize("which", ["run/goldnode", "run/goldnode/program"])
+def test_a_directory_that_others_can_write_to_is_not_used(program: Path, which: str) -> None:
+    place = program.parent / which
+    place.mkdir(parents=True, exist_ok=True)
+    place.chmod(0o777)
+    assert start.settle(str(program)) == digest(program.read_bytes())
+    assert sys.path[0] == "the archive"
+    assert not unpacked(program).exists()
+
+
+@as_root
+def test_a_link_in_its_place_is_not_followed(program: Path) -> None:
+    there = program.parent / "elsewhere"
+    there.mkdir()
+    Path(start.PLACE).mkdir()
+    unpacked(program).symlink_to(there)
+    start.settle(str(program))
+    assert sys.path[0] == "the archive"
+    assert list(there.iterdir()) == []
+
+
+@as_root
+def test_a_full_disk_leaves_it_running_from_the_archive(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    assert start.settle(str(program)) == digest(program.read_bytes())
+    assert sys.path[0] == "the archive"
+    assert list(Path(start.PLACE).iterdir()) == []
+
+
+def test_another_user_runs_it_from_the_archive(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    start.settle(str(program))
+    assert sys.path[0] == "the archive"
+    assert not Path(start.PLACE).exists()
+
+
+def ask(host: Host, engine: str, declared: str) -> int:
+    """What a controller asks, of a program whose digest is ``sha256:e``."""
+    words = ["--engine-digest", engine, "--class-digest", declared, "--lock-timeout", "5"]
+    return resident.answer(words, "sha256:e", host)
+
+
+def test_it_answers_with_its_plan_when_program_and_class_match(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(str(tmp_path))
+    host.write(CLASS, b'{"class": "x"}')
+    asked: list[Any] = []
+
+    def plan(_: Host, *what: Any, **more: Any) -> Plan:
+        asked.append((*what, more))
+        return Plan((), class_digest="sha256:d")
+
+    monkeypatch.setattr(resident, "plan", plan)
+    assert ask(host, "sha256:e", digest(b'{"class": "x"}')) == 0
+    assert asked == [({"class": "x"}, {"program": {"sha256": "sha256:e"}}, {"lock_timeout": 5.0})]
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out)["class_digest"] == "sha256:d"
+
+
+@pytest.mark.parametrize(
+    ("engine", "declared", "there"),
+    [
+        ("sha256:other", digest(b"{}"), True),
+        ("sha256:e", digest(b"{ }"), True),
+        ("sha256:e", digest(b"{}"), False),
+    ],
+    ids=["another program", "another class document", "no class document"],
+)
+def test_it_says_nothing_when_they_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, declared: str, there: bool
+) -> None:
+    host = Host(str(tmp_path))
+    if there:
+        host.write(CLASS, b"{}")
+    assert ask(host, engine, declared) == resident.OTHER
+    assert capsys.readouterr().out == ""
