@@ -61,7 +61,7 @@ def unpack(data: bytes, here: str) -> bool:
 
 
 if __name__ == "__main__":
-    archive = getattr(__spec__.loader, "archive", None)
+    archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = settle(archive) if archive else None
 
     from goldnode.node.start import main
