@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible import context
@@ -11,9 +10,8 @@ from ansible.inventory.group import Group
 from ansible.inventory.host import Host
 from ansible.plugins.vars import BaseVarsPlugin
 
-from goldnode.catalog import Catalog, class_document, classes_of_hosts, load_catalog
-from goldnode.errors import GoldnodeError, InventoryError, LockError
-from goldnode.site import load_site
+from goldnode.catalog.kept import ClassDocuments
+from goldnode.errors import GoldnodeError, InventoryError
 
 DOCUMENTATION = """
 name: goldnode_class
@@ -34,12 +32,10 @@ options:
 
 
 class VarsModule(BaseVarsPlugin):
-    """Compiles each class once per run, in Ansible's main process."""
+    """Has each class compiled once per run, in Ansible's main process."""
 
     REQUIRES_ENABLED = False
-    _catalog: ClassVar[Catalog | None] = None
-    _documents: ClassVar[dict[str, dict[str, Any]]] = {}
-    _checked: ClassVar[set[str]] = set()
+    _documents: ClassVar[ClassDocuments | None] = None
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
         """Variables for a group or a host of the inventory source at `path`."""
@@ -56,31 +52,21 @@ class VarsModule(BaseVarsPlugin):
             raise AnsibleParserError(str(problem)) from problem
         return found
 
-    def _classes(self) -> Catalog:
-        if VarsModule._catalog is None:
-            VarsModule._catalog = load_catalog()
+    def _classes(self) -> ClassDocuments:
+        if VarsModule._documents is None:
+            VarsModule._documents = ClassDocuments()
         # The sources themselves: `path` is the directory of a source that is a file, with all that happens to lie in it.
-        for source in context.CLIARGS.get("inventory") or ():
-            if source not in self._checked and Path(source).exists():
-                self._checked.add(source)
-                classes_of_hosts(Path(source), VarsModule._catalog)
-        return VarsModule._catalog
+        VarsModule._documents.check(context.CLIARGS.get("inventory") or ())
+        return VarsModule._documents
 
     def _one_class(self, host: Host) -> None:
         """Refuse a host in two classes where no file says so: a plugin or a script has made the inventory."""
-        names = sorted({group.name for group in host.get_groups()} & set(self._classes().classes))
+        names = sorted({group.name for group in host.get_groups()} & set(self._classes().names()))
         if len(names) > 1:
             raise InventoryError(
                 f'host "{host.name}" is in the groups of two classes: {" and ".join(names)}', remedy="keep it in one of the groups"
             )
 
     def _group(self, name: str) -> dict[str, Any]:
-        catalog = self._classes()
-        if name not in catalog.classes:
-            return {}
-        if name not in self._documents:
-            try:
-                self._documents[name] = class_document(name, catalog=catalog, site=load_site())
-            except LockError as problem:  # of this class alone: other hosts go on
-                self._documents[name] = {"class": name, "error": str(problem)}
-        return {"goldnode_node_class": self._documents[name]}
+        documents = self._classes()
+        return {"goldnode_node_class": documents.document(name)} if name in documents.names() else {}

@@ -1,0 +1,143 @@
+"""Class documents kept between runs: used while nothing they were made from has changed, and never longer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.catalog import kept
+from goldnode.catalog.kept import ClassDocuments
+from goldnode.errors import InventoryError
+
+
+class Compiler(kept.Compiler):
+    """Stands for the real one; says how often a catalog was read, and where keys and locks are."""
+
+    read = 0
+    also: tuple[str, ...] = ()
+    answer: dict[str, Any]
+
+    def __init__(self) -> None:
+        Compiler.read += 1
+
+    def classes(self) -> list[str]:
+        return ["a100", "broken"]
+
+    def places(self) -> list[str]:
+        return list(self.also)
+
+    def check(self, inventory: str) -> None:
+        if "twice" in Path(inventory, "hosts").read_text():
+            raise InventoryError("a host is in two classes")
+
+    def document(self, name: str) -> dict[str, Any]:
+        return {"class": name, "error": "no lock"} if name == "broken" else {"class": name, "made": Compiler.read}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with everything a document can be made from, and a cache directory of the test's own."""
+    for name in ("package/facts", "catalog", "locks", "keys", "more", "apt", "inventory"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "hosts").write_text("one")
+    (tmp_path / "site.yml").write_text("archives: {}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "more"))
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
+    monkeypatch.setattr(kept, "PACKAGE", tmp_path / "src/package")
+    monkeypatch.setattr(kept, "MACHINE", (str(tmp_path / "apt"),))
+    monkeypatch.setattr(Compiler, "read", 0)
+    monkeypatch.setattr(Compiler, "also", (str(tmp_path / "keys"), str(tmp_path / "locks")))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(world: Path, group: str = "a100") -> dict[str, Any] | None:
+    """One run of Ansible: the document of a group."""
+    documents = ClassDocuments(Compiler)
+    documents.check([str(world / "inventory"), "a host,"])
+    return documents.document(group) if group in documents.names() else None
+
+
+def test_a_second_run_reads_no_catalog(world: Path) -> None:
+    assert run(world) == run(world) == {"class": "a100", "made": 1}
+    assert run(world, "webservers") is None
+    assert Compiler.read == 1
+
+
+CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "a file of the catalog": lambda world, _: (world / "catalog/hosts").write_text("two"),
+    "a new file of the catalog": lambda world, _: (world / "catalog/new.yml").write_text(""),
+    "a catalog of the user's": lambda world, _: (world / "more/hosts").unlink(),
+    "the site file": lambda world, _: (world / "site.yml").write_text("archives: {x: {}}"),
+    "a site file that is found first": lambda world, _: (world / "goldnode-site.yml").write_text(""),
+    "a key": lambda world, _: (world / "keys/hosts").write_text("two"),
+    "a lock": lambda world, _: (world / "locks/hosts").write_text("two"),
+    "a file put back with another inode": lambda world, _: (world / "locks/hosts").rename(world / "locks/old"),
+    "apt's sources": lambda world, _: (world / "apt/hosts").write_text("two"),
+    "the environment": lambda _, patch: patch.setenv("GOLDNODE_LOCKS", "elsewhere"),
+    "the directory": lambda world, patch: patch.chdir(world / "more"),
+    "the day": lambda _, patch: patch.setattr(kept, "today", lambda: "tomorrow"),
+    "the time of a file": lambda world, _: os.utime(world / "catalog/hosts", (1, 1)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_any_change_has_it_made_anew(
+    world: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, pytest.MonkeyPatch], object]
+) -> None:
+    run(world)
+    change(world, monkeypatch)
+    assert run(world) == {"class": "a100", "made": 2}
+
+
+def test_goldnodes_own_sources_count(world: Path) -> None:
+    (world / "src/package").mkdir(parents=True)
+    run(world)
+    (world / "src/package/facts.yml").write_text("new")
+    assert run(world) == {"class": "a100", "made": 2}
+
+
+def test_a_changed_inventory_is_checked_and_a_fault_is_found_again(world: Path) -> None:
+    run(world)
+    (world / "inventory/hosts").write_text("twice")
+    for _ in range(2):
+        with pytest.raises(InventoryError, match="two classes"):
+            run(world)
+
+
+def test_a_class_without_a_lock_is_tried_again(world: Path) -> None:
+    assert run(world, "broken") == {"class": "broken", "error": "no lock"}
+    run(world, "broken")
+    assert Compiler.read == 2
+
+
+@pytest.mark.parametrize("spoil", ["mode", "text", "shape"])
+def test_what_others_could_have_written_or_is_torn_is_not_used(world: Path, spoil: str) -> None:
+    run(world)
+    (file,) = kept.directory().iterdir()
+    if spoil == "mode":
+        file.chmod(0o666)
+    else:
+        file.write_text({"text": file.read_text()[:-9], "shape": "[]"}[spoil])
+    assert run(world) == {"class": "a100", "made": 2}
+
+
+def test_only_the_last_environments_are_kept(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(kept.FILES + 3):
+        monkeypatch.setenv("GOLDNODE_LOCKS", str(number))
+        run(world)
+    assert len(list(kept.directory().iterdir())) == kept.FILES
+    made = Compiler.read
+    run(world)
+    assert Compiler.read == made
+
+
+def test_nothing_can_be_kept_and_it_works(world: Path) -> None:
+    (world / "cache").write_text("a file where the directory should be")
+    assert run(world) == {"class": "a100", "made": 1}
+    assert run(world) == {"class": "a100", "made": 2}
