@@ -124,10 +124,8 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.goldnode.node import gate
 from ansible.module_utils.goldnode.node.host import Host
-from ansible.module_utils.goldnode.node.state import apply as applying
 from ansible.module_utils.goldnode.node.state.engine import plan, plan_absent
 from ansible.module_utils.goldnode.node.state.model import ABSENT, PARTS, PRESENT, NodeError
-from ansible.module_utils.goldnode.node.verdict import check as checking
 
 
 def main() -> None:
@@ -151,11 +149,15 @@ def main() -> None:
     try:
         if absent and (module.params["operation"] == "plan" or module.check_mode):
             module.exit_json(changed=False, plan=plan_absent(host, timeout).to_json())
+        if module.params["operation"] == "plan" or module.check_mode:
+            module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
+        # Whatever is imported is compiled anew on the node, each time: what only plans does without these.
+        from ansible.module_utils.goldnode.node.state import apply as applying
+        from ansible.module_utils.goldnode.node.verdict import check as checking
+
         if absent:
             done, _, after = applying.withdraw(host, applying.teller(host), timeout)
             module.exit_json(changed=bool(done), done=done, plan=after.to_json())
-        if module.params["operation"] == "plan" or module.check_mode:
-            module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
         part = module.params["part"]
         done, _, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
     except applying.PartError as problem:
