@@ -16,6 +16,7 @@ _ACTION = {
 }  # fmt: skip
 _PLAN = {
     "schema": str,
+    "state": str,
     "class_digest": str,
     "boot_identity": _TEXT,
     "actions": [_ACTION],

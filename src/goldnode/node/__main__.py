@@ -66,4 +66,4 @@ if __name__ == "__main__":
 
     from goldnode.node.start import main
 
-    sys.exit(main(engine))
+    sys.exit(main(engine, archive))

@@ -2,8 +2,8 @@
 
 Asked as ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout SECONDS``. E is the digest of the program file, D
 that of /etc/goldnode/class.json, so of the document with its site. Both are ``sha256:…``, as :func:`observe.digest` gives them. Prints the
-plan (schema goldnode.plan/1) as one line of JSON and ends with 0; with OTHER, and without a word, when either is another one: then the
-controller ships both. Any other exit status is a fault, and means the same to it.
+plan (schema goldnode.plan/1) as one line of JSON and ends with 0; without a word with OTHER when the program is another one, and with
+OTHER_CLASS when the class is: then the controller ships what differs. Any other exit status is a fault, and means the former to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .state.domains.program import CLASS
 from .state.engine import plan
 from .state.observe import digest
 
-OTHER = 10
+OTHER, OTHER_CLASS = 10, 11
 
 
 def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None) -> int:
@@ -24,8 +24,10 @@ def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None)
     wanted = dict(zip(words[::2], words[1::2]))
     host = host or Host("/")
     declared = host.data(CLASS)
-    if engine is None or wanted["--engine-digest"] != engine or declared is None or wanted["--class-digest"] != digest(declared):
+    if engine is None or wanted["--engine-digest"] != engine:
         return OTHER
+    if declared is None or wanted["--class-digest"] != digest(declared):
+        return OTHER_CLASS
     found = plan(host, json.loads(declared), {"program": {"sha256": engine}}, lock_timeout=float(wanted["--lock-timeout"]))
     print(json.dumps(found.to_json()))
     return 0

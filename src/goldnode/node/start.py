@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 
-def main(engine: str | None = None) -> int:
-    """Run the command of `sys.argv`; returns the exit code. `engine` is the digest of the program's file, where it is one."""
+def main(engine: str | None = None, archive: str | None = None) -> int:
+    """Run the command of `sys.argv`; returns the exit code. `engine` and `archive` are digest and path of the program's file, where it is one."""
     arguments = sys.argv[1:]
     if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
         from .device.reader import main as reader
@@ -21,6 +21,10 @@ def main(engine: str | None = None) -> int:
         from . import resident
 
         return resident.answer(arguments[2:], engine)
+    if arguments == ["answer"]:
+        from . import remote
+
+        return remote.answer(engine, archive)
     from .program import main as program
 
     return program()

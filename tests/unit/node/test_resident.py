@@ -46,7 +46,7 @@ def test_sources_are_unpacked_once_and_run_from_there(program: Path) -> None:
     assert engine == digest(program.read_bytes())
     here = unpacked(program)
     assert sys.path[0] == str(here)
-    assert {str(path.relative_to(here)) for path in here.rglob("*.py")} == set(nodefile.sources())
+        assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()} == set(nodefile.sources())
     marker = here / "goldnode/node/host.py"
     before = marker.stat().st_mtime_ns
     start.settle(str(program))
@@ -130,19 +130,19 @@ def test_it_answers_with_its_plan_when_program_and_class_match(
 
 
 @pytest.mark.parametrize(
-    ("engine", "declared", "there"),
+    ("engine", "declared", "there", "status"),
     [
-        ("sha256:other", digest(b"{}"), True),
-        ("sha256:e", digest(b"{ }"), True),
-        ("sha256:e", digest(b"{}"), False),
+        ("sha256:other", digest(b"{}"), True, resident.OTHER),
+        ("sha256:e", digest(b"{ }"), True, resident.OTHER_CLASS),
+        ("sha256:e", digest(b"{}"), False, resident.OTHER_CLASS),
     ],
     ids=["another program", "another class document", "no class document"],
 )
 def test_it_says_nothing_when_they_do_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, declared: str, there: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, declared: str, there: bool, status: int
 ) -> None:
     host = Host(str(tmp_path))
     if there:
         host.write(CLASS, b"{}")
-    assert ask(host, engine, declared) == resident.OTHER
+    assert ask(host, engine, declared) == status
     assert capsys.readouterr().out == ""

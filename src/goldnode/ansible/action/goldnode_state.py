@@ -46,10 +46,11 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 class ActionModule(ActionBase):
-    """See the module of the same name for the options; `document` and `payloads` are filled in here."""
+    """See the module of the same name for the options; `document` and `program` are filled in here."""
 
     _supports_check_mode = True
     _supports_async = False
+    _lacks_program = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Plan (one remote execution) or apply a part (one, and none when the part is empty or in check mode)."""
@@ -100,16 +101,18 @@ class ActionModule(ActionBase):
 
     def execute(self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any) -> dict[str, Any]:
         """One remote execution of the module."""
-        result: dict[str, Any] = self._execute_module(
-            module_name="goldnode_state",
-            module_args={
-                # A removal goes by what the node itself has: its class may have left the catalog.
-                **({"document": document} if document else {"state": ABSENT}),
-                "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
-                **arguments,
-            },
-            task_vars=task_vars,
-        )
+        request = {
+            # A removal goes by what the node itself has: its class may have left the catalog.
+            **({"document": document} if document else {"state": ABSENT}),
+            "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
+            **arguments,
+        }
+        result: dict[str, Any] = {"needs_program": True}
+        # The program is sent only where it is known, or turns out, to be missing: it is most of what travels.
+        for content in (True,) if self._lacks_program else (False, True):
+            if result.get("needs_program"):
+                sent = {**request, "program": payload(content=content)}
+                result = self._execute_module(module_name="goldnode_state", module_args=sent, task_vars=task_vars)
         result.pop("invocation", None)  # the class document, again
         return result
 
@@ -117,7 +120,7 @@ class ActionModule(ActionBase):
         """The whole plan; refusals of the node end its play before anything was touched."""
         result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document else None}
         if result["plan"] is None:
-            result = self.execute(document, task_vars, operation="plan", payloads={"program": ENGINE} if document else {})
+            result = self.execute(document, task_vars, operation="plan")
         if result.get("failed"):
             return result
         plan = plain(result.pop("plan"))
@@ -146,6 +149,7 @@ class ActionModule(ActionBase):
         # A terminal, which ssh may be told to ask for, would mix warnings into the plan.
         told = self._low_level_execute_command(f"test -x {PROGRAM} || exit {OTHER}; exec {shlex.join(command)} 2>/dev/null")
         if told["rc"] != 0:
+            self._lacks_program = told["rc"] == OTHER
             self._display.vvv(f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})", host=name)
             return None
         try:
@@ -177,8 +181,8 @@ class ActionModule(ActionBase):
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions), "resources": runs.planned(plan, part)}
-        payloads = {"program": payload(content=part == "node_class")} if document else {}
-        result = self.execute(document, task_vars, operation="apply", part=part, payloads=payloads)
+        self._lacks_program = bool(document) and any(action["target"] == PROGRAM for action in plan["actions"])
+        result = self.execute(document, task_vars, operation="apply", part=part)
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):

@@ -33,10 +33,15 @@ options:
   document:
     description: The class document (schema goldnode.class/1, see C(goldnode schema class)); needed with O(state=present).
     type: dict
-  payloads:
-    description: Files whose bytes are not in the document, by name, each with C(sha256) and, to apply, C(content) in base64.
+  program:
+    description:
+      - The on-node program that does the work. Where the node does not have the one of that digest and O(program.content) is not given either,
+        nothing is done and RV(needs_program) is returned.
     type: dict
-    default: {}
+    required: true
+    suboptions:
+      sha256: {description: "Digest of the file, V(sha256:…).", type: str, required: true}
+      content: {description: The file in base64., type: str}
   lock_timeout:
     description: Seconds to wait for whoever holds dpkg's lock, or for another run of goldnode on the node.
     type: int
@@ -112,6 +117,10 @@ verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
   returned: when O(operation=apply) changed something, with O(state=present)
   type: dict
+needs_program:
+  description: The node has another program than was asked for, or none; call again with O(program.content).
+  returned: when that is so
+  type: bool
 gate:
   description: What the gate did with that verdict, line by line; it acts only when nothing is left to be brought.
   returned: when O(operation=apply)
@@ -119,58 +128,71 @@ gate:
   elements: str
 """
 
+import base64
+import hashlib
 import json
+import sys
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.goldnode.node import gate
-from ansible.module_utils.goldnode.node.host import Host
-from ansible.module_utils.goldnode.node.state.engine import plan, plan_absent
-from ansible.module_utils.goldnode.node.state.model import ABSENT, PARTS, PRESENT, NodeError
+
+# Where the program is once the first part was brought (node/state/domains/program.py).
+INSTALLED = "/usr/lib/goldnode/goldnode-node"
+
+
+def program(module: AnsibleModule) -> str | None:
+    """The program that was asked for: the one on the node, or the one that was shipped; None when it is neither."""
+    wanted = module.params["program"]
+    try:
+        if "sha256:" + hashlib.sha256(Path(INSTALLED).read_bytes()).hexdigest() == wanted["sha256"]:
+            return INSTALLED
+    except OSError:
+        pass
+    if not wanted.get("content"):
+        return None
+    path = Path(module.tmpdir) / "goldnode-node"
+    path.write_bytes(base64.b64decode(wanted["content"]))
+    return str(path)
 
 
 def main() -> None:
-    """Run the operation that was asked for."""
+    """Hand the request to the program, and its answer back."""
     module = AnsibleModule(
         argument_spec={
             "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
-            "part": {"type": "str", "choices": list(PARTS)},
-            "state": {"type": "str", "choices": [PRESENT, ABSENT], "default": PRESENT},
+            "part": {
+                "type": "str",
+                "choices": ["node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity"],
+            },
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "document": {"type": "dict"},
-            "payloads": {"type": "dict", "default": {}},
+            "program": {
+                "type": "dict",
+                "required": True,
+                "options": {"sha256": {"type": "str", "required": True}, "content": {"type": "str"}},
+            },
             "lock_timeout": {"type": "int", "default": 120},
         },
-        required_if=[("operation", "apply", ["part"]), ("state", PRESENT, ["document"])],
+        required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
-    host = Host("/")
-    document, payloads = module.params["document"], module.params["payloads"]
-    timeout = module.params["lock_timeout"]
-    absent = module.params["state"] == ABSENT
+    path = program(module)
+    if path is None:
+        module.exit_json(changed=False, needs_program=True)
+    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout")}
+    if module.check_mode:
+        request["operation"] = "plan"
+    # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
+    rc, out, err = module.run_command([sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request))
     try:
-        if absent and (module.params["operation"] == "plan" or module.check_mode):
-            module.exit_json(changed=False, plan=plan_absent(host, timeout).to_json())
-        if module.params["operation"] == "plan" or module.check_mode:
-            module.exit_json(changed=False, plan=plan(host, document, payloads, lock_timeout=timeout).to_json())
-        # Whatever is imported is compiled anew on the node, each time: what only plans does without these.
-        from ansible.module_utils.goldnode.node.state import apply as applying
-        from ansible.module_utils.goldnode.node.verdict import check as checking
-
-        if absent:
-            done, _, after = applying.withdraw(host, applying.teller(host), timeout)
-            module.exit_json(changed=bool(done), done=done, plan=after.to_json())
-        part = module.params["part"]
-        done, _, after = applying.apply(host, document, part, payloads, applying.teller(host), timeout)
-    except applying.PartError as problem:
-        module.fail_json(msg=str(problem), done=problem.done, **({"refusals": problem.refusals} if problem.refusals else {}))
-    except NodeError as problem:
-        module.fail_json(msg=str(problem))
-    result = {"changed": bool(done), "done": done, "plan": after.to_json()}
-    # A verdict is of the node as it is: whatever was changed, it is judged anew.
-    result["verdict"] = checking.check(host, document)
-    host.write(checking.VERDICT, json.dumps(result["verdict"], indent=1).encode())
-    # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
-    result["gate"] = [] if after.actions else gate.act(host, document, result["verdict"])
-    module.exit_json(**result)
+        answer = json.loads(out)
+    except ValueError:
+        module.fail_json(
+            msg=f"goldnode-node gave no answer (exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
+        )
+    if answer.get("failed"):
+        module.fail_json(**answer)
+    module.exit_json(**answer)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host, Result
@@ -85,7 +86,7 @@ class Applier:
     def write_file(self, action: Action) -> None:
         name = action.data.get("payload")
         if name:
-            content = base64.b64decode(self.payloads[name]["content"])
+            content = Path(self.payloads[name]["file"]).read_bytes()
         elif "base64" in action.data:
             content = base64.b64decode(action.data["base64"])
         else:

@@ -1,0 +1,61 @@
+"""What a controller asks of the program in one call: a request as JSON on standard input, the answer as one line of JSON on standard output.
+
+The request: {operation: plan|apply, state: present|absent, part, document, lock_timeout}. The answer is the result of Ansible's module
+goldnode_state, so {changed, plan, done, verdict, gate}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
+puts on the node, so that nothing else has to travel for that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, Mapping, Optional
+
+from .host import Host
+from .state.engine import plan, plan_absent
+from .state.model import ABSENT, NodeError
+
+
+def answer(engine: Optional[str], archive: Optional[str]) -> int:
+    """Answer the request on standard input. `engine` and `archive` are digest and path of the file that runs. Returns the exit status."""
+    request = json.load(sys.stdin)
+    host = Host("/")
+    try:
+        if request["operation"] == "plan":
+            told: Dict[str, Any] = {"changed": False, "plan": planned(host, request, engine)}
+        else:
+            told = applied(host, request, engine, archive)
+    except NodeError as problem:
+        told = {"failed": True, "msg": str(problem)}
+        told.update({name: value for name in ("done", "refusals") for value in [getattr(problem, name, None)] if value})
+    print(json.dumps(told))
+    return 0
+
+
+def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Dict[str, Any]:
+    """The plan, as JSON has it."""
+    timeout = float(request["lock_timeout"])
+    if request["state"] == ABSENT:
+        return plan_absent(host, timeout).to_json()
+    return plan(host, request["document"], {"program": {"sha256": engine}}, lock_timeout=timeout).to_json()
+
+
+def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]) -> Dict[str, Any]:
+    """One part brought, or everything taken away."""
+    from . import gate
+    from .state import apply as applying  # what only plans does not wait for the import of what writes
+    from .verdict import check as checking
+
+    timeout = float(request["lock_timeout"])
+    if request["state"] == ABSENT:
+        done, _, after = applying.withdraw(host, applying.teller(host), timeout)
+        return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
+    document = request["document"]
+    payloads = {"program": {"sha256": engine, "file": archive}}
+    done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
+    # A verdict is of the node as it is: whatever was changed, it is judged anew.
+    verdict = checking.check(host, document)
+    host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
+    # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
+    acted = [] if after.actions else gate.act(host, document, verdict)
+    return {"changed": bool(done), "done": done, "plan": after.to_json(), "verdict": verdict, "gate": acted}
