@@ -114,9 +114,10 @@ def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[Node, Site, Path
     assert done.returncode == 0, done.stderr
     assert changes(node) == before
     assert "class: seen" in done.stdout
-    assert "release: 6.1.0-902-amd64" in done.stdout
+    assert "stack: debian12_r535" in done.stdout
     assert "review: The node already has a class of goldnode" in done.stderr
     assert "review: The node is a container" in done.stderr
+    assert 'backend "cuda" needs `gpu`' in done.stderr
     absent = goldnode("adopt", "nobody", "-i", str(hosts), site=site)
     assert absent.returncode == 2
     assert "nobody cannot be looked at" in absent.stderr

@@ -100,7 +100,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     document: dict[str, Any] = {
         "class": name,
         "description": "adopted from a running node",
-        "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[vendor if driver else None],
+        "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[driver["vendor"] if driver else None],
         "stack": found.stack,
     }
     if gpu and driver:
@@ -115,7 +115,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     if policy:
         document["policy"] = policy
     found.files[f"classes/{name}.yml"] = _text("class", document, "what the node is today; whether it should be so is yours to say")
-    if driver or vendor is None:
+    if driver or vendor is None:  # without a driver there is nothing yet that could be proved
         _prove(found, catalog)
     return found
 

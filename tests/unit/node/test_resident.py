@@ -46,7 +46,7 @@ def test_sources_are_unpacked_once_and_run_from_there(program: Path) -> None:
     assert engine == digest(program.read_bytes())
     here = unpacked(program)
     assert sys.path[0] == str(here)
-        assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()} == set(nodefile.sources())
+    assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()} == set(nodefile.sources())
     marker = here / "goldnode/node/host.py"
     before = marker.stat().st_mtime_ns
     start.settle(str(program))
