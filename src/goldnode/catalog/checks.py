@@ -176,11 +176,12 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
         return []
     gpu = facts.gpu(item.gpu.model)
     found = []
-    if item.policy.clocks is not None:
+    policies = [item.policy, *item.policy.overrides]
+    if any(policy.clocks is not None for policy in policies):
         found.append(f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}")
-    if item.policy.power_limit_watts is not None and gpu.power_limit_default_w is None:
+    if any(policy.power_limit_watts is not None for policy in policies) and gpu.power_limit_default_w is None:
         found.append(f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}")
-    if item.policy.mig is not None and gpu.mig_capable is None:
+    if any(policy.mig is not None for policy in policies) and gpu.mig_capable is None:
         found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")

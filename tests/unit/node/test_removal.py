@@ -146,6 +146,8 @@ def test_kernel_packages(package: str, release: str | None) -> None:
         ("/etc/default/grub.d/90-goldnode.cfg", "kernel"),
         ("/etc/systemd/system/goldnode-sanity.service", "sanity"),
         ("/etc/systemd/system/goldnode-policy.service", "gpu_policy"),
+        ("/etc/udev/rules.d/90-goldnode-policy.rules", "gpu_policy"),
+        ("/etc/systemd/system/goldnode-mps.service", "gpu_policy"),
         ("/etc/containerd/conf.d/goldnode.toml", "container_runtime"),
         ("/etc/docker/daemon.json", "container_runtime"),
         ("/etc/sysctl.d/90-goldnode.conf", "host_tuning"),

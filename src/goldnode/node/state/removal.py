@@ -56,8 +56,8 @@ NO_CLASS: Json = {
 # The role whose work a file is, by the first pattern that matches its path; what is left is node_class's.
 ROLE_OF_PATH = (
     ("sanity", r"goldnode-(sanity|watch)|/update-motd\.d/"),
+    ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
-    ("gpu_policy", r"goldnode-policy|nvidia-persistenced\.service\.d"),
     ("container_runtime", r"/(docker|containerd|containers|cdi)\b"),
     ("gpu_driver", r"/(modprobe|modules-load)\.d/|/initramfs-tools/"),
     ("kernel", r"/etc/kernel/|/grub\.d/"),
