@@ -598,6 +598,48 @@ def test_reboot_mark_is_readable(node: Node) -> None:
         assert all(isinstance(reason, str) for reason in reasons)
 
 
+# ---- the container engine
+
+
+def _docker(node: Node) -> Document:
+    """What the docker that runs says of itself, asked over its socket in HTTP's plainest form."""
+    ask = (
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/docker.sock'); "
+        "s.sendall(b'GET /info HTTP/1.0\\r\\n\\r\\n'); print(b''.join(iter(lambda: s.recv(65536), b'')).decode())"
+    )
+    found: Document = json.loads(node.out("python3 -c %s", ask).replace("\r", "").partition("\n\n")[2])
+    return found
+
+
+def test_container_engine_runs(node: Node) -> None:
+    runtime = node.document["runtime"]
+    if runtime is None or runtime["engine"] == "podman":  # podman has no daemon
+        return
+    assert node.out("systemctl is-active %s", runtime["engine"]).strip() == "active"
+    assert node.out("systemctl is-enabled %s", runtime["engine"]).strip() == "enabled"
+    if runtime["engine"] == "docker":
+        assert _docker(node)["ServerVersion"].split("+")[0] in runtime["version"]
+
+
+def test_container_engine_knows_the_gpu_runtime(node: Node) -> None:
+    runtime = node.document["runtime"] or {}
+    toolkit = runtime.get("toolkit")
+    if not toolkit:
+        return
+    if toolkit["vendor"] == "nvidia":
+        config = node.text("/etc/nvidia-container-runtime/config.toml")
+        assert re.search(rf'^\[nvidia-container-runtime\]\n(?:[^\[].*\n)*?mode = "{toolkit["mode"]}"$', config, re.M), config
+    if runtime["engine"] == "docker":
+        info = _docker(node)
+        if toolkit["vendor"] == "nvidia":
+            assert info["Runtimes"]["nvidia"]["path"].endswith("nvidia-container-runtime")
+        if runtime["default"]:
+            assert info["DefaultRuntime"] == "nvidia"
+        assert bool(info.get("CDISpecDirs")) == (toolkit["mode"] == "cdi")
+    elif runtime["engine"] == "containerd":
+        assert "containerd.runtimes.nvidia]" in node.out("containerd config dump")
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -92,6 +92,30 @@ def test_a_node_of_another_image_is_not_taken_for_the_asked_one(tmp_path: Path, 
         made.up([nodes.NodeSpec("node1", "l4", image="mine")])
 
 
+def test_a_node_without_room_for_an_engine_is_not_taken_for_one_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab(tmp_path, FakeContainer("demo", "node1", "l4", 1))
+    monkeypatch.setattr(made, "_network", lambda: None)
+    monkeypatch.setattr(made, "_key_pair", lambda: None)
+    with pytest.raises(nodes.LabError, match="made without what an engine inside it needs"):
+        made.up([nodes.NodeSpec("node1", "l4", image="goldnode-lab/debian12-bare:0", engine=True)])
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_what_an_engine_inside_a_node_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: bool) -> None:
+    made = lab(tmp_path)
+    monkeypatch.setattr(made.client, "info", dict, raising=False)
+    options = made._options(nodes.NodeSpec("node1", "l4", engine=engine), 1)
+    assert ("NET_ADMIN" in options["cap_add"]) == engine
+    assert [mount["Target"] for mount in options.get("mounts", ())] == (list(nodes.ENGINE_STATE) if engine else [])
+    assert (f"{images.LABEL}.engine" in options["labels"]) == engine
+
+
+def test_a_server_that_runs_is_kept_with_its_address(tmp_path: Path) -> None:
+    running = FakeContainer("demo", "archive", "-", 1)
+    server = lab(tmp_path, running).serve(tmp_path, keep=True)
+    assert server.container is cast(Container, running)
+
+
 def test_status_is_json(tmp_path: Path) -> None:
     rows = json.loads(nodes.status(lab(tmp_path, FakeContainer("demo", "node1", "l4", 22)).nodes()))
     expected = {"group": "l4", "image": "goldnode-lab/debian12-bare:0", "port": 22, "state": "running"}

@@ -500,6 +500,9 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     want, have = f"{engine} {version}", f"{engine} {installed}"
     if unit_name(document):
         want, have = f"{want} active", f"{have} {(unit or {}).get('active') or 'unknown'}"
+    down = _not_yet(unit)
+    if down:
+        return Finding("runtime.engine", ELSEWHERE, "drain", want, f"{engine} {down}")
     info = seen.runtime.get("info") or {}
     if "error" in info:
         return Finding(

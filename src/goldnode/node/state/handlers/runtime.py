@@ -25,13 +25,12 @@ SECONDS = 20.0  # docker reads its configuration anew within a second; a node th
 def keep_original(applier: Applier, name: str) -> None:
     """Before the first change of a file that is not goldnode's: its bytes and mode are kept, and RECORD says where.
 
-    RECORD: originals -> {path: {backup, mode}, or null where there was no file}.
+    RECORD: originals -> {path: {backup, mode}, or null where there was no file}. Its texts are kept by :func:`record.before_merge`.
     """
     record = load_json(applier.host, RECORD) or {}
-    originals = record.setdefault("originals", {})
+    originals, data = record.setdefault("originals", {}), applier.host.data(name)
     if name in originals:
         return
-    data = applier.host.data(name)
     originals[name] = None
     if data is not None:
         mode = applier.host.real(name).stat().st_mode & 0o7777
