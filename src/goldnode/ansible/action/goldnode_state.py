@@ -190,7 +190,7 @@ class ActionModule(ActionBase):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs(done)
-        result["msg"] = [*(line(row) for row in done), *plain(result["gate"])]
+        result["msg"] = [*(line(row) for row in done), *plain(result.get("gate", []))]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
         if last and document and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")

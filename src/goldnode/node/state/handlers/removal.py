@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from ... import gate
 from .. import record as records
+from ..domains.runtime import DAEMON
 from ..model import NodeError
 from ..observe import JOURNAL
 from ..removal import OWN
@@ -59,6 +60,9 @@ def unmerge(applier: Applier, action: Action) -> None:
     record = records.read(host)
     record.get("merged", {}).pop(action.target, None)
     records.write(host, record)
+    if action.target == DAEMON and host.live:
+        # SIGHUP: dockerd forgets runtimes that leave, and no container stops. One that does not run has nothing to forget.
+        host.run("systemctl", "reload", "docker.service", timeout=60)
 
 
 def leave(applier: Applier, action: Action) -> Optional[str]:
