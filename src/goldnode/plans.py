@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from goldnode.node.state.model import PARTS, PHASES, PLAN_SCHEMA
+from goldnode.node.state.model import PARTS, PHASES, PLAN_SCHEMA, PRESENT
 
 LIMIT = 8 * 1024 * 1024  # characters; a bare node's whole plan, with every file in it, is some 100 KiB
 
@@ -45,6 +45,8 @@ def read_plan(text: str, class_digest: str) -> dict[str, Any]:
         raise PlanError(f"schema is not {PLAN_SCHEMA}")
     if plan["class_digest"] != class_digest:
         raise PlanError("it is a plan for another class document")
+    if plan["state"] != PRESENT:
+        raise PlanError("it is a plan of a removal")
     for action in plan["actions"]:
         if action["part"] not in PARTS or action["phase"] not in PHASES:
             raise PlanError("an action is of no known part or phase")

@@ -48,6 +48,7 @@ def test_what_the_engine_sends_is_read_whole() -> None:
         ("null", "plan does not have the keys"),
         (sent(schema="goldnode.plan/2"), "schema is not"),
         (sent(class_digest="sha256:other"), "another class document"),
+        (sent(state="absent"), "a plan of a removal"),
         (sent(notes=None), "plan does not have the keys"),
         (sent(more=1), "plan does not have the keys"),
         (sent(actions={}), "plan.actions is not a list"),
