@@ -39,6 +39,8 @@ for axis, (parts, title) in zip(axes, panels, strict=True):
     axis.set_xticks(numbers)
     axis.grid(visible=True, which="major", alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
+    axis.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_minor_locator(mpl.ticker.NullLocator())
     axis.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     low, high = axis.get_ylim()
     # Labels beside the last points, moved apart where they would touch.

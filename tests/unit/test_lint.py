@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run") if path.is_file())
+SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run") if path.is_file())
 
 
 @pytest.mark.parametrize(
