@@ -20,6 +20,7 @@ pytestmark = pytest.mark.lab
 Make = Callable[..., tuple[Node, Site]]
 RESIDENT = "goldnode: planned by the program on the node"
 OTHER = "goldnode: the program on the node is not the one for this plan (exit status 10)"
+OTHER_CLASS = OTHER.replace("10", "11")
 PLAYBOOK = """\
 - hosts: all
   gather_facts: false
@@ -81,12 +82,12 @@ def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path
     succeeded(site_yml(hosts, site=site))
 
 
-@pytest.mark.parametrize("path", [PROGRAM, CLASS])
-def test_what_was_tampered_with_is_found_by_the_module(member: tuple[Node, Site, Path], tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize(("path", "said"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
+def test_what_was_tampered_with_is_found_by_the_module(member: tuple[Node, Site, Path], tmp_path: Path, path: str, said: str) -> None:
     node, site, hosts = member
     node.shell(f"echo >> {path}")
     found, told = plan(member, tmp_path)
-    assert OTHER in told
+    assert said in told
     assert [action["target"] for action in found["actions"]] == [path]
     succeeded(site_yml(hosts, site=site))
     assert RESIDENT in plan(member, tmp_path)[1]
@@ -99,7 +100,7 @@ def test_another_mirror_of_the_same_class_is_another_document(member: tuple[Node
     (tmp_path / "site.yml").write_text(site.site.read_text().replace("/debian\n", "/debian-elsewhere\n"))
     elsewhere = Site(site.catalog, tmp_path / "site.yml", site.locks)
     found, told = plan((node, elsewhere, hosts), tmp_path)
-    assert OTHER in told
+    assert OTHER_CLASS in told
     assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [action["target"] for action in found["actions"]]
 
 
@@ -116,7 +117,7 @@ def test_an_answer_that_is_no_plan_is_told_and_not_believed(member: tuple[Node, 
     node, site, hosts = member
     node.shell(f"printf '#!/bin/sh\\n{answer}\\n' > {PROGRAM}")
     found, told = plan(member, tmp_path)
-    assert why in " ".join(told.split())
+    assert why in told
     assert [action["target"] for action in found["actions"]] == [PROGRAM]
     run: Run = succeeded(site_yml(hosts, site=site))
     assert RECAP.search(run.output)

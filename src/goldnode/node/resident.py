@@ -12,11 +12,9 @@ import json
 from typing import List, Optional
 
 from .host import Host
-from .state.domains.program import CLASS
+from .state.domains.program import CLASS, OTHER, OTHER_CLASS
 from .state.engine import plan
 from .state.observe import digest
-
-OTHER, OTHER_CLASS = 10, 11
 
 
 def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None) -> int:

@@ -17,7 +17,7 @@ from goldnode import nodefile
 from goldnode.node import __main__ as start
 from goldnode.node import resident
 from goldnode.node.host import Host
-from goldnode.node.state.domains.program import CLASS
+from goldnode.node.state.domains.program import CLASS, OTHER, OTHER_CLASS
 from goldnode.node.state.model import Plan
 from goldnode.node.state.observe import digest
 
@@ -132,9 +132,9 @@ def test_it_answers_with_its_plan_when_program_and_class_match(
 @pytest.mark.parametrize(
     ("engine", "declared", "there", "status"),
     [
-        ("sha256:other", digest(b"{}"), True, resident.OTHER),
-        ("sha256:e", digest(b"{ }"), True, resident.OTHER_CLASS),
-        ("sha256:e", digest(b"{}"), False, resident.OTHER_CLASS),
+        ("sha256:other", digest(b"{}"), True, OTHER),
+        ("sha256:e", digest(b"{ }"), True, OTHER_CLASS),
+        ("sha256:e", digest(b"{}"), False, OTHER_CLASS),
     ],
     ids=["another program", "another class document", "no class document"],
 )

@@ -6,14 +6,14 @@ import json
 import shlex
 from typing import Any
 
+from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.fleet import runs
 from goldnode.node.report import verdict_table
-from goldnode.node.resident import OTHER
-from goldnode.node.state.domains.program import PROGRAM, class_file
+from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, PRESENT
 from goldnode.node.state.observe import digest
 from goldnode.nodefile import payload
@@ -155,7 +155,9 @@ class ActionModule(ActionBase):
         try:
             plan = read_plan(told["stdout"], document["digest"])
         except PlanError as problem:
-            self._display.warning(f"[{name}] {PROGRAM} answered with no plan ({problem}). Asking the module, which ships its own.")
+            # Not display.warning: ansible.cfg hides the results of tasks that end well, and their warnings with them.
+            text = f"[WARNING]: [{name}] {PROGRAM} answered with no plan ({problem}). Asking the module, which ships its own."
+            self._display.display(text, color=C.COLOR_WARN, stderr=True)
             return None
         self._display.vvv("goldnode: planned by the program on the node", host=name)
         return plan

@@ -11,6 +11,8 @@ from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
 CLASS = "/etc/goldnode/class.json"
+# Exit status of the program that is asked for a plan as another program, or of another class document: see node/resident.py.
+OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
