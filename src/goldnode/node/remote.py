@@ -7,13 +7,17 @@ puts on the node, so that nothing else has to travel for that.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import sys
 from typing import Any, Dict, Mapping, Optional
 
 from .host import Host
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, NodeError
+
+UNPACKED = "/run/goldnode/program"  # by the first lines of the file, in __main__.py
 
 
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
@@ -36,8 +40,18 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
     """The plan, as JSON has it."""
     timeout = float(request["lock_timeout"])
     if request["state"] == ABSENT:
-        return plan_absent(host, timeout).to_json()
+        found = plan_absent(host, timeout)
+        if not found.actions:
+            forget_program(host)
+        return found.to_json()
     return plan(host, request["document"], {"program": {"sha256": engine}}, lock_timeout=timeout).to_json()
+
+
+def forget_program(host: Host) -> None:
+    """A node that nothing is to be taken from does not keep what this program has unpacked to answer that."""
+    shutil.rmtree(str(host.path(UNPACKED)), ignore_errors=True)
+    with contextlib.suppress(OSError):  # something else is in it, or it never was
+        host.path(UNPACKED).parent.rmdir()
 
 
 def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]) -> Dict[str, Any]:

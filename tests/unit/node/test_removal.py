@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.node import gate, program
+from goldnode.node import __main__ as starting
+from goldnode.node import gate, program, remote
 from goldnode.node.host import Host
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
@@ -370,3 +371,11 @@ def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: py
     applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
     with pytest.raises(NodeError, match=r"cannot resume it: scontrol ended with 1\. Put that right, then run again\."):
         applier.apply(Action("sanity", "gate.release", "gate", ""))
+
+
+def test_asking_a_bare_node_leaves_nothing_on_it(root: Host) -> None:
+    assert remote.UNPACKED == starting.PLACE
+    before = tree(root)
+    root.write(f"{remote.UNPACKED}/abc/x.py", b"")
+    remote.forget_program(root)
+    assert tree(root) == before

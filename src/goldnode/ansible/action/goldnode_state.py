@@ -108,8 +108,9 @@ class ActionModule(ActionBase):
             **arguments,
         }
         result: dict[str, Any] = {"needs_program": True}
-        # The program is sent only where it is known, or turns out, to be missing: it is most of what travels.
-        for content in (True,) if self._lacks_program else (False, True):
+        # The program is sent only where it is known, or turns out, to be missing: it is most of what travels. A removal goes with it, since
+        # a node from which goldnode has gone must cost one execution too.
+        for content in (True,) if self._lacks_program or not document else (False, True):
             if result.get("needs_program"):
                 sent = {**request, "program": payload(content=content)}
                 result = self._execute_module(module_name="goldnode_state", module_args=sent, task_vars=task_vars)
