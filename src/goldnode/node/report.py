@@ -35,7 +35,7 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
     for finding in findings:
         got = finding["got"] if finding["outcome"] != "match" else ""
         rows.append((finding["id"], MARKS[finding["outcome"]], str(finding["expected"]), str(got)))
-    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((28, 18, 48, 999))]
+    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((36, 18, 48, 999))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
     return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]
 

@@ -79,7 +79,7 @@ def test_a_crash_and_a_garbled_answer(tmp_path: Path, body: str, error: str) -> 
 def test_a_node_without_the_program(tmp_path: Path) -> None:
     missing = Host()
     missing.program = str(tmp_path / "none")
-    assert "cannot be run (No such file or directory)" in child.ask(missing, REQUEST)["error"]
+    assert "is not on the node yet" in child.ask(missing, REQUEST)["error"]
 
 
 def test_the_shipped_file_answers_where_there_is_no_library(tmp_path: Path) -> None:

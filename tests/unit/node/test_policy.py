@@ -243,7 +243,7 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(tmp_
     assert {finding.outcome for finding in found} == {MATCH}
     states[:] = [bad]
     whole["policy"]["power_limit_watts"] = 500
-    with pytest.raises(NodeError, match=r"refused before anything was touched: GPU 0 .* takes 100 to 400 W, not 500 W"):
+    with pytest.raises(NodeError, match=r"refused before anything was touched: Each of 2 GPUs takes 100 to 400 W, not 500 W"):
         reapply.reapply(Host(str(tmp_path), live=True), whole, print)
 
 

@@ -31,6 +31,8 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
             start_new_session=True,  # a process group of its own, killed as one
             env={**os.environ, **ENVIRONMENT},
         )
+    except FileNotFoundError:
+        return {"error": f"{host.program} reads the GPUs, and is not on the node yet"}
     except OSError as problem:
         return {"error": f"{host.program} cannot be run ({problem.strerror})"}
     try:

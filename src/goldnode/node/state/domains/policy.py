@@ -469,18 +469,20 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Values that a board cannot take, all of them, before anything is set. Pure."""
-    faults: Dict[str, List[Tuple[str, str]]] = {}
+    faults: Dict[str, Dict[Tuple[str, str], List[str]]] = {}
     for index, gpu, key, want in settings(document, seen) if declares(document) else ():
         if is_fault(gpu):
             continue
         for text, right in _out_of_range(key, want, gpu):
-            faults.setdefault(key, []).append((f"{name_of(index, gpu)} {text}", right))
+            faults.setdefault(key, {}).setdefault((text, right), []).append(name_of(index, gpu))
     found = []
     for key, rows in faults.items():
-        remedy = (
-            f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the nearest right value is {rows[0][1]}."
-        )
-        found.append(Refusal(f"policy-{key.partition('_')[0]}", "; ".join(text for text, _ in rows) + ".", remedy))
+        right = next(iter(rows))[1]
+        remedy = f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the nearest right value is {right}."
+        # Boards of one model say one thing: it is told once.
+        said = [f"{names[0] if len(names) == 1 else f'each of {len(names)} GPUs'} {text}" for (text, _), names in rows.items()]
+        text = "; ".join(said)
+        found.append(Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy))
     return found
 
 
