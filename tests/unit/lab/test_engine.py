@@ -114,7 +114,7 @@ def test_a_failed_installation_shows_what_apt_said(monkeypatch: pytest.MonkeyPat
         engine.install(["gpg"], yes=True, say=nothing)
 
 
-@pytest.mark.parametrize("record", ["", "no number", str(os.getpid()), "4194304"])
+@pytest.mark.parametrize("record", ["", "no number", pytest.param(str(os.getpid()), id="this process"), "4194304"])
 def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
     """Nothing recorded, nonsense, a number that is now another process (this one), one of no process."""
     if record:
@@ -123,7 +123,9 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
     assert not (tmp_path / "dockerd.pid").exists()
 
 
-@pytest.mark.parametrize(("pid", "kept"), [("1", False), ("0", False), ("not a number", False), (str(os.getpid()), True)])
+@pytest.mark.parametrize(
+    ("pid", "kept"), [("1", False), ("0", False), ("not a number", False), pytest.param(str(os.getpid()), True, id="this process")]
+)
 def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, kept: bool) -> None:
     record = tmp_path / "docker.pid"
     record.write_text(pid)
