@@ -7,6 +7,7 @@ compiler, DKMS and initramfs-tools and has no apt sources, for scenarios on the 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -126,8 +127,13 @@ def ensure(client: DockerClient, os_name: str, flavour: str, *, say: Say, site: 
     """Return the reference of the base image, made now (some 20 to 60 seconds) unless the engine has it."""
     wanted = recipe(os_name, flavour, site)
     if not exists(client, wanted.reference):
-        say(f"making the node image {wanted.reference} with mmdebstrap")
-        _make(client, wanted)
+        # Several processes of a test run may want it at once; the lock is per user, as the temporary directory is shared.
+        lock = Path(tempfile.gettempdir()) / f"goldnode-{os.getuid()}-{wanted.reference.replace('/', '-').replace(':', '-')}.lock"
+        with lock.open("w") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            if not exists(client, wanted.reference):
+                say(f"making the node image {wanted.reference} with mmdebstrap")
+                _make(client, wanted)
     return wanted.reference
 
 
