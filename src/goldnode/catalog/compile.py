@@ -143,7 +143,9 @@ def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gp
 def _policy(policy: models.Policy) -> dict[str, Any]:
     """The policy without what it leaves open. A node knows GPUs by PCI id, so an override for a model carries them."""
     found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    for override in found.get("overrides", ()):
+    for override, stated in zip(found.get("overrides", ()), policy.overrides, strict=False):
+        if stated.clocks is not None and "mode" in stated.clocks.model_fields_set:  # a default that is not the class's own mode
+            override["clocks"]["mode"] = stated.clocks.mode
         if "model" in override:
             override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
     return found

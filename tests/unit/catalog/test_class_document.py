@@ -175,6 +175,17 @@ def test_the_sites_gate_commands_are_the_sites(tmp_path: Path) -> None:
     assert found["digest"] == document(tmp_path)["digest"]
 
 
+def test_an_override_may_go_back_to_a_default(tmp_path: Path) -> None:
+    """What the class locks, an override binds as application clocks: its `mode` is said, although it is the default."""
+    changed = CLASS.replace(
+        "clocks: {graphics_mhz: 1410",
+        "overrides: [{model: A100-SXM4-40GB, clocks: {mode: application}}]\n  clocks: {mode: locked, graphics_mhz: 1410",
+    )
+    made = document(tmp_path, node_class=changed)["policy"]
+    assert made["clocks"]["mode"] == "locked"
+    assert made["overrides"][0]["clocks"] == {"mode": "application"}
+
+
 def test_no_fabric_manager_without_nvswitch(tmp_path: Path) -> None:
     found = document(tmp_path, node_class=CLASS.replace("platform: hgx_a100_8\n", ""))
     assert [item["name"] for item in found["packages"]] == ["libcuda1", "nvidia-kernel-open-dkms"]
