@@ -125,7 +125,8 @@ def validate(model: type[Model], source: Source, *, error: type[GoldnodeError] =
             problem.errors(include_url=False),
             key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
         )
-        raise _explain(details[0], model, source, error) from None
+        first = _written(details[0]["loc"], data)
+        raise _explain([item for item in details if _written(item["loc"], data) == first], model, source, error) from None
 
 
 def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
@@ -141,58 +142,71 @@ def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
     return tuple(path)
 
 
-def _explain(item: ErrorDetails, model: type[BaseModel], source: Source, error: type[GoldnodeError]) -> GoldnodeError:
+# What a value of the wrong type or size should have been; {} is what the model says beside it.
+_EXPECTED = {
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than_equal": "a number of at most {le}",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of keys",
+    "model_type": "a mapping of keys",
+    "model_attributes_type": "a mapping of keys",
+    "too_short": "at least one entry",
+    "date_from_datetime_parsing": "a date as YYYY-MM-DD",
+    "date_type": "a date as YYYY-MM-DD",
+    "date_parsing": "a date as YYYY-MM-DD",
+}
+
+
+def _explain(items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]) -> GoldnodeError:
+    """The error of one place in the file. Several `items` are the alternatives of a union, none of which the value is."""
+    item = items[0]
     loc = _written(item["loc"], source.data)
     line = source.line(loc)
     where = ".".join(str(part) for part in loc)
-    kind, context = item["type"], item.get("ctx", {})
     name = str(loc[-1]) if loc else ""
-    if kind == "extra_forbidden":
+    if item["type"] == "extra_forbidden":
         known = _fields(model, loc[:-1])
         inside = f' in "{where.rpartition(".")[0]}"' if len(loc) > 1 else ""
         return error(f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known))
-    if kind == "missing":
+    if item["type"] == "missing":
         return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
-    value = item["input"]
-    shown = f'"{where}" is {_show(value)}'
-    if kind in ("literal_error", "enum"):
-        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        expected = " or ".join(f'"{choice}"' for choice in choices)
-        return error(f"{shown}, expected {expected}", file=source.file, line=line, remedy=nearest(str(value), choices))
-    if kind == "value_error":
-        text, _, remedy = str(context["error"]).partition(" | ")
+    if item["type"] == "value_error":
+        text, _, remedy = str(item["ctx"]["error"]).partition(" | ")
         return error(f'"{where}": {text}' if where else text, file=source.file, line=line, remedy=remedy or "correct the value")
-    if kind == "string_pattern_mismatch":
-        return error(
-            f"{shown}, expected text of the form {context.get('pattern')}",
-            file=source.file,
-            line=line,
-            remedy="correct the value",
-        )
-    expected = {
-        "greater_than": f"a number above {context.get('gt')}",
-        "greater_than_equal": f"a number of at least {context.get('ge')}",
-        "less_than_equal": f"a number of at most {context.get('le')}",
-        "int_type": "a whole number",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "bool_type": "true or false",
-        "bool_parsing": "true or false",
-        "string_type": "text",
-        "list_type": "a list",
-        "tuple_type": "a list",
-        "dict_type": "a mapping of keys",
-        "model_type": "a mapping of keys",
-        "model_attributes_type": "a mapping of keys",
-        "too_short": "at least one entry",
-        "date_from_datetime_parsing": "a date as YYYY-MM-DD",
-        "date_type": "a date as YYYY-MM-DD",
-        "date_parsing": "a date as YYYY-MM-DD",
-    }.get(kind, str(item["msg"]))
-    remedy = "correct the value"
-    if kind == "string_type" and isinstance(value, int | float):
-        remedy = f'write it in quotes: "{value}"'
-    return error(f"{shown}, expected {expected}", file=source.file, line=line, remedy=remedy)
+    value = item["input"]
+    choices = [choice for row in items for choice in _choices(row)]
+    others = [_EXPECTED.get(row["type"], str(row["msg"])).format(**row.get("ctx", {})) for row in items if not _choices(row)]
+    expected = " or ".join(dict.fromkeys([*(f'"{choice}"' for choice in choices), *others]))
+    remedy = _remedy(value, choices, others)
+    return error(f'"{where}" is {_show(value)}, expected {expected}', file=source.file, line=line, remedy=remedy)
+
+
+def _choices(item: ErrorDetails) -> list[str]:
+    """The words of which a value had to be one; empty for any other fault."""
+    return re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", ""))) if item["type"] in ("literal_error", "enum") else []
+
+
+def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
+    if isinstance(value, bool):
+        # YAML takes on, off, yes and no without quotes for true and false.
+        meant = next((word for word in (("on", "yes") if value else ("off", "no")) if word in choices), None)
+        if meant is not None:
+            return f'write it in quotes: "{meant}"'
+    elif "text" in others and isinstance(value, int | float):
+        return f'write it in quotes: "{value}"'
+    elif "a list" in others and isinstance(value, str):
+        return f"write it as a list: [{value}]"
+    known = nearest("" if isinstance(value, bool) else str(value), choices)
+    return known if known.startswith('use "') or (choices and not others) else "correct the value"
 
 
 def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
@@ -203,7 +217,7 @@ def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
         if inner is not None:
             current = inner.model_fields[str(part)].annotation
         # Otherwise `part` is an index or a free key: the annotation's own arguments hold the model.
-    return [name for m in _models(current) for name, info in m.model_fields.items() if not info.exclude]
+    return [info.alias or name for m in _models(current) for name, info in m.model_fields.items() if not info.exclude]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -225,4 +239,6 @@ def _kind(value: Any) -> str:
         return "empty"
     if isinstance(value, dict):
         return "a mapping"
+    if value == []:
+        return "an empty list"
     return "a list" if isinstance(value, list) else f"the value {value!r}"

@@ -345,7 +345,8 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
                     remedy=nearest(own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]),
                 )
         _check_settings(entry, override, own, where)
-    _check_mode_with_mig(entry)
+        _check_mode_with_mig(entry, override, where)
+    _check_mode_with_mig(entry, None, ("policy",))
 
 
 def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]) -> None:
@@ -358,6 +359,11 @@ def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gp
                 key,
                 remedy=f"remove `{key}`",
             )
+    clocks = policy.clocks
+    # In an override, `mode` alone is something: the class's clocks, bound in another way.
+    empty = clocks is not None and clocks.graphics_mhz is None and clocks.memory_mhz is None
+    if clocks is not None and empty and (where == ("policy",) or "mode" not in clocks.model_fields_set):
+        raise entry.error("`clocks` names no clock", *where, "clocks", remedy="write graphics_mhz, memory_mhz or both, or remove `clocks`")
     limit = gpu.power_limit_default_w
     if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
         raise entry.error(
@@ -401,18 +407,24 @@ def _slices(profile: str) -> int:
     return int(profile.partition("g")[0])
 
 
-def _check_mode_with_mig(entry: Entry[models.NodeClass]) -> None:
-    """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed."""
+def _check_mode_with_mig(entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]) -> None:
+    """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed. Judged is what holds for the GPUs
+    of an override: what it says, and of the class what it does not say."""
     policy = entry.item.policy
-    if policy.mig is None or not policy.mig.enabled:
+    mig, mode = policy.mig, policy.compute_mode
+    if override is not None:
+        mig, mode = override.mig or mig, override.compute_mode or mode
+    if mig is None or not mig.enabled:
         return
-    for key, value in (("compute_mode", policy.compute_mode), ("sharing", policy.sharing)):
+    sharing = policy.sharing if override is None or override.compute_mode is None else None
+    for key, value in (("compute_mode", mode), ("sharing", sharing)):
         if value not in (None, "default", "none"):
+            own = override is None or getattr(override, key, None) is not None
             raise entry.error(
-                f"`{key}: {value}` is not possible with MIG, which fixes the compute mode to default (nvml.h)",
-                "policy",
-                key,
-                remedy=f"remove `{key}`, or `mig`",
+                f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes the compute mode to default (nvml.h)",
+                *where,
+                key if own else "mig",
+                remedy=f"remove `{key}`, or `mig`" if own else "add `compute_mode: default` to the override, or remove its `mig`",
             )
 
 

@@ -31,6 +31,18 @@ def _package(value: str) -> str:
     return value
 
 
+def _formed(pattern: str, fault: str) -> Any:
+    """A check of text against `pattern`, whose error says in words what is wrong with it: "what it is not | remedy"."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            shown = value.replace("\n", "\\n")
+            raise ValueError(f'"{shown}" is {fault}')
+        return value
+
+    return AfterValidator(check)
+
+
 def _date(value: Any) -> Any:
     if isinstance(value, str):
         try:
@@ -44,6 +56,41 @@ Name = Annotated[str, AfterValidator(_name)]
 Package = Annotated[str, AfterValidator(_package)]
 IsoDate = Annotated[dt.date, BeforeValidator(_date)]
 Sentence = Annotated[str, Field(min_length=1)]
+
+# What is written into files that modprobe, dkms, the kernel's hook and GRUB read: each is one word there, and stays one.
+_MODULE, _TREE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$", r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+_OPTION, _OPTION_VALUE = r"^[A-Za-z0-9_]+$", r"^[^\s\"'\\]*$"
+_WORD, _UUID = r"^[A-Za-z0-9_.-]+(=[^\s\"'$`\\]*)?$", r"^GPU-[0-9a-f-]{36}$"
+ModuleName = Annotated[
+    str,
+    _formed(_MODULE, "not the name of a kernel module | write it as `modinfo` knows it"),
+    Field(json_schema_extra={"pattern": _MODULE}),
+]
+DkmsName = Annotated[
+    str, _formed(_TREE, "not a name of DKMS | write it as `dkms status` shows it"), Field(json_schema_extra={"pattern": _TREE})
+]
+OptionName = Annotated[
+    str,
+    _formed(_OPTION, "not the name of a module's option | write it as `modinfo -p` shows it"),
+    Field(json_schema_extra={"pattern": _OPTION}),
+]
+OptionValue = Annotated[
+    str,
+    _formed(_OPTION_VALUE, "not one word of modprobe's configuration | write it without spaces, quotes and backslashes"),
+    Field(json_schema_extra={"pattern": _OPTION_VALUE}),
+]
+CmdlineWord = Annotated[
+    str,
+    _formed(
+        _WORD,
+        "not one word of the kernel command line | write key or key=value, without spaces, quotes, dollar signs and backslashes, "
+        "which a shell would read in GRUB's configuration",
+    ),
+    Field(json_schema_extra={"pattern": _WORD}),
+]
+GpuUuid = Annotated[
+    str, _formed(_UUID, "not the UUID of a GPU | write it as `nvidia-smi -L` shows it"), Field(json_schema_extra={"pattern": _UUID})
+]
 
 
 class Strict(BaseModel):
@@ -70,8 +117,10 @@ class Kernel(Strict):
 
     @model_validator(mode="after")
     def _one_way(self) -> Kernel:
-        if (self.release is None) == (self.series is None):
-            raise ValueError("kernel needs either `series` and `flavour`, or `release` | keep one of the two")
+        if self.release is None and self.series is None:
+            raise ValueError("a kernel needs either `series` and `flavour`, or `release` | write one of the two")
+        if self.release is not None and self.series is not None:
+            raise ValueError("a kernel needs either `series` and `flavour`, or `release` | keep one of the two")
         if (self.series is None) != (self.flavour is None):
             raise ValueError("`series` and `flavour` belong together | write both, or `release` alone")
         return self
@@ -80,7 +129,7 @@ class Kernel(Strict):
 class Dkms(Strict):
     """How DKMS knows the module's source."""
 
-    name: str = Field(description="Name in `dkms status`.")
+    name: DkmsName = Field(description="Name in `dkms status`.")
     package: Package = Field(description="Package that ships the source.")
 
 
@@ -102,7 +151,7 @@ class Driver(Strict):
         description="Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry both.",
     )
     version: str | None = Field(default=None, description="Exact upstream version; null: the newest of the branch that is complete.")
-    module: str = Field(description="Name modinfo knows the module by.")
+    module: ModuleName = Field(description="Name modinfo knows the module by.")
     dkms: Dkms | None = Field(default=None, description="null: the module comes with the kernel.")
     library: str | None = Field(default=None, description="soname of the management library.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
@@ -193,9 +242,9 @@ class Runtime(Strict):
 class KernelModule(Strict):
     """Another out-of-tree module, in the order of loading."""
 
-    name: str = Field(description="Name modinfo knows it by.")
+    name: ModuleName = Field(description="Name modinfo knows it by.")
     package: Package | None = Field(default=None, description="Package that brings it; null: the GPU driver's own packages do.")
-    dkms: str | None = Field(
+    dkms: DkmsName | None = Field(
         default=None, description="Name in `dkms status`; null: the package brings it built, or the driver's dkms does."
     )
     before_driver: bool = Field(default=False, description="Built and loaded before the GPU driver, as OFED is.")
@@ -297,11 +346,13 @@ class GpuOverride(GpuPolicy):
     """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
 
     model: str | None = Field(default=None, description="Name in compat/facts/gpus.yml.")
-    uuid: Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")] | None = None
+    uuid: GpuUuid | None = None
 
     @model_validator(mode="after")
     def _one(self) -> GpuOverride:
-        if (self.model is None) == (self.uuid is None):
+        if self.model is None and self.uuid is None:
+            raise ValueError("an override needs either `model` or `uuid` | say which GPUs it is for")
+        if self.model is not None and self.uuid is not None:
             raise ValueError("an override needs either `model` or `uuid` | keep one of the two")
         return self
 
@@ -321,9 +372,7 @@ class HostPolicy(Strict):
     transparent_hugepages: Literal["always", "madvise", "never"] | None = None
     numa_balancing: bool | None = None
     iommu: Literal["pt", "on", "off"] | None = Field(default=None, description="pt: passthrough, what GPUDirect wants.")
-    cmdline: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(=[^\s\"'$`\\]*)?$")]] = Field(
-        default_factory=list, description="Further words of the kernel command line."
-    )
+    cmdline: list[CmdlineWord] = Field(default_factory=list, description="Further words of the kernel command line.")
     memlock: Literal["unlimited"] | PositiveInt | None = Field(default=None, description="Limit of locked memory, KiB.")
     network: dict[str, HostInterface] = Field(default_factory=dict)
 
@@ -335,7 +384,9 @@ class Policy(GpuPolicy):
         default=None, description="exclusive: one process per GPU. mps: NVIDIA's Multi-Process Service."
     )
     overrides: list[GpuOverride] = Field(default_factory=list)
-    module_options: dict[str, str] = Field(default_factory=dict, description="Options of the GPU's kernel module, values as text.")
+    module_options: dict[OptionName, OptionValue] = Field(
+        default_factory=dict, description="Options of the GPU's kernel module, values as text."
+    )
     host: HostPolicy = Field(default_factory=HostPolicy)
 
     @model_validator(mode="after")

@@ -186,6 +186,7 @@ REFUSED = [
     ),
     Refusal("mig-off-with-profiles", K, "  ecc: true", "  mig: {enabled: false, profiles: [3g.20gb]}", 10, ("Enable MIG",)),
     Refusal("kernel-both", S, "flavour: amd64}", "flavour: amd64, release: 6.1.0-56-amd64}", 5, ("Keep one of the two",)),
+    Refusal("kernel-neither", S, '{series: "6.1", flavour: amd64}', "{}", 5, ("Write one of the two",)),
     Refusal("kernel-half", S, ", flavour: amd64}", "}", 5, ("belong together",)),
     Refusal("version-of-other-branch", S, "version: null", 'version: "535.309.01"', 6, ('is not of branch "580"',)),
     Refusal(
@@ -379,7 +380,56 @@ REFUSED = [
         10,
         ("are both for A100-SXM4-40GB",),
     ),
-    Refusal("override-uuid", K, "  ecc: true", "  overrides: [{uuid: GPU-1, ecc: true}]", 10, ('is "GPU-1"',)),
+    Refusal("override-of-both", K, "  ecc: true", "  overrides: [{model: L4, uuid: GPU-" + "0" * 36 + "}]", 10, ("Keep one of the two",)),
+    Refusal(
+        "override-uuid",
+        K,
+        "  ecc: true",
+        "  overrides: [{uuid: GPU-1, ecc: true}]",
+        10,
+        ('"GPU-1" is not the UUID of a GPU', "`nvidia-smi -L`"),
+    ),
+    Refusal(
+        "override-mig-under-a-mode",
+        K,
+        "  ecc: true",
+        "  sharing: mps\n  overrides:\n    - model: A100-SXM4-40GB\n      mig: {enabled: true}",
+        13,
+        ("`sharing: mps` of the class is not possible with MIG", "Add `compute_mode: default` to the override"),
+    ),
+    Refusal(
+        "override-mode-under-mig",
+        K,
+        "  ecc: true",
+        "  mig: {enabled: true}\n  overrides:\n    - model: A100-SXM4-40GB\n      compute_mode: prohibited",
+        13,
+        ("`compute_mode: prohibited` is not possible with MIG",),
+    ),
+    Refusal("clocks-of-nothing", K, "{graphics_mhz: 1410, memory_mhz: 1215}", "{mode: locked}", 8, ("`clocks` names no clock",)),
+    # Words of files that modprobe, dkms, a shell or GRUB read.
+    Refusal("option-name", K, "  ecc: true", "  module_options: {NVreg X: '1'}", 10, ('"NVreg X" is not the name of a module\'s option',)),
+    Refusal(
+        "option-of-two-lines",
+        K,
+        "  ecc: true",
+        '  module_options: {NVreg_X: "1\\noptions other x=1"}',
+        10,
+        ('"1\\noptions other x=1" is not one word', "without spaces, quotes"),
+    ),
+    Refusal(
+        "host-word-quoted", K, "  ecc: true", "  host: {cmdline: ['a=\"b c\"']}", 10, ("not one word of the kernel command line", "quotes")
+    ),
+    Refusal(
+        "module-name", S, "end_of_life", 'modules: [{name: "a; b", package: p2}]\nend_of_life', 17, ('"a; b" is not the name of a kernel',)
+    ),
+    Refusal("dkms-name", S, "{name: nvidia, ", '{name: "a b", ', 12, ('"a b" is not a name of DKMS', "`dkms status`")),
+    # What YAML makes of a word, and values of which there are two kinds.
+    Refusal("off", K, "  ecc: true", "  host: {iommu: off}", 10, ("is false, expected", 'Write it in quotes: "off"')),
+    Refusal("off-of-none", K, "  ecc: true", "  host: {transparent_hugepages: off}", 10, ("Use one of: always, madvise, never",)),
+    Refusal("memlock", K, "  ecc: true", "  host: {memlock: 64M}", 10, ('is "64M", expected "unlimited" or a whole number',)),
+    Refusal("memlock-zero", K, "  ecc: true", "  host: {memlock: 0}", 10, ('is 0, expected "unlimited" or a number above 0',)),
+    Refusal("word-for-list", K, "  ecc: true", "  host: {cmdline: quiet}", 10, ("expected a list", "Write it as a list: [quiet]")),
+    Refusal("unknown-top", K, "backend:", "klasse: a\nbackend:", 2, ('unknown key "klasse"', 'Use "class"')),
     # YAML itself.
     Refusal(
         "twice",
