@@ -88,7 +88,7 @@ def adopt(
     from goldnode.fleet import adopt as adopting
     from goldnode.site import load_site
 
-    survey = json.loads(from_file.read_text()) if from_file else adopting.look(host, inventory, ["--become"] if become else [])
+    survey = adopting.read(from_file) if from_file else adopting.look(host, inventory, ["--become"] if become else [])
     if keep is not None:
         keep.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     proposal = adopting.propose(survey, name or adopting.name_for(survey), load_catalog(), load_site())

@@ -5,6 +5,7 @@ The proposal is text with its doubts beside it. Nothing of it is used before a p
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -21,10 +22,11 @@ import yaml
 
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.catalog.models import Driver, Stack
-from goldnode.compat import facts
+from goldnode.compat import facts, rules
 from goldnode.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.lock.resolve import upstream
 from goldnode.node.state.domains.apt import in_family
+from goldnode.node.survey import SCHEMA
 from goldnode.site import Site
 
 Survey = Mapping[str, Any]
@@ -64,10 +66,21 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
         answer = Path(tree) / name
         told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     survey = told.get("survey")
-    if not isinstance(survey, dict) or survey.get("schema") != "goldnode.survey/1":
+    if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         lines = [line for line in (told.get("msg") or done.stderr or done.stdout).splitlines() if line.strip()]
         said = next((line for line in lines if "Could not match" in line or "ERROR" in line), lines[-1] if lines else "no host matched")
         raise AdoptError(f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i")
+    return survey
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a survey that was kept in a file. Raises AdoptError for anything else."""
+    try:
+        survey = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise AdoptError(f"the survey cannot be read: {problem}", file=path, remedy="keep it again with --keep") from problem
+    if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
+        raise AdoptError(f"this is no survey of schema {SCHEMA}", file=path, remedy="keep one with --keep")
     return survey
 
 
@@ -80,6 +93,8 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     system = survey["os"]
     if system["id"] not in ("debian", "ubuntu"):
         raise AdoptError(f"the node runs {system['id'] or 'an unknown system'}", remedy="goldnode knows Debian and Ubuntu")
+    if not system["version"]:  # Debian's testing and unstable
+        raise AdoptError(f"the node runs {system['id']} {system['codename']}, which is no release", remedy="a stack is for a release")
     if survey["goldnode"]:
         found.notes.append("The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it anew.")
     if survey["container"]:
@@ -88,6 +103,12 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     vendor = facts.gpu(gpu["model"]).vendor if gpu else None
     driver = _driver(survey, vendor, catalog, found)
     stack = _stack(survey, name, driver, catalog, site, found)
+    if gpu and not driver:
+        found.notes.append(
+            f"The class below is for no GPU, although the node has {gpu['count']} x {gpu['model']}: give it a stack and `gpu`."
+        )
+    if survey["secure_boot"]:
+        found.notes.append("Secure Boot is on: a module that DKMS builds must be signed by an enrolled key, or site.yml refuses the node.")
     fitting = _fitting(survey, stack, catalog)
     if fitting is not None:
         found.stack = fitting
@@ -108,7 +129,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         platform = _platform(survey, gpu, catalog, found)
         if platform:
             document["platform"] = platform
-    policy = _policy(survey, found) if driver else {}
+    policy = _policy(survey, str(vendor), found) if driver else {}
     host = _host(survey, found)
     if host:
         policy["host"] = host
@@ -237,7 +258,7 @@ def _stack(
             }
         document["runtime"] = stated
     own = driver["dkms"]["name"] if driver and driver.get("dkms") else None
-    others = [row for row in survey["dkms"] if row["name"] != own]
+    others = [row for row in survey["dkms"] if row["name"] not in (own, *(driver_["module"] for driver_ in survey["driver"]))]
     document["modules"] = [{"name": row["name"], "package": row["package"], "dkms": row["name"]} for row in others if row["package"]]
     for row in others:
         state = f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
@@ -259,18 +280,31 @@ def _stack(
     document["fence"] = sorted(
         name for name in ("linux-image-amd64", "linux-headers-amd64", "linux-image-generic") if name in survey["packages"]
     )
-    document["end_of_life"] = _end_of_life(system, catalog, found)
+    document["end_of_life"] = _end_of_life(system, driver, catalog, found)
     return document
 
 
-def _end_of_life(system: Mapping[str, str], catalog: Catalog, found: Proposal) -> dict[str, str]:
-    """The end of support that another stack of the same release states; a date is never made up."""
+def _end_of_life(system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: Proposal) -> dict[str, str]:
+    """The end of support that another stack of the same release states, or that of the driver's branch where it comes first; a date is
+    never made up."""
     for entry in catalog.stacks.values():
         stack = entry.item
         if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
-            return {"date": stack.end_of_life.date.isoformat(), "source": stack.end_of_life.source}
+            last, source = min([(stack.end_of_life.date, stack.end_of_life.source), *_branch_ends(driver)])
+            return {"date": last.isoformat(), "source": source}
     found.notes.append("No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it.")
     return {"date": "1970-01-01", "source": "not known"}
+
+
+def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
+    try:
+        branch = facts.branch(driver["branch"]) if driver and "branch" in driver else None
+    except FactsError:  # told by the catalog, which reads the proposal (_prove)
+        return []
+    if branch is None or branch.end_of_life is None:
+        return []
+    said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
+    return [(rules.last_day(branch.end_of_life), f"driver branch {branch.name} ends {branch.end_of_life} ({said})")]
 
 
 def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Proposal) -> list[str]:
@@ -303,7 +337,7 @@ def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str 
         return None
     for name, entry in sorted(catalog.stacks.items()):
         item: Stack = entry.item
-        if (item.os.id, item.os.version) != (survey["os"]["id"], survey["os"]["version"]) or any(row.package for row in item.modules):
+        if item.os.model_dump() != survey["os"] or any(row.package for row in item.modules):
             continue
         if not set(item.archives) <= set(stack["archives"]):
             continue
@@ -341,16 +375,26 @@ def _platform(survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: P
 _ON = {"Enabled": True, "Disabled": False}
 
 
-def _policy(survey: Survey, found: Proposal) -> dict[str, Any]:
+def _watts(text: str) -> int | None:
+    try:
+        return round(float(text))
+    except ValueError:
+        return None
+
+
+def _policy(survey: Survey, vendor: str, found: Proposal) -> dict[str, Any]:
     """What nvidia-smi says every GPU is set to, where all agree; a difference is told, never averaged."""
     rows = survey["settings"]
+    if vendor != "nvidia":
+        found.notes.append("Settings of AMD's GPUs are not read: the class declares no policy for them.")
+        return {}
     if not rows:
         found.notes.append("Settings of the GPUs could not be read (no nvidia-smi, or no driver): the class declares no policy for them.")
         return {}
     policy: dict[str, Any] = {}
     for key, field_, convert in (
         ("persistence_mode", "persistence_mode", _ON.get),
-        ("power_limit_watts", "power.limit", lambda text: round(float(text))),
+        ("power_limit_watts", "power.limit", _watts),
         ("ecc", "ecc.mode.current", _ON.get),
         ("compute_mode", "compute_mode", {"Default": "default", "Exclusive_Process": "exclusive_process", "Prohibited": "prohibited"}.get),
     ):
@@ -361,7 +405,9 @@ def _policy(survey: Survey, found: Proposal) -> dict[str, Any]:
             found.notes.append(f"The GPUs differ in {field_}: {', '.join(sorted(values))}. The class does not declare it.")
             continue
         value = convert(next(iter(values)))
-        if value is not None and not (key == "compute_mode" and value == "default"):
+        if value is None:
+            found.notes.append(f"nvidia-smi says {next(iter(values))} of {field_}, which no policy can say. The class does not declare it.")
+        elif not (key == "compute_mode" and value == "default"):
             policy[key] = value
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
         found.notes.append("MIG is enabled on at least one GPU. Write its layout into policy.mig (nvidia-smi mig -lgi).")
@@ -382,6 +428,11 @@ def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
         policy["network"] = jumbo
     if not host["swap"]:
         policy["swap"] = False
+    if host["numa_balancing"] == "0":
+        policy["numa_balancing"] = False
+    if host["hugepages"] not in (None, "0"):
+        told = f"{host['hugepages']} huge pages of the default size are reserved"
+        found.notes.append(f"{told}: write them into policy.host.hugepages by their size (Hugepagesize in /proc/meminfo).")
     return policy
 
 

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from goldnode.catalog.load import load_catalog
 from goldnode.cli import main
+from goldnode.compat import facts
+from goldnode.compat.rules import last_day
 from goldnode.fleet import adopt
 from goldnode.node.host import Host
 from goldnode.node.survey import survey
@@ -115,6 +117,11 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     "kernel of no package": ({"kernel": {"running": "6.9.9-own", "installed": [RELEASE], "cmdline": ""}}, "6.9.9-own is of no installed package"),
     "container": ({"container": True, "gpus": None, "settings": None, "host": None}, "The node is a container"),
     "prebuilt driver": ({"dkms": []}, "not built by DKMS from an installed package"),
+    "driver of no package": ({"driver": []}, "The class below is for no GPU, although the node has 8 x A100-SXM4-40GB"),
+    "Secure Boot": ({"secure_boot": True}, "must be signed by an enrolled key"),
+    "unreadable setting": ({"settings": [{"power.limit": "Unknown Error"}]}, "nvidia-smi says Unknown Error of power.limit"),
+    "old compute mode": ({"settings": [{"compute_mode": "Exclusive_Thread"}]}, "says Exclusive_Thread of compute_mode"),
+    "huge pages": ({"host": {**a100()["host"], "hugepages": "64"}}, "64 huge pages of the default size are reserved"),
     "NVSwitch": ({"nvswitch": True, "gpus": [{"address": "a", "id": "10de:27b8", "driver": "nvidia"}]}, "has NVSwitch and no platform"),
 }  # fmt: skip
 
@@ -138,9 +145,66 @@ def test_another_module_of_a_package_is_in_the_stack() -> None:
     assert stack["modules"] == [{"name": "gdrdrv", "package": "gdrdrv-dkms", "dkms": "gdrdrv"}]
 
 
-def test_another_system_is_refused() -> None:
-    with pytest.raises(adopt.AdoptError, match="runs fedora"):
-        proposed(os={"id": "fedora", "version": "43", "codename": "", "architecture": "amd64"})
+def test_the_drivers_own_tree_is_no_other_module() -> None:
+    """Where nothing can be said of the driver (here: no version), its source is still not taken for another module."""
+    silent = {"module": "nvidia-current", "version": "", "license": "", "vermagic": RELEASE, "signer": ""}
+    document, stack, _ = proposed(driver=[silent])
+    assert stack is not None
+    assert (document["backend"], stack["driver"]) == ("cpu", None)
+    assert "modules" not in stack
+
+
+def test_a_stack_of_another_architecture_does_not_fit() -> None:
+    document, stack, _ = proposed(os={**a100()["os"], "architecture": "arm64"})
+    assert stack is not None
+    assert document["stack"] == "mine_stack"
+    assert stack["os"]["architecture"] == "arm64"
+
+
+def test_support_ends_with_the_release_or_with_the_drivers_branch() -> None:
+    other = {"name": "gdrdrv", "version": "2.4", "kernels": [RELEASE], "package": "gdrdrv-dkms"}
+    _, stack, notes = proposed(dkms=[*a100()["dkms"], other])
+    assert stack is not None
+    assert stack["end_of_life"]["date"] == last_day(str(facts.branch("535").end_of_life)).isoformat()
+    assert "driver branch 535 ends" in stack["end_of_life"]["source"]
+    assert not any("would refuse" in note for note in notes), notes
+
+
+def test_numa_balancing_that_is_off_stays_off() -> None:
+    document, _, _ = proposed(host={**a100()["host"], "numa_balancing": "0"})
+    assert document["policy"]["host"]["numa_balancing"] is False
+
+
+def test_amds_settings_are_said_not_to_be_read() -> None:
+    amd = [{"address": "a", "id": facts.gpu("MI300X").pci_ids[0], "driver": "amdgpu"}]
+    document, _, notes = proposed(gpus=amd, packages={}, driver=[], dkms=[], loaded=[], settings=None)
+    assert document["backend"] == "rocm"
+    assert any("AMD's GPUs are not read" in note for note in notes), notes
+    assert not any("nvidia-smi" in note for note in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("system", "says"),
+    [
+        ({"id": "fedora", "version": "43", "codename": ""}, "runs fedora"),
+        ({"id": "debian", "version": "", "codename": "sid"}, "runs debian sid, which is no release"),
+    ],
+)
+def test_another_system_is_refused(system: dict[str, str], says: str) -> None:
+    with pytest.raises(adopt.AdoptError, match=says):
+        proposed(os={**system, "architecture": "amd64"})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("{", "the survey cannot be read"), ("[]", "this is no survey of schema"), ('{"schema": "other/1"}', "this is no survey")],
+)
+def test_a_file_that_is_no_survey_is_one_line(tmp_path: Path, content: str, says: str) -> None:
+    kept = tmp_path / "survey.json"
+    kept.write_text(content)
+    done = CliRunner().invoke(main, ["adopt", "node1", "--survey", str(kept)])
+    assert done.exit_code == 2
+    assert f"error: {kept}: {says}" in done.output
 
 
 def test_files_are_written_once(tmp_path: Path) -> None:
