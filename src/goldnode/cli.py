@@ -177,7 +177,7 @@ def schema(kind: str | None, out: Path | None) -> None:
 
 @main.command("check-catalog")
 def check_catalog() -> None:
-    """Check every file of the catalog, and every class against its stack's end of life and lock."""
+    """Check every file of the catalog, the site file, and every class against its stack's end of life and lock."""
     from goldnode.catalog import checks
     from goldnode.catalog.load import load_catalog
     from goldnode.errors import LockError
@@ -186,7 +186,12 @@ def check_catalog() -> None:
 
     catalog, site = load_catalog(), load_site()
     check_archives(site, catalog.archives)
-    wrong = []
+    wrong: list[GoldnodeError] = []
+    for name in sorted(site.archives):
+        try:
+            site.key_bytes(name)
+        except GoldnodeError as error:
+            wrong.append(error)
     for name, entry in sorted(catalog.classes.items()):
         try:
             checks.check_use(entry, catalog)

@@ -100,6 +100,15 @@ def test_check_catalog() -> None:
     assert 'stack "debian12_r580" has no lock' in result.stdout
 
 
+def test_check_catalog_reads_the_sites_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text('archives: {nvidia-cuda: {url: "http://mirror.example.org/cuda", key: nowhere.asc}}\n')
+    monkeypatch.setenv("GOLDNODE_SITE", str(path))
+    result = run("check-catalog")
+    assert result.exit_code == 2
+    assert 'the key of archive "nvidia-cuda" cannot be read' in result.stderr
+
+
 def test_check_catalog_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "own/classes/a100.yml"
     path.parent.mkdir(parents=True)

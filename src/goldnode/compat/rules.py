@@ -87,11 +87,6 @@ def last_day(date: str) -> dt.date:
     return dt.date(year, month, day[0] if day else calendar.monthrange(year, month)[1])
 
 
-def past_end_of_life(date: str, on: dt.date) -> bool:
-    """Return whether `date` (YYYY-MM-DD or YYYY-MM, the last supported day or month) lies before `on`."""
-    return last_day(date) < on
-
-
 @dataclass(frozen=True)
 class ToolkitMode:
     """How an engine gives GPUs to containers: `cdi` or `legacy`, and why."""

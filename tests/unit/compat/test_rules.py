@@ -81,18 +81,10 @@ def test_fabric_manager(branch: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("date", "day", "past"),
-    [
-        ("2026-06-30", "2026-06-30", False),
-        ("2026-06-30", "2026-07-01", True),
-        ("2026-06", "2026-06-30", False),
-        ("2026-06", "2026-07-01", True),
-        ("2024-02", "2024-02-29", False),
-        ("2024-02", "2024-03-01", True),
-    ],
+    ("date", "day"), [("2026-06-30", "2026-06-30"), ("2026-06", "2026-06-30"), ("2024-02", "2024-02-29"), ("2026-12", "2026-12-31")]
 )
-def test_end_of_life(date: str, day: str, past: bool) -> None:
-    assert rules.past_end_of_life(date, dt.date.fromisoformat(day)) is past
+def test_the_last_day_of_a_date(date: str, day: str) -> None:
+    assert rules.last_day(date) == dt.date.fromisoformat(day)
 
 
 @pytest.mark.parametrize(
