@@ -28,6 +28,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
         if name not in catalog.archives:
             raise entry.error(f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives))
     _check_modules(entry)
+    _check_toolkit(entry)
     driver = stack.driver
     if driver is None or driver.vendor != "nvidia" or driver.branch is None:
         return
@@ -186,6 +187,31 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")
     return found
+
+
+def _check_toolkit(entry: Entry[models.Stack]) -> None:
+    """NVIDIA's container toolkit comes whole, and in no version that a bulletin affects. Raises CatalogError."""
+    toolkit = entry.item.runtime.toolkit if entry.item.runtime is not None else None
+    if toolkit is None or toolkit.vendor != "nvidia":
+        return
+    known = [str(name) for name in facts.load("container_toolkit.yml")["packages"]["names"]]
+    missing = [name for name in known if name not in toolkit.packages]
+    if missing:
+        raise entry.error(
+            f'the container toolkit lacks "{missing[0]}": its packages carry one version and move together',
+            "runtime",
+            "toolkit",
+            "packages",
+            remedy=f"list {', '.join(known)}",
+        )
+    if toolkit.version is not None and not rules.toolkit_safe(toolkit.version):
+        raise entry.error(
+            f"container toolkit {toolkit.version} is affected by {', '.join(rules.toolkit_faults(toolkit.version))}",
+            "runtime",
+            "toolkit",
+            "version",
+            remedy=f"use {rules.toolkit_floor()} or later, or null for the newest",
+        )
 
 
 def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:

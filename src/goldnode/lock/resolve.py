@@ -315,16 +315,9 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
 
 
 def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot) -> dict[str, str]:
-    """Return pins of all packages of the container toolkit: one version, which no known bulletin affects."""
+    """Return pins of all packages of the container toolkit: one version, which no known bulletin affects (the catalog refuses one that is)."""
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
     line = stack.source.line(("runtime", "toolkit"))
-    if toolkit.version is not None and not rules.toolkit_safe(toolkit.version):
-        raise LockError(
-            f"{leader} {toolkit.version} is affected by {', '.join(rules.toolkit_faults(toolkit.version))}; the safe floor is {floor}",
-            file=stack.file,
-            line=stack.source.line(("runtime", "toolkit", "version")),
-            remedy=f'write version: "{floor}" or a later one, or null for the newest',
-        )
     offered: dict[str, dict[str, str]] = {name: {} for name in toolkit.packages}
     for stanza in root.show(toolkit.packages):
         known = offered[stanza["Package"]]

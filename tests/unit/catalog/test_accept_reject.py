@@ -543,6 +543,30 @@ def test_a_gate_blocks_only_what_has_a_daemon(tmp_path: Path, engine: str, gate:
         load_catalog([root])
 
 
+TOOLKIT = "nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1"
+
+
+@pytest.mark.parametrize(
+    ("packages", "version", "told"),
+    [
+        (TOOLKIT, "null", None),
+        (TOOLKIT, '"1.20.0"', None),
+        ("nvidia-container-toolkit", "null", r'lacks "nvidia-container-toolkit-base": .*\. List nvidia-container-toolkit, '),
+        (TOOLKIT, '"1.17.7"', r"toolkit 1\.17\.7 is affected by CVE-2025-23266.*\. Use 1\.19\.1 or later"),
+    ],
+    ids=["newest", "safe", "not whole", "affected"],
+)
+def test_the_container_toolkit_is_whole_and_safe(tmp_path: Path, packages: str, version: str, told: str | None) -> None:
+    toolkit = f"{{vendor: nvidia, packages: [{packages}], version: {version}}}"
+    stack = STACK + f"runtime: {{engine: docker, package: docker.io, packages: [docker.io], toolkit: {toolkit}}}\n"
+    root = write(tmp_path, FILES | {S: stack})
+    if told is None:
+        assert load_catalog([root])
+        return
+    with pytest.raises(CatalogError, match=rf"r580\.yml:\d+: .*{told}"):
+        load_catalog([root])
+
+
 def test_same_class_in_two_files(tmp_path: Path) -> None:
     root = write(tmp_path, FILES | {"classes/a100.yaml": CLASS})
     with pytest.raises(CatalogError, match=r'a100\.yml:1: class "a100" is defined twice, also in .*a100\.yaml:1'):
