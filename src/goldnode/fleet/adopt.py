@@ -236,7 +236,7 @@ def _stack(
     system = survey["os"]
     running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
     if running not in survey["kernel"]["installed"]:
-        found.notes.append(f"Kernel {running or 'unknown'} is of no installed package. Write the release you want into the stack.")
+        found.notes.append(f"Kernel {running or 'unknown'} is of no installed package. A stack has one of its archives: choose it there.")
     document: dict[str, Any] = {
         "description": f"adopted from a running {system['id']} {system['version']} node",
         "os": dict(system),
