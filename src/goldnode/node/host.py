@@ -70,10 +70,10 @@ class Host:
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def data(self, name: str) -> Optional[bytes]:
-        """The content of a file, or None when there is none."""
+        """The content of a file, or None when there is none (in /proc also when its process ends while it is read)."""
         try:
             return self.real(name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
             return None
 
     def text(self, name: str) -> Optional[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -57,7 +58,8 @@ JOURNAL = "/var/lib/goldnode/journal.json"
 RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
-# Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node.
+# Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node. goldnode's own units (the
+# passive check, MPS) are no jobs either: whoever works through MPS has the devices open himself.
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 SPACE = ("/", "/boot", "/usr", "/var")
 
@@ -372,14 +374,10 @@ def gpu_holders(host: Host) -> List[Json]:
     """Processes with a GPU device open, with their unit and container as the cgroup path names them."""
     holders = []
     for directory in host.glob("/proc", "[0-9]*"):
-        try:
-            opened = {os.readlink(entry.path) for entry in os.scandir(str(host.path(directory + "/fd")))}
-        except OSError:  # the process has gone, or is a kernel thread
-            continue
-        if any(target.startswith("/dev/nvidia") or target == "/dev/kfd" for target in opened):
+        if any(target.startswith("/dev/nvidia") or target == "/dev/kfd" for target in opened_files(host, directory)):
             cgroup = host.text(directory + "/cgroup") or ""
             unit = re.findall(r"([\w@.:\\-]+\.(?:service|scope))", cgroup)
-            if unit and unit[-1] in OWN_UNITS:
+            if unit and (unit[-1] in OWN_UNITS or unit[-1].startswith("goldnode-")):
                 continue
             container = re.search(r"([0-9a-f]{64})", cgroup)
             holders.append(
@@ -391,6 +389,18 @@ def gpu_holders(host: Host) -> List[Json]:
                 }
             )
     return holders
+
+
+def opened_files(host: Host, directory: str) -> List[str]:
+    """What a process has open. A file that it closes meanwhile is left out alone: whoever works opens and closes files all the time."""
+    found = []
+    try:
+        for entry in os.scandir(str(host.path(directory + "/fd"))):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(entry.path))
+    except OSError:  # the process has gone
+        return found
+    return found
 
 
 def dpkg_lock_holder(host: Host) -> Optional[str]:
