@@ -15,7 +15,8 @@ import pytest
 from tests.unit.node.test_cases import CASES, document, merge, with_engine
 
 from goldnode.node.host import Host, Result
-from goldnode.node.state import dockerd
+from goldnode.node.state import dockerd, enginetext
+from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import runtime
 from goldnode.node.state.handlers import runtime as handlers
@@ -263,3 +264,37 @@ def test_a_docker_that_cannot_validate_is_not_asked_to(tmp_path: Path) -> None:
     host = Fake(str(tmp_path), {"dockerd --version": Result((), 0, "Docker version 20.10.24+dfsg1, build 297e128\n", "")})
     change(host, "{}\n")
     assert not [argv for argv in host.commands if "--validate" in argv]
+
+
+def test_a_class_without_the_engine_takes_its_settings_back(tmp_path: Path) -> None:
+    """An import of a file that is gone keeps containerd from starting, so config.toml is put right, and the record forgets it."""
+    host = Host(str(tmp_path))
+    other = merge(document(), ENGINES["containerd_cdi"]["document"])
+    before = b"version = 2\n# caf\xc3\xa9\n"
+    host.write(runtime.CONTAINERD, before)
+    seen = Observed(runtime={"config": before.decode()})
+    wanted = runtime.containerd_config(other, seen)[0]
+    records.before_merge(host, runtime.CONTAINERD, wanted)
+    host.write(runtime.CONTAINERD, wanted.encode())
+    again = Observed()
+    runtime.observe(host, document(), again)
+    (action,) = runtime.given_back(document(), again)
+    Applier(host, document(), {}, lambda text: None).apply(action)
+    assert host.data(runtime.CONTAINERD) == before
+    assert records.read(host)["merged"] == {}
+    last = Observed()
+    runtime.observe(host, document(), last)
+    assert last.runtime == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ('imports = ["/a/g.toml"]\n', "imports = []\n"),
+        ('imports = ["/b.toml", "/a/g.toml"]\n', 'imports = ["/b.toml"]\n'),
+        ('imports = ["/a/g.toml", "/b.toml"]\n', 'imports = [ "/b.toml"]\n'),
+        ('imports = ["/a/g.toml.d/x"]\n', 'imports = ["/a/g.toml.d/x"]\n'),
+    ],
+)
+def test_an_import_is_taken_out_by_its_name(text: str, want: str) -> None:
+    assert enginetext.without_import(text, "/a/g.toml") == want

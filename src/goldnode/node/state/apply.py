@@ -76,7 +76,7 @@ class Applier:
 
     def apply(self, action: Action) -> Optional[str]:
         """Make one change. Returns what there is to tell beyond the action's own reason."""
-        theirs = action.target.startswith("/etc/") and action.kind != "file.write"
+        theirs = action.target.startswith("/etc/") and action.kind not in ("file.write", "file.unmerge")
         if self.part != ABSENT and theirs and "content" in action.data:
             records.before_merge(self.host, action.target, action.data["content"])
         return self.handlers[action.kind](action)

@@ -22,7 +22,7 @@ def difference(
 ) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """The actions that take the node to its class, in the order in which they are applied, what cannot be judged here, and what waits for
     a drain. Pure."""
-    actions: List[Action] = packages.repair(document, seen)
+    actions: List[Action] = packages.repair(document, seen) + runtime.given_back(document, seen)
     transaction = packages.transaction(document, seen)
     # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
     early = transaction.part if transaction else "gpu_driver"

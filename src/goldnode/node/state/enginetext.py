@@ -248,6 +248,12 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
     return result
 
 
+def without_import(text: str, drop_in: str) -> str:
+    """config.toml that does not import `drop_in` by its name."""
+    name = re.escape(json.dumps(drop_in))
+    return re.sub(rf"[ \t]*{name}[ \t]*,|,?[ \t]*{name}", "", text)
+
+
 def _end_of_list(text: str) -> int:
     """Offset of the bracket that ends a list of strings; comments and brackets inside strings do not count."""
     for token in re.finditer(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|#[^\n]*|\]", text):

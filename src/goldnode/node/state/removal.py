@@ -14,7 +14,7 @@ from .. import gate
 from ..host import Host, Json
 from . import record as records
 from .debversion import compare
-from .domains import kernel, program
+from .domains import kernel, program, runtime
 from .domains.apt import in_family
 from .domains.packages import broken_packages
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
@@ -282,7 +282,7 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
         if now is None:
             continue
         try:
-            text = records.unmerged_text(path, texts["before"], texts["after"], now)
+            text = runtime.without_ours(path, texts, now)
         except ValueError as problem:
             refusals.append(
                 Refusal(

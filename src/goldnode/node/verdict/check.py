@@ -253,7 +253,7 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     lock = f"{total} packages as locked"
     held = f"{total} packages on hold"
-    rest = [a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.comment", "link", "initramfs.rebuild")]
+    rest = [a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.unmerge", "file.comment", "link", "initramfs.rebuild")]
     files = "as declared"
     program_mode = (seen.files.get(program.PROGRAM) or {}).get("mode")
     declared = seen.files.get(program.CLASS)

@@ -11,6 +11,7 @@ hook: when the toolkit's hook was installed. seconds since the epoch.
 gpu_containers: running containers that use a GPU, [{id, name, why}]. holders: processes that hold one; only where a restart is wanted.
 specs: CDI specs of the class's vendor in the order of their precedence, [{file, kind, devices, missing, driver} or {file, error}].
 refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}.
+left: files that an earlier class had settings in and this one has none: path -> {before, after, now}, texts as `record` keeps them.
 gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], groups: numbers}.
 """
 
@@ -25,9 +26,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ...host import Host
 from .. import dockerd
 from .. import enginetext as text_of
+from .. import record as records
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
-from ..observe import gpu_holders
+from ..observe import RECORD, gpu_holders, load_json
 from .files import Wanted
 
 Document = Mapping[str, Any]
@@ -61,6 +63,9 @@ def unit_name(document: Document) -> Optional[str]:
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """Read what this domain judges into its field of `seen`. Reads only."""
     runtime = document.get("runtime")
+    left = _left(host, document)
+    if left:
+        seen.runtime["left"] = left
     if not runtime:
         return
     toolkit = runtime["toolkit"] or {}
@@ -91,6 +96,12 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         found["gpu_containers"] = dockerd.gpu_containers(found["info"].get("default"))
     if found["unit"] and reasons(document, seen)[0]:
         found["holders"] = gpu_holders(host)
+
+
+def _left(host: Host, document: Document) -> Dict[str, Any]:
+    merged = (load_json(host, RECORD) or {}).get("merged", {})
+    names = [name for name in (DAEMON, CONTAINERD, TOOLKIT) if name in merged and name not in configured(document)]
+    return {name: {**merged[name], "now": host.text(name)} for name in names}
 
 
 def _unit(host: Host, name: str) -> Dict[str, Any]:
@@ -162,6 +173,39 @@ def _amd(host: Host) -> Dict[str, Any]:
 
 
 # -- what is wanted
+
+
+def configured(document: Document) -> Sequence[str]:
+    """Files of somebody else's that this class has settings in."""
+    runtime = document.get("runtime")
+    if not runtime or not runtime["toolkit"]:
+        return ()
+    own = {"docker": (DAEMON,), "containerd": (CONTAINERD,)}.get(runtime["engine"], ())
+    return (*own, TOOLKIT) if runtime["toolkit"]["vendor"] == "nvidia" else own
+
+
+def without_ours(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
+    """The text of a file without what goldnode has merged into it; None: nothing else is in it. Raises ValueError where it is broken.
+
+    containerd does not start when a file that it imports is not there, so that import goes whatever else has become of its line.
+    """
+    text = records.unmerged_text(path, texts["before"], texts["after"], now)
+    return text_of.without_import(text, DROP_IN) if text is not None and path == CONTAINERD else text
+
+
+def given_back(document: Document, seen: Observed) -> List[Action]:
+    """Settings of an earlier class leave files that this one has none in. They go before the files that they name, so that an engine that
+    is started in between finds what its configuration says. Pure."""
+    actions = []
+    for path, texts in sorted(seen.runtime.get("left", {}).items()):
+        try:
+            text = None if texts["now"] is None else without_ours(path, texts, texts["now"])
+        except ValueError:  # refused
+            continue
+        if text != texts["now"]:
+            reason = "holds settings of an earlier class, and this one has none in it"
+            actions.append(Action("node_class", "file.unmerge", path, reason, IMAGE, texts["now"], text, None, {"content": text}))
+    return actions
 
 
 def runtimes(document: Document) -> Dict[str, str]:
@@ -393,9 +437,15 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Reasons of this domain to touch nothing. Pure."""
     runtime = document.get("runtime")
-    if not runtime:
-        return []
     found: List[Refusal] = []
+    for path, texts in sorted(seen.runtime.get("left", {}).items()):
+        try:
+            without_ours(path, texts, texts["now"] or "{}")
+        except ValueError as problem:
+            message = f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken out of it."
+            found.append(Refusal("merged-file", message, "Correct the file, or delete it, and run again."))
+    if not runtime:
+        return found
     users = "; ".join(f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ()))
     if users and any(action.kind == "packages.transact" for action in actions):
         found.append(
