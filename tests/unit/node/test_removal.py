@@ -12,10 +12,11 @@ import pytest
 
 from goldnode.node import __main__ as starting
 from goldnode.node import gate, program, remote
-from goldnode.node.host import Host
+from goldnode.node.host import Host, Result
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
+from goldnode.node.state.handlers import removal as removing
 from goldnode.node.state.model import PARTS, Action, NodeError, Observed
 from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
 from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, removal, role_of
@@ -379,3 +380,21 @@ def test_asking_a_bare_node_leaves_nothing_on_it(root: Host) -> None:
     root.write(f"{remote.UNPACKED}/abc/x.py", b"")
     remote.forget_program(root)
     assert tree(root) == before
+
+
+def test_a_purge_of_docker_leaves_volumes_to_their_owner(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's docker.io keeps a script in its state directory that its purge runs, and that deletes all of it."""
+    root.write("/var/lib/docker/volumes/mine/_data/file", b"mine")
+    root.write(removing.NUKE, b"#!/bin/sh\nrm -rf $1\n", 0o755)
+    there = []
+
+    def run(*argv: str, **_: Any) -> Result:
+        there.append((argv[:2], root.path(removing.NUKE).exists()))
+        return Result(argv, 0, "", "")
+
+    monkeypatch.setattr(root, "run", run)
+    monkeypatch.setattr(records, "residual_states", lambda _: ["docker.io"])
+    data = {"remove": ["docker.io"], "purge": ["docker.io"], "back": [], "broken": [], "lines": ["purge docker.io"]}
+    told = Applier(root, completed(None), {}, print, "absent").apply(Action("kernel", "packages.leave", "packages", "why", data=data))
+    assert (("dpkg", "--purge"), False) in there
+    assert "/var/lib/docker stays" in str(told)

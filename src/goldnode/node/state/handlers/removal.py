@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from ..model import Action
 
 
+# Debian's docker.io leaves this script in its state when it is removed, and a purge runs it: it deletes everybody's volumes.
+DOCKER = "/var/lib/docker"
+NUKE = f"{DOCKER}/nuke-graph-directory.sh"
+
+
 def stop_units(applier: Applier, action: Action) -> None:
     """Stop goldnode's units, and let systemd forget those that failed."""
     names = list(action.data["names"])
@@ -95,6 +100,9 @@ def leave(applier: Applier, action: Action) -> Optional[str]:
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
                 raise NodeError(f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again.")
+    host.remove(NUKE)
+    if "docker.io" in purge and host.path(DOCKER).exists():
+        told.append(f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}")
     left = [name for name in purge if name in set(records.residual_states(host))]
     if left:
         done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
