@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.node.devices import uuid
 from tests.unit.node.test_cases import converged, document, merge
+from tests.unit.node.test_holders import process
 
 from goldnode.node.device import export
 from goldnode.node.host import Host
@@ -18,6 +20,7 @@ from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from goldnode.node.state.handlers import policy as handlers
 from goldnode.node.state.model import Action, NodeError, Observed
 from goldnode.node.verdict import check
 
@@ -135,6 +138,37 @@ def test_locked_clocks_are_never_a_match() -> None:
     assert gone["policy.clocks.graphics_mhz"].outcome == MISMATCH
     assert gone["policy.clocks.graphics_mhz"].got == "GPU 0, 1: not set since the driver was loaded"
     assert code(gone) == 1
+
+
+@pytest.mark.parametrize(("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (4, MISMATCH), (15, MISMATCH), (999, MISMATCH)])
+def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: str) -> None:
+    """No call reads them back, so what the setter said is all there is: a refusal is no pass, and the next run tries again."""
+    said = {"rc": rc, "text": "as NVML says", "parts": {"graphics_mhz": {"rc": rc, "text": "as NVML says"}}}
+    found = findings({"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": said}}})
+    finding = found["policy.clocks.graphics_mhz"]
+    assert finding.outcome == outcome
+    assert f"GPU 0: tried at 2026-11-21T10:00:00Z: as NVML says (return code {rc})" in str(finding.got)
+    assert code(found) == (0 if outcome == NOT_EXPOSED else 1)
+
+
+def test_a_switch_of_mig_forgets_what_was_said_of_clocks(tmp_path: Path) -> None:
+    applier = Applier(Host(str(tmp_path)), document(), {}, print)
+    clocks: dict[str, Any] = {"uuid": uuid(0), "field": "clocks", "value": {}, "rc": 0, "text": "Success"}
+    mig = {**clocks, "field": "mig"}
+    handlers._remember(applier, [clocks])
+    handlers._remember(applier, [mig])
+    assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {"mig"}
+    handlers._remember(applier, [mig, clocks])
+    assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {"mig", "clocks"}
+
+
+def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = merge(document(), {"policy": {"persistence_mode": True}})
+    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": {"persistenced": {"arguments": ["x", "--no-persistence-mode"]}}}))
+    monkeypatch.setattr(reapply, "look", lambda *_: seen)
+    assert [action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]] == ["gpu.unit"]
+    process(tmp_path, 7, "job.scope", "/dev/nvidia0")
+    assert reapply.outstanding(Host(str(tmp_path), live=True), whole)[1] == []
 
 
 def test_application_clocks_that_a_driver_no_longer_has() -> None:

@@ -12,6 +12,7 @@ from .domains import policy, tuning
 from .engine import difference, look
 from .finding import Finding
 from .model import BOOT, DEVICE, Action, NodeError, Observed
+from .observe import observe_use
 
 Document = Mapping[str, Any]
 
@@ -52,6 +53,8 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
 def outstanding(host: Host, document: Document) -> Tuple[Observed, List[Action]]:
     """What is seen, and what of both parts a running system would have to set."""
     seen = look(host, document)
+    if any(action.part in PARTS for action in difference(document, seen, {}, (BOOT, DEVICE))[0]):
+        observe_use(host, document, seen)  # what would disturb those who use a GPU waits
     actions, _, _ = difference(document, seen, {}, (BOOT, DEVICE))
     return seen, [action for action in actions if action.part in PARTS]
 

@@ -299,7 +299,7 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         return Judged(MISMATCH, wanted, "not set since the driver was loaded")
     result = said["parts"][part]
     told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
-    return Judged(NOT_EXPOSED, wanted, told)
+    return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, told)
 
 
 def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:

@@ -16,6 +16,7 @@ from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, 
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
 from .files import Wanted
+from .units import gpu_users
 
 PART = "host_tuning"
 SYSCTL = "/etc/sysctl.d/90-goldnode.conf"
@@ -378,7 +379,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         if memlock["default"] != want:
             reason = f"want DefaultLimitMEMLOCK {want}, systemd has {memlock['default']}"
             data = {"want": want}
-            actions.append(Action(PART, "systemd.defaults", "memlock", reason, BOOT, f"{memlock['default']}\n", f"{want}\n", None, data))
+            users = gpu_users(seen)
+            if users:
+                text = f"{reason}; `systemctl daemon-reload`, which could take the devices away from them, waits until nothing uses the GPU"
+                waiting.append(Waiting(PART, "memlock", f"{text} ({users})"))
+            else:
+                actions.append(
+                    Action(PART, "systemd.defaults", "memlock", reason, BOOT, f"{memlock['default']}\n", f"{want}\n", None, data)
+                )
     return actions + _command_line(document, seen), notes, waiting
 
 

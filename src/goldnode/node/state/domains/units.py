@@ -118,16 +118,22 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     names = sorted({*stale(seen), *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded")})
     if not names:
         return [], []
-    users = [f"container {item['name']}" for item in seen.runtime.get("gpu_containers", ())]
-    users += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
+    users = gpu_users(seen)
     if users:
         text = (
             f"systemd still has {', '.join(names)} as before: `systemctl daemon-reload` waits until nothing uses the GPU "
-            f"({', '.join(users[:3])}{' …' if len(users) > 3 else ''}), since it could take the devices away from running containers"
+            f"({users}), since it could take the devices away from running containers"
         )
         return [], [Waiting("sanity", "units.reload", text)]
     reason = f"systemd has to read {', '.join(names)} again"
     return [Action("sanity", "units.reload", "systemd", reason, BOOT, None, None, None, {"names": names})], []
+
+
+def gpu_users(seen: Observed) -> str:
+    """The first containers and processes that use a GPU, in words; empty when there are none."""
+    users = [f"container {item['name']}" for item in seen.runtime.get("gpu_containers", ())]
+    users += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
+    return ", ".join(users[:3]) + (" …" if len(users) > 3 else "")
 
 
 def stale(seen: Observed) -> List[str]:

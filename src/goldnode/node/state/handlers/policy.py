@@ -91,6 +91,8 @@ def _remember(applier: Applier, results: List[Json]) -> None:
     for row in results:
         told: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
         told["at"] = now
+        if row["field"] == "mig":  # a switch of the mode resets the GPU, which forgets clocks that no call reads back
+            said.get(row["uuid"], {}).pop("clocks", None)
         said.setdefault(row["uuid"], {})[row["field"]] = told
     host.write(RECORD, json.dumps({"schema": RECORD_SCHEMA, "driver_load": load, "set": said}, indent=1, sort_keys=True).encode())
 
