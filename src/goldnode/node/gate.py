@@ -255,7 +255,7 @@ def _scontrol(host: Host) -> Optional[str]:
 def _scontrol_run(host: Host, *arguments: str) -> str:
     program = _scontrol(host)
     if program is None:
-        raise HookError("scontrol is not on this node any more; resume the node by hand")
+        raise HookError(f"scontrol is not on this node any more; resume the node by hand, then delete {MEMORY}")
     done = host.run(program, *arguments, timeout=HOOK_TIME)
     if done.rc != 0 and not re.search(r"not found|invalid node name", done.out + done.err, re.IGNORECASE):
         raise HookError(plain(f"scontrol {arguments[0]} ended with {done.rc}: {done.tail(2)}"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main(engine: str | None = None, archive: str | None = None) -> int:
     """Run the command of `sys.argv`; returns the exit code. `engine` and `archive` are digest and path of the program's file, where it is one."""
     arguments = sys.argv[1:]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # in a locale that lacks a character of a reason, the reason is still told
+        sys.stdout.reconfigure(errors="backslashreplace")
     if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
         from .device.reader import main as reader
 

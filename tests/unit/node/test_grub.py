@@ -253,3 +253,8 @@ def test_the_selector_of_an_id_that_reads_as_a_number_is_its_index() -> None:
     assert [e.selector for e in grub.entries(cfg)] == ["a", "1>0", "1>b"]
     for entry in grub.entries(cfg):
         assert grub.next_boot(f"{cfg}set default='{entry.selector}'\n", b"").entry == entry
+
+
+@pytest.mark.parametrize("text", ["{\n}\n", "\\", "menuentry", "if [ a ]; then {"])
+def test_a_torn_file_is_told_and_never_ends_the_look(text: str) -> None:
+    assert grub.next_boot(text, b"").release is None

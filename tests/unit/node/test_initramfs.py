@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node.state import initramfs
+from goldnode.node.host import Host
+from goldnode.node.state import initramfs, observe
 
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.
 REQUIREMENTS = ("lz4", "lzop", "zstd")
@@ -186,3 +187,20 @@ def test_leaves_no_child_behind(tmp_path: Path) -> None:
 )
 def test_modules_named(path: str, found: bool) -> None:
     assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == ([path] if found else [])
+
+
+def test_broken_deflate_is_told_as_such(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(MAIN))
+    packed[10] |= 0b110  # a block of the type that does not exist
+    with pytest.raises(initramfs.InitramfsError, match="the gzip data is broken"):
+        initramfs.contents(write(tmp_path, bytes(packed)))
+
+
+@pytest.mark.parametrize("name", ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"])
+def test_an_image_without_modules_is_nobodys_next_boot(tmp_path: Path, name: str) -> None:
+    """To rebuild a copy that somebody keeps would make it one without modules."""
+    host = Host(str(tmp_path))
+    (tmp_path / "lib/modules/6.1.0-1-amd64").mkdir(parents=True)
+    for release in ("6.1.0-1-amd64", name):
+        host.write(f"/boot/initrd.img-{release}", MAIN)
+    assert set(observe.initramfs_contents(host, ["nouveau"])) == {"6.1.0-1-amd64"}

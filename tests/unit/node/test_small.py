@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from goldnode.node.state.domains import driver, files
 from goldnode.node.state.domains.apt import fence, in_family, pins, sources
 from goldnode.node.state.domains.kernel import hook
 from goldnode.node.state.engine import plan
-from goldnode.node.state.model import Action, Observed
+from goldnode.node.state.enginetext import read_cdi
+from goldnode.node.state.model import Action, NodeError, Observed
 from goldnode.node.state.observe import (
     SIMULATOR,
     apt_sources,
@@ -273,3 +276,44 @@ def test_the_packages_library_is_found_behind_a_simulators(monkeypatch: pytest.M
     assert library(host, "libnvidia-ml.so.1") == "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.1"
     monkeypatch.setattr(host, "run", lambda *argv: Result(argv, 0, listing.rpartition("\t")[0], ""))
     assert library(host, "libnvidia-ml.so.1") is None
+
+
+def test_bytes_of_another_encoding_are_left_as_they_are(tmp_path: Path) -> None:
+    """An old fstab with a comment in Latin-1, and a link: only the line that is meant changes, and the link stays one."""
+    host = Host(str(tmp_path))
+    host.write("/srv/fstab", b"# f\xfcr die Auslagerung\nUUID=1 none swap sw 0 0\n", 0o640)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/fstab").symlink_to("/srv/fstab")
+    applier = Applier(host, document(), {}, print)
+    data = {"file": "/etc/fstab", "line": 2, "module": "UUID=1"}
+    applier.apply(Action("host_tuning", "file.comment", "/etc/fstab:2", "why", data=data))
+    assert host.data("/etc/fstab") == b"# f\xfcr die Auslagerung\n# goldnode: UUID=1 none swap sw 0 0\n"
+    applier.apply(Action("host_tuning", "swap.uncomment", "/etc/fstab:2", "why", data=data))
+    assert host.data("/srv/fstab") == b"# f\xfcr die Auslagerung\nUUID=1 none swap sw 0 0\n"
+    assert (tmp_path / "etc/fstab").is_symlink()
+    assert (tmp_path / "srv/fstab").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_dpkg_that_cannot_be_read_is_no_machine_without_packages(tmp_path: Path) -> None:
+    """A removal that took it for one would forget the record, and leave every package behind."""
+    write(tmp_path, "/var/lib/dpkg/status", "torn\n")
+    with pytest.raises(NodeError, match="dpkg-query cannot tell what is installed"):
+        plan(Host(str(tmp_path)), document())
+
+
+def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
+    (tmp_path / "etc/modprobe.d/goldnode-dir.conf").mkdir(parents=True)
+    (tmp_path / "etc/modprobe.d/goldnode-blacklist.conf").symlink_to("/nowhere")
+    assert managed_files(Host(str(tmp_path))) == {"/etc/modprobe.d/goldnode-blacklist.conf": {"content": "", "mode": 0}}
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}'])
+def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
+    assert read_cdi(text) == {"kind": None, "devices": [], "paths": []}
+
+
+def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_told() -> None:
+    code = "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
+    code += "sys.argv = ['x', 'answer']; start.main()"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
+    assert (told.returncode, told.stdout) == (0, b"\\u2026\n"), told.stderr

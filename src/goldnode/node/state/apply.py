@@ -99,12 +99,12 @@ class Applier:
     def comment_line(self, action: Action) -> None:
         """Put a marked comment in place of a line that is somebody else's; the line itself stays readable in it."""
         name = action.data["file"]
-        lines = (self.host.text(name) or "").splitlines(True)
+        lines = self.host.lines(name)
         at = int(action.data["line"]) - 1
         if at < len(lines) and lines[at].split()[:1] == [action.data["module"]]:
             lines[at] = f"# goldnode: {lines[at]}"
             self._remember("commented", [name])
-            self.host.write(name, "".join(lines).encode(), self.host.path(name).stat().st_mode & 0o7777)
+            self.host.write_lines(name, lines)
 
     def link(self, action: Action) -> None:
         if self.part != ABSENT and action.target not in LINKS:
@@ -332,7 +332,7 @@ def teller(host: Host) -> Callable[[str], None]:
     def say(text: str) -> None:
         here = host.path(PROGRESS)
         here.parent.mkdir(parents=True, exist_ok=True)
-        with here.open("a") as opened:
+        with here.open("a", encoding="utf-8", errors="replace") as opened:
             opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     return say

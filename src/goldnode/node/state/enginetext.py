@@ -311,6 +311,7 @@ def _section(text: str) -> Tuple[str, str, str]:
 
 def read_cdi(text: str) -> Dict[str, Any]:
     """Of a CDI spec, JSON or YAML: {kind, devices, paths}. `paths` are those of the host that it names (CDI specification, section "CDI JSON").
+    JSON of another shape is no spec of any kind: kind None, which engines pass over as well.
 
     YAML is read by line, which the spec's own writers (nvidia-ctk, the CDI libraries) allow: they write one key per line.
     """
@@ -318,6 +319,13 @@ def read_cdi(text: str) -> Dict[str, Any]:
         found = json.loads(text)
     except ValueError:
         return _read_cdi_lines(text)
+    try:
+        return _cdi_object(found)
+    except (AttributeError, KeyError, TypeError):
+        return {"kind": None, "devices": [], "paths": []}
+
+
+def _cdi_object(found: Any) -> Dict[str, Any]:
     paths: List[str] = []
     edits = [found.get("containerEdits") or {}] + [device.get("containerEdits") or {} for device in found.get("devices") or ()]
     for edit in edits:

@@ -318,7 +318,7 @@ class _Parser:
     def statements(self, *ends: str) -> List[_Statement]:
         """Up to one of the keywords `ends`, which is left in place; up to the end of the file without any."""
         found: List[_Statement] = []
-        opened = self.tokens[min(self.at, len(self.tokens) - 1)][0]
+        opened = self.tokens[min(self.at, len(self.tokens) - 1)][0] if self.tokens else 1
         while self.at < len(self.tokens):
             line, word = self.tokens[self.at]
             key = _plain(word)
@@ -358,7 +358,7 @@ class _Parser:
             return _Loop(body)
         words: List[_Word] = []
         block: Optional[List[_Statement]] = None
-        while self.tokens[self.at][1] is not None:
+        while self.at < len(self.tokens) and self.tokens[self.at][1] is not None:
             word = self.tokens[self.at][1] or []
             self.at += 1
             if _plain(word) == "{":
@@ -372,6 +372,8 @@ class _Parser:
         if key == "function" and block is not None and len(words) == 2:
             self.functions[_plain(words[1]) or ""] = block
             return _Loop([])
+        if not words:
+            raise GrubError(f"grub.cfg:{line}: a block that belongs to nothing")
         return _Command(line, words, block)
 
 

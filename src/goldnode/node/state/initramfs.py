@@ -14,6 +14,7 @@ import lzma
 import re
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
@@ -93,7 +94,7 @@ def _compressed(path: str, image: IO[bytes], head: bytes, listing: Listing, want
     try:
         with opened(image) as stream:
             _chain(path, stream, listing, want)
-    except (EOFError, OSError, lzma.LZMAError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise InitramfsError(f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u") from error
 
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
 from ..host import Host, Json, boot_identity, is_container
-from .model import Observed
+from .model import NodeError, Observed
 
 # Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
 MANAGED = (
@@ -161,6 +161,8 @@ def packages(host: Host) -> Dict[str, Json]:
     # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
     found = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields)
     host.commands.append(("dpkg-query",))
+    if found.rc != 0:  # nothing that is planned on no packages at all would be right
+        raise NodeError(f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again.")
     rows = [line.split("\t") for line in found.out.splitlines()]
     native = next((row[1] for row in rows if row[0] == "dpkg"), "")
     result: Dict[str, Json] = {}
@@ -188,9 +190,13 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
     result: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
         for name in host.glob(directory, pattern):
-            data = host.path(name).read_bytes()
-            mode = host.path(name).stat().st_mode & 0o7777
-            result[name] = {"content": printable(data), "mode": mode}
+            try:
+                data = host.data(name)
+            except IsADirectoryError:
+                continue
+            # A link that leads nowhere has no content and no mode: it is written anew, or goes.
+            mode = host.real(name).stat().st_mode & 0o7777 if data is not None else 0
+            result[name] = {"content": printable(data or b""), "mode": mode}
     return result
 
 
@@ -313,6 +319,10 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
     result: Dict[str, Json] = {}
     fresh: Dict[str, Json] = {}
     for name in host.glob("/boot", "initrd.img-*"):
+        # What has no modules is a copy of somebody's, or one that is being made (`.bak`, `.dpkg-bak`, `.new`): none that this class can boot,
+        # and to make it anew would destroy it.
+        if not host.path("/lib/modules/" + name[len("/boot/initrd.img-") :]).is_dir():
+            continue
         stat = host.path(name).stat()
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
         if key not in cache:

@@ -4,8 +4,8 @@ What this domain reads into `seen.runtime` (nothing where the class has no engin
 
 daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
 imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
-unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), started (seconds since the epoch, or None)} of the
-engine's unit; None where nobody can be asked.
+unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), kept (whether the gate has refused it), started
+(seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
 info: what the running docker says, see `dockerd.info`. flags: docker's command line. written: when containerd's files last changed.
 hook: when the toolkit's hook was installed. seconds since the epoch.
 gpu_containers: running containers that use a GPU, [{id, name, why}]. holders: processes that hold one; only where a restart is wanted.
@@ -23,6 +23,7 @@ import re
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ... import gate
 from ...host import Host
 from .. import dockerd
 from .. import enginetext as text_of
@@ -117,6 +118,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         "pid": int(rows.get("MainPID") or 0),
         "job": bool(rows.get("Job")),
         "started": started,
+        "kept": host.path(f"{gate.KEPT}/{name}").exists(),
     }
 
 
@@ -403,6 +405,11 @@ def spec_fault(document: Document, seen: Observed) -> Optional[str]:
     return None
 
 
+def kept_down(unit: Mapping[str, Any]) -> bool:
+    """Whether the gate keeps the engine down. It takes its mark away when it opens, and what is still down then somebody else has stopped."""
+    return bool(unit["result"] == "exec-condition" and unit.get("kept", True))
+
+
 def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
     """The engine started, reloaded or restarted: whatever disturbs least, and a restart only while no GPU is in use."""
     name, unit = unit_name(document), seen.runtime.get("unit")
@@ -422,7 +429,7 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
         if restart and users:
             text = f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
             return actions, [Waiting(PART, name, text)]
-    elif unit["result"] == "exec-condition":
+    elif kept_down(unit):
         return actions, [
             Waiting(PART, name, f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it")
         ]
@@ -569,7 +576,7 @@ def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
         return None
     if unit["active"] == "activating" or unit["job"]:
         return "is about to start: the boot check comes before it"
-    return "is kept down by a condition of its unit, the gate of a bad verdict" if unit["result"] == "exec-condition" else None
+    return "is kept down by a condition of its unit, the gate of a bad verdict" if kept_down(unit) else None
 
 
 def _config_finding(document: Document, seen: Observed) -> Finding:

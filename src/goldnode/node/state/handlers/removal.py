@@ -46,11 +46,11 @@ def release_gate(applier: Applier, action: Action) -> str:
 def uncomment(applier: Applier, action: Action) -> None:
     """Put the administrator's line back in the place of the comment, if the comment is still that one."""
     name, text = action.data["file"], action.data["text"]
-    lines = (applier.host.text(name) or "").splitlines(True)
+    lines = applier.host.lines(name)
     at = int(action.data["line"]) - 1
     if at < len(lines) and lines[at].rstrip("\n") == f"# goldnode: {text}":
         lines[at] = lines[at][len("# goldnode: ") :]
-        applier.host.write(name, "".join(lines).encode(), applier.host.path(name).stat().st_mode & 0o7777)
+        applier.host.write_lines(name, lines)
 
 
 def unmerge(applier: Applier, action: Action) -> None:

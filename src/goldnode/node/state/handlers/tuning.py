@@ -67,10 +67,10 @@ def unmask(applier: Applier, action: Action) -> None:
 def uncomment(applier: Applier, action: Action) -> None:
     """Give a line back that goldnode had commented out."""
     name, at = action.data["file"], int(action.data["line"]) - 1
-    lines = (applier.host.text(name) or "").splitlines(True)
+    lines = applier.host.lines(name)
     if at < len(lines) and lines[at].startswith(tuning.MARK):
         lines[at] = lines[at][len(tuning.MARK) :]
-        applier.host.write(name, "".join(lines).encode(), applier.host.path(name).stat().st_mode & 0o7777)
+        applier.host.write_lines(name, lines)
 
 
 def systemd_defaults(applier: Applier, action: Action) -> Optional[str]:
