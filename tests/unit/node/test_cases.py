@@ -90,7 +90,7 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.other_modules = known(wanted)
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
-    own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-")}
+    own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-") and "mps" not in name}
     seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
     seen.gpu_settings = as_declared(wanted)
     seen.loaded |= {row["name"].replace("-", "_"): "" for row in wanted["modules"] if row["load"]}

@@ -223,6 +223,14 @@ def test_mps_is_a_daemon_too(mps: dict[str, bool], got: str) -> None:
     assert got in str(finding.got)
 
 
+def test_mps_of_an_earlier_class_is_no_exclusive_sharing() -> None:
+    whole = merge(document(), {"policy": {"sharing": "exclusive"}})
+    running = {"units": {"loaded": {policy.MPS_NAME: {"LoadState": "loaded", "ActiveState": "active"}}}}
+    seen = Observed(**merge(asdict(converged(whole)), running))
+    found = {finding.id: finding for finding in policy.findings(whole, seen)}["policy.sharing"]
+    assert (found.outcome, found.got) == (MISMATCH, "goldnode-mps.service still runs")
+
+
 def test_a_driver_that_does_not_answer() -> None:
     found = findings(EVERYTHING, {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}})
     own = [finding for name, finding in found.items() if name.startswith("policy.")]

@@ -21,6 +21,7 @@ from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, 
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import SIMULATOR, load_json
 from .files import Wanted
+from .units import gpu_users
 
 Document = Mapping[str, Any]
 
@@ -39,7 +40,8 @@ UNIT = "/etc/systemd/system/goldnode-policy.service"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service"
 RULES = "/etc/udev/rules.d/90-goldnode-policy.rules"
 DROP_IN = "/etc/systemd/system/nvidia-persistenced.service.d/goldnode.conf"
-MPS_UNIT = "/etc/systemd/system/goldnode-mps.service"
+MPS_NAME = "goldnode-mps.service"
+MPS_UNIT = f"/etc/systemd/system/{MPS_NAME}"
 MPS_WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service"
 MPS_PROGRAM = "/usr/bin/nvidia-cuda-mps-control"
 PERSISTENCED = tuple(
@@ -377,13 +379,16 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             actions.append(Action(PART, "link", link, reason, IMAGE, have, unit, None, {"to": unit}))
         elif have is not None and not want:
             actions.append(Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have))
+    stopping, still = _mps_of_an_earlier_class(document, seen)
+    actions += stopping
     if not declares(document):
-        return actions, [], []
+        return actions, [], still
     why = elsewhere(document, seen) or seen.gpu_settings.get("error")
     if why:
         names = ", ".join(f"policy.{item}" for item in items(document))
-        return actions, [Note("policy", f"{names}: {why}")], []
+        return actions, [Note("policy", f"{names}: {why}")], still
     changes, waiting = _changes(document, seen)
+    waiting = still + waiting
     first: List[Action] = []  # a daemon that starts anew lets go of GPUs, which forget what was set
     last: List[Action] = []
     daemon = seen.gpu_settings.get("persistenced") or {}
@@ -400,6 +405,23 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         text = f"a restart waits until nothing uses the GPU ({', '.join(users[:3])}{' …' if len(users) > 3 else ''})"
         return actions + changes, [], waiting + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last]
     return actions + first + changes + last, [], waiting
+
+
+def mps_left(document: Document, seen: Observed) -> bool:
+    """Whether the control daemon runs that an earlier class wanted, and this one does not."""
+    runs = ((seen.units.get("loaded") or {}).get(MPS_NAME) or {}).get("ActiveState") == "active"
+    return runs and not (declares(document) and document["policy"].get("sharing") == "mps")
+
+
+def _mps_of_an_earlier_class(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+    """A control daemon that runs goes on sharing the GPUs, whatever has become of its unit."""
+    if not mps_left(document, seen):
+        return [], []
+    name = MPS_NAME
+    why, users = "the class does not share its GPUs by MPS any more", gpu_users(seen)
+    if users:
+        return [], [Waiting(PART, name, f"{why}; its daemon is stopped once nothing uses the GPU ({users})")]
+    return [Action(PART, "units.stop", name, why, BOOT, "running\n", "stopped\n", None, {"names": [name]})], []
 
 
 def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
@@ -595,6 +617,9 @@ def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]]
         got.append(
             "goldnode-mps.service does not run" if mps["installed"] else f"{MPS_PROGRAM} is not installed: add its package to the stack"
         )
+        outcomes.add(MISMATCH)
+    if item == "sharing" and mps_left(document, seen):
+        got.append(f"{MPS_NAME} still runs")
         outcomes.add(MISMATCH)
     ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
     outcome = next((rank for rank in ranked if rank in outcomes), MATCH)

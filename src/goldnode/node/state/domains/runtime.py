@@ -405,6 +405,13 @@ def spec_fault(document: Document, seen: Observed) -> Optional[str]:
     return None
 
 
+def gate_closed(seen: Observed) -> str:
+    """Why the gate would keep an engine that is restarted from starting; empty where it would not, or where the restart is what opens it."""
+    state = seen.units.get("gate") or {}
+    others = [text for text in state.get("reasons", ()) if not str(text).startswith("runtime.")]
+    return "; ".join(others[:2]) if state.get("mode") == gate.BLOCK and state.get("open") is False else ""
+
+
 def kept_down(unit: Mapping[str, Any]) -> bool:
     """Whether the gate keeps the engine down. It takes its mark away when it opens, and what is still down then somebody else has stopped."""
     return bool(unit["result"] == "exec-condition" and unit.get("kept", True))
@@ -422,12 +429,16 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
     if unit["active"] == "active":
         restart, reload = reasons(document, seen)
         users = in_use(seen)
-        if restart and not users:
+        closed = gate_closed(seen)
+        if restart and not users and not closed:
             actions.append(Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT))
         elif reload:
             actions.append(Action(PART, "runtime.reload", name, "; ".join(reload) + "; no container stops for that", BOOT))
         if restart and users:
             text = f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
+            return actions, [Waiting(PART, name, text)]
+        if restart and closed:
+            text = f"{'; '.join(restart)}. {engine} restarts once the gate is open, which would keep it down now: {closed}"
             return actions, [Waiting(PART, name, text)]
     elif kept_down(unit):
         return actions, [

@@ -25,7 +25,15 @@ WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
 LINK = f"{FOLDER}/timers.target.wants/{TIMER}"
 MOTD = "/etc/update-motd.d/90-goldnode"
 # Units that goldnode brings or puts drop-ins on; one `systemctl show` asks for all of them and those its files name.
-UNITS = ("goldnode-sanity.service", "goldnode-policy.service", WATCH, TIMER, "nvidia-persistenced.service", *gate.RUNTIMES)
+UNITS = (
+    "goldnode-sanity.service",
+    "goldnode-policy.service",
+    "goldnode-mps.service",
+    WATCH,
+    TIMER,
+    "nvidia-persistenced.service",
+    *gate.RUNTIMES,
+)
 
 WATCH_TEXT = f"""# goldnode: holds the node against its class while it works: a GPU lost at hour six is not healthy because the boot was
 [Unit]
