@@ -106,6 +106,7 @@ def test_a_file_untouched_since_is_what_it_was_to_the_byte() -> None:
     )
     assert records.unmerged_text(name, "{}", '{"r": 2}', '{\n  "r": 2,\n  "é": 1\n}') == '{\n  "é": 1\n}\n'
     assert json.loads(records.unmerged_text(name, None, '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}
+    assert json.loads(records.unmerged_text(name, "\n", '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}, "it was empty"
     with pytest.raises(ValueError, match="line 1 column"):
         records.unmerged_text(name, None, '{"r": 2}', "{,")
 

@@ -160,12 +160,17 @@ def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Opt
         return before
     if not name.endswith(".json"):
         return unmerged_lines((before or "").splitlines(True), after.splitlines(True), now.splitlines(True))
-    value = json.loads(now)
-    result = unmerge(None if before is None else json.loads(before), json.loads(after), value)
+    value = _json(now)
+    result = unmerge(None if before is None else _json(before), _json(after), value)
     if result is None or result == value:
         return None if result is None else now
     indent = re.search(r"^([ \t]+)\S", now, re.MULTILINE)
     return json.dumps(result, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
+
+
+def _json(text: str) -> Any:
+    """A JSON value; an empty file, which docker takes for an empty object, is one."""
+    return json.loads(text) if text.strip() else {}
 
 
 def removed_by(simulated: str) -> Set[str]:

@@ -3,6 +3,7 @@
 What this domain reads into `seen.runtime` (nothing where the class has no engine):
 
 daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
+ours: {before, after}, texts of daemon.json around what goldnode merged into it last; None where it did not.
 imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
 unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), kept (whether the gate has refused it), started
 (seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
@@ -72,6 +73,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     toolkit = runtime["toolkit"] or {}
     found: Dict[str, Any] = seen.runtime
     found["daemon"] = host.text(DAEMON) if runtime["engine"] == "docker" else None
+    found["ours"] = (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON) if runtime["engine"] == "docker" else None
     found["toolkit_config"] = host.text(TOOLKIT) if toolkit.get("vendor") == "nvidia" else None
     if runtime["engine"] == "containerd":
         found["config"] = host.text(CONTAINERD)
@@ -228,9 +230,15 @@ def cdi(document: Document) -> bool:
 
 def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     """daemon.json as the class wants it; None where there is nothing to say. Raises BrokenError and ConflictError."""
-    have = seen.runtime.get("daemon")
-    result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
-    return None if have is None and not result else result
+    have, ours = seen.runtime.get("daemon"), seen.runtime.get("ours")
+    if have is None or not ours:
+        result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
+        return None if have is None and not result else result
+    # What goldnode gave for an earlier class, and this one does not want, leaves.
+    there = text_of.read_json(have)
+    base = records.unmerged_text(DAEMON, ours["before"], ours["after"], have)
+    want = text_of.read_json(text_of.merge_daemon(base or "", runtimes(document), default(document), cdi(document)))
+    return have if want == there else text_of.write_json(want, have)
 
 
 def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
@@ -304,12 +312,24 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
     if runtimes(document) and found.get("hook") and unit["started"] and found["hook"] > unit["started"]:
         # docker looks for the hook once, when it starts, and knows `--gpus` from then on (moby, daemon/nvidia_linux.go).
         restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
+    if info["default"] in runtimes(document) and not default(document) and not _says_default(seen):
+        # A reload sets what is said, and forgets nothing (moby, daemon/reload_unix.go).
+        restart.append(f"the running daemon's default runtime is {info['default']}, which nobody wants any more")
     for name, program in runtimes(document).items():
         if str(info["runtimes"].get(name, "")).rpartition("/")[2] != program:
             reload.append(f"the running daemon knows no runtime {name}")
     if default(document) and info["default"] != default(document):
         reload.append(f"the running daemon's default runtime is {info['default']}, want {default(document)}")
     return restart, reload
+
+
+def _says_default(seen: Observed) -> bool:
+    """Whether docker is told its default runtime: by daemon.json or by its command line."""
+    try:
+        told = text_of.read_json(seen.runtime.get("daemon") or "")
+    except text_of.BrokenError:
+        return True
+    return "default-runtime" in told or "--default-runtime" in seen.runtime.get("flags", "")
 
 
 def in_use(seen: Observed) -> str:
