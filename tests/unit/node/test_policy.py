@@ -289,6 +289,15 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(tmp_
         reapply.reapply(Host(str(tmp_path), live=True), whole, print)
 
 
+def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start is queued behind that unit: to wait for it there would end in a timeout, and nothing is said of it yet."""
+    whole = merge(document(), {"policy": {"sharing": "mps"}})
+    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": {"mps": {"active": False, "job": True}}}))
+    monkeypatch.setattr(reapply, "look", lambda *_: seen)
+    assert reapply.reapply(Host(str(tmp_path), live=True), whole, print) == ([], [])
+    assert policy.MPS_TEXT.index("After=goldnode-policy") < policy.MPS_TEXT.index("Before=goldnode-sanity.service")
+
+
 def test_an_export_is_what_the_node_has_in_common_and_what_is_of_one_gpu() -> None:
     whole = merge(document(), {"policy": EVERYTHING, "gpu": {"count": 3}})
     gpus = converged(whole).gpu_settings["gpus"]

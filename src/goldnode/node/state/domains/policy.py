@@ -7,7 +7,7 @@ Field `gpu_settings` of what was seen: {} where the class declares nothing of th
     record: uuid -> field -> {value, rc, text, parts?, at}: what the setters said since this driver was loaded. It speaks where the driver
         has no getter: locked clocks always, application clocks on branches that no longer have them.
     persistenced: {exec: its unit's ExecStart or null, arguments: of the daemon that runs, or null}.
-    mps: {installed, active}, where the class shares by MPS.
+    mps: {installed, active, job: whether systemd is about to start it}, where the class shares by MPS.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ MPS_TEXT = f"""# goldnode: the class shares its GPUs by the Multi-Process Servic
 [Unit]
 Description=NVIDIA MPS control daemon, as the node class wants it
 After=goldnode-policy.service
-Before=docker.service containerd.service slurmd.service kubelet.service
+Before=goldnode-sanity.service docker.service containerd.service slurmd.service kubelet.service
 
 [Service]
 ExecStart={MPS_PROGRAM} -f
@@ -170,8 +170,13 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         if record.get("driver_load") == driver_load(host):
             found["record"] = record.get("set", {})
         if document["policy"].get("sharing") == "mps":
-            active = host.run("systemctl", "is-active", "goldnode-mps.service").out.strip() == "active"
-            found["mps"] = {"installed": host.path(MPS_PROGRAM).exists(), "active": active}
+            shown = host.run("systemctl", "show", MPS_NAME, "-p", "ActiveState,Job").out
+            rows = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+            found["mps"] = {
+                "installed": host.path(MPS_PROGRAM).exists(),
+                "active": rows.get("ActiveState") == "active",
+                "job": bool(rows.get("Job")),
+            }
     seen.gpu_settings = found
 
 
@@ -396,7 +401,8 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         why = "it runs with --no-persistence-mode"
         first.append(Action(PART, "gpu.unit", "nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n"))
     mps = seen.gpu_settings.get("mps")
-    if mps and mps["installed"] and not mps["active"]:
+    # At boot its start waits for the unit that applies the policy, and whoever waited for it in there would wait for himself.
+    if mps and mps["installed"] and not mps["active"] and not mps.get("job"):
         last.append(Action(PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"))
     users = [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
     users += [f"container {row.get('name') if isinstance(row, dict) else row}" for row in seen.runtime.get("gpu_containers") or []]
