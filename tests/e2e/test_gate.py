@@ -97,7 +97,7 @@ class Gated:
 
 @pytest.fixture(scope="module")
 def gated(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Gated:
-    node, site = make("gated", "e2e_gate_report", "debian12_cpu")
+    node, site = make("gated", "e2e_gate_report", "e2e_plain")
     directory = tmp_path_factory.mktemp("gated")
     path = directory / "site.yml"
     text = yaml.safe_load((site.site or Path()).read_text())
