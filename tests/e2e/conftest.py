@@ -69,8 +69,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def make(world: World) -> Callable[..., tuple[Node, Site]]:
-    """A function that gives a fresh node and a site with locks for the stacks named."""
+def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
+    """A function that gives a fresh node and a site with locks for the stacks named. The nodes go with their module: each that runs takes
+    several of the kernel's inotify instances, of which a machine may have 128 in all."""
 
     def build(
         name: str, group: str, *stacks: str, os_name: str = "debian12", groups: Collection[str] = apt_archive.DEFAULT
@@ -81,4 +82,6 @@ def make(world: World) -> Callable[..., tuple[Node, Site]]:
         world.lock(site, node, *stacks)
         return node, site
 
-    return build
+    yield build
+    for node in world.lab.nodes():
+        node.destroy()
