@@ -67,8 +67,8 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
     try:
         rows = ask("/containers/json")
     except OSError as error:
-        why = f"docker does not answer at {SOCKET}, so that nobody can say what its containers use: {error}"
-        return [{"id": "unknown", "name": "any container", "why": why}]
+        unknown = f"docker does not answer at {SOCKET}, so that nobody can say what its containers use: {error}"
+        return [{"id": "unknown", "name": "any container", "why": unknown}]
     found = []
     for row in rows:
         name = ", ".join(str(item).lstrip("/") for item in row.get("Names") or ())
