@@ -114,19 +114,6 @@ def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 1800) ->
     )
 
 
-def started(where: Path, *arguments: str, site: Site) -> subprocess.Popen[bytes]:
-    """A run of site.yml that has begun, in a process group of its own: for tests that kill it, or what it has started."""
-    return subprocess.Popen(
-        command(where, *arguments),
-        cwd=ROOT,
-        env=environment(site),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
 def goldnode(*arguments: str, site: Site) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     return subprocess.run(

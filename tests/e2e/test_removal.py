@@ -6,11 +6,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Run, Site, inventory, site_yml, started, succeeded
+from tests.e2e.support import ROOT, Run, Site, command, environment, inventory, site_yml, succeeded
 
 from goldnode.lab.nodes import Node
 
@@ -204,7 +205,15 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(make: Make, tmp_path:
 
 def kill(node: Node, hosts: Path, site: Site, what: str, deed: str | None) -> None:
     """Start a removal and kill it, or what it has started."""
-    with started(hosts, *ABSENT, site=site) as run:
+    with subprocess.Popen(
+        command(hosts, *ABSENT),
+        cwd=ROOT,
+        env=environment(site),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as run:
         loop = f"for i in $(seq 6000); do {{ {deed or 'pgrep -x apt-get'}; }} >/dev/null && exit 0; sleep 0.02; done; exit 1"
         done = node.run("sh", "-c", loop, check=False)
         assert done.rc == 0, f"{what}: was never seen at work"

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import World
-from tests.e2e.support import Site, goldnode, inventory, site_yml, started, succeeded
+from tests.e2e.support import ROOT, Site, command, environment, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lab.nodes import Node
@@ -303,7 +304,15 @@ STEPS = [
 def test_what_is_killed_is_finished_by_the_next_run(make: Make, tmp_path: Path, what: str, victim: str | None, sign: str) -> None:
     node, site = make("killed", "e2e_r535", "debian12_r535")
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
-    with started(hosts, site=site) as run:
+    with subprocess.Popen(
+        command(hosts),
+        cwd=ROOT,
+        env=environment(site),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as run:
         seen = False
         for _ in range(1200):
             if node.run("pgrep", "-f", sign, check=False).rc == 0:
