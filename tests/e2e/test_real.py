@@ -233,7 +233,7 @@ def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tm
 def test_amds_in_tree_driver_on_debian_13(lab: Lab, site: Site, tmp_path: Path) -> None:
     done = goldnode("lock", "debian13_rocm", "--out", str(site.locks), site=site)
     assert done.returncode == 0, done.stderr
-    node = lab.up([NodeSpec("rocm13", "e2e_rocm", os="debian13", flavour="bare")])[0]
+    node = lab.up([NodeSpec("rocm13", "e2e_rocm", os="debian13", flavour="bare", engine=True)])[0]
     hosts = inventory(tmp_path, {"e2e_rocm": [node]})
     succeeded(site_yml(hosts, site=site))
     release = str(document(node)["kernel"]["release"])  # type: ignore[index]

@@ -182,7 +182,11 @@ def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[Node, Site, Path
 # The brackets keep a pattern from matching the shell that holds it.
 STEPS = [
     ("the run itself", None),
-    ("the engine on the node", "pgrep -x apt-get && pkill -KILL -f '^/usr/bin/python[3]$|AnsiballZ[_]'"),  # not the python3 of services
+    (
+        "the module on the node",
+        "pgrep -x apt-get && pkill -KILL -f '^/usr/bin/python[3]$|AnsiballZ[_]'",
+    ),  # its engine works on; not services' python3
+    ("the engine on the node", "pgrep -x apt-get && pkill -KILL -f 'goldnode-nod[e] answer'"),
     ("dpkg while it removes", "pkill -KILL -f 'dpk[g] .*--remove'"),
     ("a maintainer script", "pkill -KILL -f '/info/.*[.](prer[m]|postr[m])'"),
 ]

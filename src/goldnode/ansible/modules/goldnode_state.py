@@ -129,6 +129,7 @@ gate:
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import sys
@@ -176,20 +177,23 @@ def main() -> None:
         required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
-    path = program(module)
-    if path is None:
-        module.exit_json(changed=False, needs_program=True)
     request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout")}
     if module.check_mode:
         request["operation"] = "plan"
-    # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
-    rc, out, err = module.run_command([sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request))
-    try:
-        answer = json.loads(out)
-    except ValueError:
-        module.fail_json(
-            msg=f"goldnode-node gave no answer (exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
-        )
+    answer = said = None
+    path = ""
+    # Twice, where the file went while it was to run: a removal that outlived the run that had started it was still at work.
+    while answer is None and path != program(module):
+        path = program(module)
+        if path is None:
+            module.exit_json(changed=False, needs_program=True)
+        # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
+        rc, out, err = module.run_command([sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request))
+        said = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
+        with contextlib.suppress(ValueError):
+            answer = json.loads(out)
+    if answer is None:
+        module.fail_json(msg=f"goldnode-node gave no answer ({said}")
     if answer.get("failed"):
         module.fail_json(**answer)
     module.exit_json(**answer)
