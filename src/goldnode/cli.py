@@ -5,6 +5,7 @@ An expected error is one line on stderr and exit 2; anything else is a fault of 
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -14,9 +15,32 @@ import click
 
 from goldnode.errors import GoldnodeError
 
+# Commands in files of their own, `goldnode.commands.NAME:NAME`, with the line that the list of commands shows.
+_ELSEWHERE: dict[str, str] = {
+    "lock": "Resolve STACK with apt and write STACK.lock.yml.",
+}
+
 
 class _Commands(click.Group):
-    """A group that turns GoldnodeError into its one line."""
+    """A group that turns GoldnodeError into its one line, and imports the commands of `goldnode.commands` when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(importlib.import_module(f"goldnode.commands.{cmd_name}"), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's own, without importing what is only listed."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = None if name in _ELSEWHERE else self.get_command(ctx, name)
+            rows.append((name, _ELSEWHERE[name] if command is None else command.get_short_help_str(100)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -103,58 +127,6 @@ def adopt(
     click.echo(
         f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode check-catalog`.", err=True
     )
-
-
-@main.command()
-@click.argument("stack")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to write or check.")
-@click.option(
-    "--on",
-    "status",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Resolve on top of this dpkg status file; default: an empty system.",
-)
-@click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
-@click.option("--check", "only_check", is_flag=True, help="Tell what of the lock left the archives; exit 1 if anything did.")
-def lock(stack: str, out: Path | None, status: Path | None, offline: bool, only_check: bool) -> None:
-    """Resolve STACK with apt and write STACK.lock.yml.
-
-    Without --out it goes where a lock of STACK is searched first: $GOLDNODE_LOCKS, the site's `locks`, else beside the
-    stack.
-    """
-    from goldnode.catalog.load import load_catalog
-    from goldnode.lock import model
-    from goldnode.lock.resolve import check, resolve
-    from goldnode.site import load_site
-
-    catalog, site = load_catalog(), load_site()
-    entry = catalog.stack(stack)
-    if only_check:
-        if out is None:
-            locked, path = model.find_lock(entry, site)
-        else:
-            path = out / model.lock_name(stack)
-            locked = model.load_lock(path)
-            model.check_intent(locked, path, entry)
-        findings = check(locked, entry, catalog, site, offline=offline)
-        for finding in findings:
-            click.echo(f"{finding.kind}: {finding.message}")
-        if findings:
-            click.echo(
-                f"error: {path}: {len(findings)} of {len(locked.packages)} locked packages. "
-                f"Run `goldnode lock {stack}`, or install from a mirror that kept them.",
-                err=True,
-            )
-            sys.exit(1)
-        click.echo(f"{path}: all {len(locked.packages)} packages are in the archives, unchanged")
-        return
-    result = resolve(entry, catalog, site, status=status, offline=offline)
-    path = model.write_lock(result, out or next(iter(site.lock_directories()), entry.file.parent))
-    held = len([item for item in result.packages if item.set == "stack"])
-    driver = f", driver {result.driver_version}" if result.driver_version else ""
-    click.echo(f"{path}: kernel {result.kernel_release}{driver}; {held} packages in the stack set, {len(result.packages)} in all")
-    if offline:
-        click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
 
 
 @main.command()

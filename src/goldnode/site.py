@@ -12,7 +12,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -52,6 +52,21 @@ class SiteGate(BaseModel):
     resume: NodeCommand = Field(description="Command on the node, as words, that takes it back; called only for a drain of its own.")
 
 
+class SiteMirror(BaseModel):
+    """The site's own mirror of locked packages (`goldnode mirror`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: str = Field(description="Where the controller keeps it; relative to the site file.")
+    url: str | None = Field(
+        default=None, description="Address at which nodes find that directory; they then use nothing else. null: nodes do not use it."
+    )
+    key: str | None = Field(default=None, description="Public key that its indexes are signed with; relative to the site file.")
+    signing_key: str | None = Field(
+        default=None, description="Secret key to sign with, a file, used only by `goldnode mirror` and `modules`."
+    )
+
+
 class Site(BaseModel):
     """A read site configuration; `file` is None where the site has none."""
 
@@ -60,6 +75,10 @@ class Site(BaseModel):
     archives: dict[str, SiteArchive] = Field(default_factory=dict, description="Archives by the catalog's id.")
     locks: str | None = Field(
         default=None, description="Directory searched for STACK.lock.yml before the catalog; relative to the site file."
+    )
+    mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
+    modules: Literal["dkms", "prebuilt"] = Field(
+        default="dkms", description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror."
     )
     gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})

@@ -134,6 +134,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -180,10 +181,11 @@ def main() -> None:
     request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout")}
     if module.check_mode:
         request["operation"] = "plan"
-    answer = said = None
-    path = ""
+    answer: dict[str, Any] = {}
+    said = ""
+    path: str | None = None
     # Twice, where the file went while it was to run: a removal that outlived the run that had started it was still at work.
-    while answer is None and path != program(module):
+    while not answer and path != program(module):
         path = program(module)
         if path is None:
             module.exit_json(changed=False, needs_program=True)
@@ -192,7 +194,7 @@ def main() -> None:
         said = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)
-    if answer is None:
+    if not answer:
         module.fail_json(msg=f"goldnode-node gave no answer ({said}")
     if answer.get("failed"):
         module.fail_json(**answer)
