@@ -18,6 +18,8 @@ from goldnode.errors import FactsError, nearest
 
 FACTS = Path(__file__).parent / "facts"
 
+Flavour = Literal["open", "proprietary"]
+
 _Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -51,6 +53,11 @@ class Gpu:
     open_modules_required: bool | None
     open_modules_supported: bool | None
     source: Mapping[str, Any]
+    min_driver: tuple[str, ...] = ()  # first versions that list it, one per branch where it came to several at once
+    min_driver_branch: str | None = None
+    min_rocm: str | None = None
+    min_amdgpu: str | None = None
+    doubt: str | None = None
 
     def origins(self, name: str) -> tuple[Origin, ...]:
         """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
@@ -71,6 +78,10 @@ class Branch:
     point_releases: tuple[str, ...]
     note: str | None
     conflict: str | None
+    oldest_architecture: str | None = None
+    newest_architecture: str | None = None
+    architecture_origins: tuple[Origin, ...] = ()
+    confidence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +109,14 @@ class KernelBuild:
     confidence: Literal["seen", "stated", "derived"]
     origins: tuple[Origin, ...]
 
+    @property
+    def doubt(self) -> str | None:
+        """What stands against it, for a person."""
+        patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
+        derived = "derived from the versions that are known to build"
+        said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
+        return "; ".join([*said, *([derived] if self.confidence == "derived" and self.outcome != "unknown" else [])]) or None
+
 
 @cache
 def load(name: str) -> dict[str, Any]:
@@ -120,6 +139,15 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
         entry = table[key]
         found.append(Origin(file, str(key), entry["title"], entry.get("url") or entry.get("repo")))
     return tuple(found)
+
+
+def doubt(row: Mapping[str, Any]) -> str | None:
+    """Return what a row of facts says against itself (`conflict`, and a `confidence` that is not high), or None."""
+    said = [f"sources disagree: {row['conflict']}"] if row.get("conflict") else []
+    confidence = str(row.get("confidence") or "high")
+    if confidence != "high":
+        said.append(f"confidence: {confidence}")
+    return "; ".join(said) or None
 
 
 @cache
@@ -156,6 +184,11 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         open_modules_required=row.get("open_modules_required"),
         open_modules_supported=row.get("open_modules_supported"),
         source=row["source"],
+        min_driver=tuple(part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()),
+        min_driver_branch=None if row.get("min_driver_branch") is None else str(row["min_driver_branch"]),
+        min_rocm=row.get("min_rocm"),
+        min_amdgpu=row.get("min_amdgpu"),
+        doubt=doubt(row),
     )
 
 
@@ -177,7 +210,21 @@ def branch(name: str) -> Branch:
         point_releases=tuple(str(item[0]) for item in row["point_releases"]),
         note=row.get("note"),
         conflict=row.get("conflict"),
+        oldest_architecture=row["architectures"]["oldest"],
+        newest_architecture=row["architectures"]["newest"],
+        architecture_origins=origins("nvidia_drivers.yml", row["architectures"]["source"]),
+        confidence=row.get("confidence"),
     )
+
+
+def branches() -> tuple[str, ...]:
+    """Return the names of all NVIDIA driver branches, oldest first."""
+    return tuple(str(row["branch"]) for row in load("nvidia_drivers.yml")["branches"])
+
+
+def fixed_branches() -> tuple[str, ...]:
+    """Return the branches that the newest security bulletin has fixes for, oldest first."""
+    return tuple(str(row["branch"]) for row in load("security.yml")["floor_per_branch"] if row["covers_newest_bulletin"])
 
 
 def security_floor(name: str) -> SecurityFloor:
@@ -197,7 +244,16 @@ def security_floor(name: str) -> SecurityFloor:
     )
 
 
-def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary"] = "proprietary") -> KernelBuild:
+@cache
+def kernels_built() -> tuple[str, ...]:
+    """Return every kernel that the build table speaks of, mainline series and exact ones, oldest first."""
+    table = load("nvidia_drivers.yml")["kernel_build"]
+    named = {part.strip() for row in table["entries"] for part in str(row["kernel"]).split("/")}
+    return tuple(sorted(named | {str(row["kernel"]) for row in table["observed_builds"]}, key=numbers))
+
+
+@cache
+def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary") -> KernelBuild:
     """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
 
     A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
@@ -205,10 +261,10 @@ def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary
     upstream's sources: a distribution's patched package may build where this says `fails`.
     """
     table = load("nvidia_drivers.yml")["kernel_build"]
-    wanted, version = _numbers(kernel), _numbers(driver)
+    wanted, version = numbers(kernel), numbers(driver)
     where = f"driver {driver} ({flavour}) on kernel {kernel}"
     for row in table["observed_builds"]:
-        if _numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
+        if numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
             seen: Literal["ok", "fails"] = "ok" if row["builds"] else "fails"
             told = "was seen to build" if row["builds"] else "was seen to fail"
             return KernelBuild(seen, f"{where} {told}", "seen", origins("nvidia_drivers.yml", row["source"]))
@@ -219,6 +275,13 @@ def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary
         if reached:
             if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
                 return KernelBuild("fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source)
+            newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
+            newer = [item for item in newer if item[:1] == version[:1] and item > version]
+            if newer:
+                failing = _text(min(newer))
+                return KernelBuild(
+                    "fails", f"{where} is older than {failing}, which is known to fail since {_text(reached[0])}", "derived", source
+                )
             fixes = _fixes(row, version, flavour)
             if fixes and version < min(fixes):
                 fix = _text(min(fixes))
@@ -236,7 +299,8 @@ def kernel_build(kernel: str, driver: str, flavour: Literal["open", "proprietary
     return proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, to compare by: 535.309.01 gives (535, 309, 1)."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
@@ -251,7 +315,7 @@ def _text(version: tuple[int, ...]) -> str:
 
 def _points(text: str) -> list[tuple[int, ...]]:
     """ "6.1.76 / 6.6.15 / 6.8": every kernel a change arrived in, its mainline series last."""
-    return [_numbers(part.strip()) for part in str(text).split("/")]
+    return [numbers(part.strip()) for part in str(text).split("/")]
 
 
 def _reaches(kernel: tuple[int, ...], point: tuple[int, ...]) -> bool:
@@ -275,5 +339,5 @@ def _names(item: str, driver: str, flavour: str) -> bool:
 
 def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
     """The listed first fixed versions of the branch of `version`."""
-    listed = [_numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
+    listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
     return [fix for fix in listed if fix[:1] == version[:1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,8 @@ class Finding:
     `subject` names what it is about ("class a100_sxm4_40gb", "image nvidia/cuda:13.0.0-base-ubuntu24.04"). `message` is one sentence with
     the figures, without its full stop; `remedy` names the nearest combination that fits, starts with a verb, no full stop. `doubt` carries
     what the facts themselves say against the row that decided (`conflict`, `confidence`, `unverified`). `accepted` is who accepted it and
-    why, where a class or a waiver records that; an accepted finding is shown and does not fail the check.
+    why, where a class or a waiver records that; an accepted finding is shown and does not fail the check. `fatal` is set by
+    `check`: what this is found of must not be used.
     """
 
     rule: str
@@ -41,6 +43,28 @@ class Finding:
     place: Place | None = None
     doubt: str | None = None
     accepted: str | None = None
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """Leave to use a stack past its end of life, as its stack records it; no classes: given to all."""
+
+    reason: str
+    owner: str
+    expires: dt.date
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a class accepts: findings of `rule`, of `subject` only where it names one, until `expires` (that day included)."""
+
+    rule: str
+    reason: str
+    owner: str
+    expires: dt.date
+    subject: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +94,30 @@ class Host:
     modules: Mapping[str, str] = field(default_factory=dict)
     cohort: str | None = None
     place: Place | None = None
+    # Of a catalog's class or stack only.
+    name: str | None = None  # of the class
+    stack: str | None = None
+    simulated: bool = False  # the hardware is; what needs it is not judged
+    unlocked: str | None = None  # why there is no lock to take exact versions from; None: there is one, or none is needed
+    kernel_version: str | None = None  # upstream's, where the release does not carry it: 6.1.192 of 6.1.0-56-amd64
+    driver_package: str | None = None  # version of the package that brings the module, Debian's revision included
+    packages: tuple[str, ...] = ()  # what the stack asks for by name
+    archives: tuple[str, ...] = ()
+    fabric_manager_package: str | None = None
+    platform: str | None = None
+    end_of_life: dt.date | None = None
+    end_of_life_source: str | None = None
+    waiver: Waiver | None = None
+    on: dt.date | None = None  # the day it is judged for; None: what has a date is not judged
+    cmdline: tuple[str, ...] | None = None  # words of the kernel's command line that are known to be set
+    features: tuple[str, ...] = ()  # of MIG, CDMM, GPUDirect Storage, KVM SR-IOV: those in use
+    unknown: Literal["block", "warn", "accept"] = "warn"  # what is done with what no source says
+    accept: tuple[Acceptance, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)  # lines of driver, kernel, os, engine, toolkit, gpu, platform …
+
+    def at(self, *names: str) -> Place | None:
+        """Where the first of `names` that was written stands, else where the whole is declared."""
+        return next((self.places[name] for name in names if name in self.places), self.place)
 
 
 @dataclass(frozen=True)
@@ -106,3 +154,4 @@ class Rule:
     title: str
     explanation: str
     check: Any  # Callable[[Host | None, Workload | None], Iterable[Finding]]
+    sources: tuple[Origin, ...] | None = None  # None: those of its findings

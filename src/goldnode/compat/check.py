@@ -1,0 +1,79 @@
+"""The engine: every rule over one host and what is to run on it. Pure; what is judged is in `compat.rules_host` and `compat.rules_workload`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from goldnode.compat import known_bad, rules_host, rules_workload
+from goldnode.compat.model import Acceptance, Finding, Host, Rule, Workload
+from goldnode.errors import FactsError, nearest
+
+_ORDER = {"block": 0, "unknown": 1, "warn": 2}
+
+
+@cache
+def registry() -> dict[str, Rule]:
+    """Return every rule by its id: of hosts, of workloads, and of several hosts together. Raises FactsError for an id used twice."""
+    found: dict[str, Rule] = {}
+    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES):
+        if rule.id in found:
+            raise FactsError(f'two rules are called "{rule.id}"')
+        found[rule.id] = rule
+    return found
+
+
+def rule(name: str) -> Rule:
+    """Return one rule. Raises FactsError with the nearest right spelling."""
+    known = registry()
+    if name not in known:
+        raise FactsError(f'there is no rule "{name}"', remedy=nearest(name, known))
+    return known[name]
+
+
+def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding]:
+    """Return what all rules say of `host` and of each workload on it: blocks first, then what is unknown, then warnings.
+
+    Rules of hosts see the host once; rules of workloads see each workload, with the host where there is one. What the host's class or a
+    waiver accepts stays in the list with `accepted` set. A finding is `fatal` when it blocks, or is unknown and the class wants that to
+    block, and nobody accepted it.
+    """
+    found: list[Finding] = []
+    if host is not None:
+        for each in rules_host.RULES:
+            found += each.check(host, None)
+    for workload in workloads:
+        for each in rules_workload.RULES:
+            found += each.check(host, workload)
+    return settle(found, host)
+
+
+def settle(found: Iterable[Finding], host: Host | None) -> list[Finding]:
+    """Return the findings without repetitions, with what `host` accepts, sorted; see `check`."""
+    unique = list(dict.fromkeys(known_bad.without_repetitions(list(found))))
+    return sorted((_settled(finding, host) for finding in unique), key=_key)
+
+
+def _settled(finding: Finding, host: Host | None) -> Finding:
+    accepted = finding.accepted
+    if accepted is None and host is not None:
+        accepted = next((_told(item) for item in host.accept if _covers(item, finding, host)), None)
+        if accepted is None and finding.severity == "unknown" and host.unknown == "accept":
+            accepted = f"what is unknown, by {host.subject} (compat.unknown: accept)"
+    unknown_blocks = host is not None and host.unknown == "block" and finding.severity == "unknown"
+    fatal = accepted is None and (finding.severity == "block" or unknown_blocks)
+    return dataclasses.replace(finding, accepted=accepted, fatal=fatal)
+
+
+def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
+    in_force = host.on is None or item.expires >= host.on
+    return in_force and item.rule == finding.rule and item.subject in (None, finding.subject)
+
+
+def _told(item: Acceptance) -> str:
+    return f"{item.reason} ({item.owner}, until {item.expires})"
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    return (not finding.fatal, _ORDER[finding.severity], finding.accepted is not None, finding.subject, finding.rule, finding.message)
