@@ -149,16 +149,18 @@ def schema(kind: str | None, out: Path | None) -> None:
 
 @main.command("check-catalog")
 def check_catalog() -> None:
-    """Check every file of the catalog, the site file, and every class against its stack's end of life and lock."""
+    """Check every file of the catalog, the site file, the facts, and every class against its stack's end of life and lock."""
     from goldnode.catalog import checks
     from goldnode.catalog.load import load_catalog
+    from goldnode.compat import audit
     from goldnode.errors import LockError
     from goldnode.lock.model import find_lock
     from goldnode.site import check_archives, load_site
 
     catalog, site = load_catalog(), load_site()
     check_archives(site, catalog.archives)
-    wrong: list[GoldnodeError] = []
+    wrong: list[GoldnodeError] = [fault.error() for fault in audit.faults()]
+    wrong.extend(audit.catalog_faults(catalog))
     for name in sorted(site.archives):
         try:
             site.key_bytes(name)
