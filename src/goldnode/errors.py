@@ -62,6 +62,14 @@ class LockError(GoldnodeError):
     """A lock is missing, stale or could not be resolved."""
 
 
+class EditedLockError(LockError):
+    """A lock's content is not what its digest says: it was edited by hand or damaged."""
+
+
+class UnsolvableError(LockError):
+    """apt finds no way to install what is asked for."""
+
+
 class VanishedError(LockError):
     """Something a lock or a stack asks for by exact version is no longer in the archive."""
 

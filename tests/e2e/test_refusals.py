@@ -13,6 +13,7 @@ from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lab.nodes import Node, NodeSpec
+from goldnode.lock.model import load_lock, write_lock
 
 pytestmark = pytest.mark.lab
 
@@ -175,11 +176,19 @@ def test_other_bytes_under_the_locked_version(bare: tuple[Node, Site], tmp_path:
     node, site = bare
     locks = tmp_path / "locks"
     locks.mkdir()
-    text = ((site.locks or Path()) / "debian12_r535.lock.yml").read_text()
-    row = next(line for line in text.splitlines() if "name: libcuda1," in line)
-    (locks / "debian12_r535.lock.yml").write_text(text.replace(row, re.sub(r"sha256: \"?[0-9a-f]{64}\"?", f'sha256: "{"0" * 64}"', row)))
+    lock = load_lock((site.locks or Path()) / "debian12_r535.lock.yml")
+    rows = [row.model_copy(update={"sha256": "0" * 64}) if row.name == "libcuda1" else row for row in lock.packages]
+    write_lock(lock.model_copy(update={"packages": rows}), locks)
     run = site_yml(hosts_of(tmp_path, node), site=Site(site.catalog, site.site, locks))
     failed(run, "libcuda1=535.309.01-0+deb12u1+standin1: the archive offers other bytes", "No package was changed")
+
+
+def test_a_lock_edited_by_hand(bare: tuple[Node, Site], tmp_path: Path) -> None:
+    node, site = bare
+    text = ((site.locks or Path()) / "debian12_r535.lock.yml").read_text()
+    (tmp_path / "debian12_r535.lock.yml").write_text(text.replace("535.309.01-0+deb12u1+standin1", "535.261.03-1+standin1", 1))
+    run = site_yml(hosts_of(tmp_path, node), site=Site(site.catalog, site.site, tmp_path))
+    failed(run, "debian12_r535.lock.yml:4: this lock was edited after goldnode wrote it", "goldnode lock debian12_r535")
 
 
 @pytest.mark.parametrize(

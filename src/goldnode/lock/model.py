@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +16,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import LockError
+from goldnode.errors import EditedLockError, LockError
 from goldnode.site import Site
 
+SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -66,9 +69,7 @@ class LockedPackage(_Model):
     when: Literal["nvswitch"] | None = None
 
 
-class Lock(_Model):
-    """What a stack resolved to on one day."""
-
+class _Content(_Model):
     lock: Literal[1]
     stack: str
     intent: Digest
@@ -77,6 +78,16 @@ class Lock(_Model):
     driver_version: str | None
     archives: list[LockedArchive]
     packages: list[LockedPackage]
+
+
+class _Written(_Content):
+    """A lock as its file has it: with the digest of all the rest."""
+
+    digest: Digest | None = None
+
+
+class Lock(_Content):
+    """What a stack resolved to on one day. Its file carries `digest` as well, by which an edit by hand is seen."""
 
     @property
     def digest(self) -> str:
@@ -108,9 +119,59 @@ def lock_name(stack: str) -> str:
 
 
 def load_lock(path: Path) -> Lock:
-    """Read a lock file. Raises LockError naming file and line."""
-    source = yamlsource.read(path, error=LockError)
-    return yamlsource.validate(Lock, source, error=LockError)
+    """Read a lock file. Raises LockError naming file and line, EditedLockError where it is not as goldnode wrote it."""
+    lock, fault = read_lock(path)
+    if fault is not None:
+        raise fault
+    return lock
+
+
+def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
+    """Read a lock file that may have been edited: the lock, and what is wrong with it where its digest is not that of its content.
+
+    Raises LockError naming file and line for what cannot be read at all.
+    """
+    named = path.name.removesuffix(LOCK_SUFFIX)
+    try:
+        source = yamlsource.read(path, error=LockError)
+    except LockError as error:
+        error.remedy = f"restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
+        raise
+    data = source.data if isinstance(source.data, dict) else {}
+    schema = data.get("lock")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise LockError(
+            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
+            file=path,
+            line=source.line(("lock",)),
+            remedy="install the goldnode that wrote it, or a later one",
+        )
+    try:
+        written = yamlsource.validate(_Written, source, error=LockError)
+    except LockError as error:
+        error.remedy = f"{_before(error.remedy)}restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
+        raise
+    lock = Lock.model_validate(written.model_dump(exclude={"digest"}))
+    remedy = f"restore the file, or run `goldnode lock {named}`: it keeps the versions and takes the archives' hashes"
+    if written.digest is None:
+        return lock, EditedLockError(
+            "this lock has no `digest`, so nothing shows that it is as goldnode wrote it",
+            file=path,
+            line=source.line(("lock",)),
+            remedy=remedy,
+        )
+    if written.digest != lock.digest:
+        return lock, EditedLockError(
+            "this lock was edited after goldnode wrote it: its content does not have the digest it states",
+            file=path,
+            line=source.line(("digest",)),
+            remedy=remedy,
+        )
+    return lock, None
+
+
+def _before(remedy: str | None) -> str:
+    return f"{remedy}, " if remedy else ""
 
 
 def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
@@ -146,6 +207,7 @@ def dump_lock(lock: Lock) -> str:
     lines = [
         _HEADER.format(stack=lock.stack) + f"lock: {lock.lock}",
         f"stack: {lock.stack}",
+        f"digest: {lock.digest}",
         f"intent: {lock.intent}",
         f"resolved: {_flow(lock.resolved)}",
         f"kernel_release: {_flow(lock.kernel_release)}",
@@ -161,13 +223,22 @@ def dump_lock(lock: Lock) -> str:
 def write_lock(lock: Lock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises LockError."""
     path = directory / lock_name(lock.stack)
+    temporary: Path | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".new")
-        temporary.write_text(dump_lock(lock), encoding="utf-8")
+        # A name of its own: two that write at once leave one whole lock of either.
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, prefix=f".{path.name}.", delete=False) as handle:
+            temporary = Path(handle.name)
+            handle.write(dump_lock(lock))
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise LockError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     return path
 
 

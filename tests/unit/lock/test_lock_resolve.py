@@ -451,8 +451,7 @@ def test_stale_lock(place: Place, near: Archive, changes: dict[str, Any], stale:
 
 def test_lock_of_another_stack(place: Place, near: Archive) -> None:
     entry, _, site = place.load()
-    path = write_lock(locked(place), entry.file.parent)
-    path.write_text(path.read_text().replace("stack: small", "stack: large"))
+    write_lock(locked(place).model_copy(update={"stack": "large"}), entry.file.parent).rename(entry.file.with_name("small.lock.yml"))
     with pytest.raises(LockError, match='lock of stack "large", not of "small"'):
         find_lock(entry, site)
 
