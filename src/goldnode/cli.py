@@ -18,6 +18,7 @@ from goldnode.errors import GoldnodeError
 # Commands in files of their own, `goldnode.commands.NAME:NAME`, with the line that the list of commands shows.
 _ELSEWHERE: dict[str, str] = {
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
+    "mirror": "Fetch what locks name and publish it as signed apt repositories.",
 }
 
 

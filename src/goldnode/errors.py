@@ -74,6 +74,10 @@ class VanishedError(LockError):
     """Something a lock or a stack asks for by exact version is no longer in the archive."""
 
 
+class MirrorError(LockError):
+    """The site's mirror cannot be read or written, or lacks what a lock names."""
+
+
 class SigningKeyError(GoldnodeError):
     """A signing key is absent, unreadable, or not the one the catalog names."""
 

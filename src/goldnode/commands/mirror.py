@@ -1,0 +1,157 @@
+"""`goldnode mirror`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from goldnode.lock.fetch import Fault, Wanted
+
+
+class _Stacks(click.Group):
+    """A group whose first word may also be a stack: `goldnode mirror STACK` is `goldnode mirror fetch STACK`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = [*self.commands, "-h", "--help"]
+        if args and args[0] not in known:
+            args = ["fetch", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Stacks, no_args_is_help=True, subcommand_metavar="STACK… | COMMAND [ARGS]…")
+def mirror() -> None:
+    """Fetch what the locks of STACK… name, each file checked, and publish it as signed apt repositories.
+
+    `goldnode mirror STACK` is `goldnode mirror fetch STACK`.
+    """
+
+
+@mirror.command()
+@click.argument("stacks", nargs=-1, required=True, metavar="STACK…")
+@click.option("--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files fetched at once.")
+@click.option("--wait", type=click.FloatRange(0), default=0, help="Seconds to wait for another run on this mirror; default: refuse.")
+@click.option(
+    "--on",
+    "status",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The dpkg status file that the lock was resolved on, where it was.",
+)
+def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None) -> None:
+    """Fetch and publish (the default command). Exit 1 where an archive does not give what is locked; nothing is published then."""
+    from goldnode.catalog.load import load_catalog
+    from goldnode.lock.mirror import Mirror, site_signer
+    from goldnode.lock.model import find_lock
+    from goldnode.site import load_site
+
+    catalog, site = load_catalog(), load_site()
+    locks = {name: find_lock(catalog.stack(name), site)[0] for name in dict.fromkeys(stacks)}
+    place = Mirror.of(site)
+    with site_signer(site) as signer, place.writing(wait):
+        progress = _progress()
+        with progress:
+            faults = place.fetch(list(locks.values()), catalog, site, progress, parallel=parallel)
+        if faults:
+            _tell(faults, list(locks))
+            sys.exit(1)
+        for name, lock in locks.items():
+            found = place.publish(name, lock, signer=signer, status=status)
+            click.echo(f"{name}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}")
+
+
+@mirror.command()
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory for the two files.")
+@click.option("--name", default="goldnode mirror", show_default=True, help="User id of the key.")
+@click.option("--algorithm", type=click.Choice(["ed25519", "rsa4096"]), default="ed25519", show_default=True)
+@click.option("--expire", default="never", show_default=True, help="When it ends, as gpg writes it: never, 2y, 2030-01-31.")
+def key(out: Path, name: str, algorithm: str, expire: str) -> None:
+    """Make a key to sign the mirror with, and keep it in --out."""
+    from goldnode.lock.signing import create
+
+    fingerprint, secret, public = create(out, name, algorithm=algorithm, expire=expire)
+    click.echo(f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}")
+    click.echo("\nThe secret key has no passphrase: keep that file to yourself, with a copy in a safe place.", err=True)
+
+
+def _progress() -> Any:
+    """A bar on a terminal, else a line per file."""
+    return _Bar() if sys.stderr.isatty() else _Lines()
+
+
+class _Lines:
+    """A line for what is fetched, for logs."""
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def start(self, files: int, size: int, there: int) -> None:
+        kept = f", {there / 1e6:.1f} MB of them kept from an earlier run" if there else ""
+        click.echo(f"{files} files to fetch, {size / 1e6:.1f} MB{kept}", err=True)
+
+    def advance(self, size: int) -> None:
+        return None
+
+    def done(self, wanted: Wanted) -> None:
+        click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
+
+    def failed(self, fault: Fault) -> None:
+        click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
+
+
+class _Bar:
+    """One bar over all bytes, with the rate and the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task("fetching", total=None)
+        self._left = 0
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def start(self, files: int, size: int, there: int) -> None:
+        self._left = files
+        self._bar.update(self._task, total=size, completed=there, description=f"{files} files")
+
+    def advance(self, size: int) -> None:
+        self._bar.advance(self._task, size)
+
+    def done(self, wanted: Wanted) -> None:
+        self._left -= 1
+        self._bar.update(self._task, description=f"{self._left} files")
+
+    def failed(self, fault: Fault) -> None:
+        self.done(fault.wanted)
+
+
+def _tell(faults: list[Fault], stacks: list[str]) -> None:
+    for fault in faults:
+        click.echo(str(fault), err=True)
+    kinds = {fault.kind for fault in faults}
+    advice = []
+    if kinds & {"vanished", "altered"}:
+        advice.append(f"point the site's archives at a mirror or snapshot that kept them, or lock again (`goldnode lock {stacks[0]}`)")
+    if "altered" in kinds:
+        advice.append("ask the archive's owner why a file changed under its version")
+    if "refused" in kinds:
+        advice.append("look at the credentials in /etc/apt/auth.conf and the proxy")
+    if "unreachable" in kinds:
+        advice.append("look at the network and run again, which goes on where this ended")
+    click.echo(
+        f"error: {len(faults)} files cannot be had; the others were fetched, nothing was published. {'; '.join(advice).capitalize()}.",
+        err=True,
+    )

@@ -1,0 +1,301 @@
+"""Fetching files that are known by their SHA-256: several at once, each resumed where it was cut off and checked as it arrives.
+
+A file's hash is known before it is asked for, so what an earlier run left of it needs no validator of the server's to be continued:
+the whole is right or it is not. That is why this is not left to apt's own fetcher, which continues a file only when its
+modification time is the server's, and a killed process never set that.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from urllib3.exceptions import HTTPError
+
+from goldnode.lock.transport import Transport, masked
+
+BLOCK = 1 << 17  # bytes read at once
+TRIES = 5  # in a row without a block's worth of progress
+PAUSE = 1.0  # seconds before the second try; doubled before each further one
+
+Kind = Literal["vanished", "altered", "refused", "unreachable"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One file: hash and size in bytes, where it is, and what a person calls it."""
+
+    sha256: str
+    size: int
+    url: str
+    name: str
+    version: str
+    archive: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One file that its archive does not give as the lock says."""
+
+    kind: Kind
+    wanted: Wanted
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+class Progress(Protocol):
+    """Whoever watches a fetch; called from several threads."""
+
+    def start(self, files: int, size: int, there: int) -> None:
+        """So many files of so many bytes in all are wanted, of which `there` bytes were left by an earlier run."""
+
+    def advance(self, size: int) -> None:
+        """So many bytes more are there; less than none where what was there has to be fetched again."""
+
+    def done(self, wanted: Wanted) -> None:
+        """One file is whole and right."""
+
+    def failed(self, fault: Fault) -> None:
+        """One file cannot be had."""
+
+
+class Silent:
+    """Watches nothing."""
+
+    def start(self, files: int, size: int, there: int) -> None: ...
+
+    def advance(self, size: int) -> None: ...
+
+    def done(self, wanted: Wanted) -> None: ...
+
+    def failed(self, fault: Fault) -> None: ...
+
+
+class _FaultError(Exception):
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+
+class _CutError(Exception):
+    """The connection ended early, or the server asks for patience: another try may do."""
+
+
+class _StoppedError(Exception):
+    """Another file's error, or the user, ended the run."""
+
+
+class Fetcher:
+    """Brings files into a directory of partial ones and hands each over when it is whole.
+
+    `keep` takes a finished file's path and hash; it is called from the thread that fetched it.
+    """
+
+    def __init__(
+        self,
+        partial: Path,
+        keep: Callable[[Path, str], None],
+        *,
+        parallel: int = 4,
+        transport: Transport | None = None,
+        progress: Progress | None = None,
+        pause: float = PAUSE,
+    ) -> None:
+        self.partial, self.keep, self.parallel, self.pause = partial, keep, parallel, pause
+        self.transport = transport or Transport(connections=parallel)
+        self.progress = progress or Silent()
+        self._stop = threading.Event()
+
+    def fetch(self, wanted: Iterable[Wanted]) -> list[Fault]:
+        """Fetch all, in no order. Returns a fault for each that cannot be had; the others are fetched all the same.
+
+        Raises OSError when the disk does not take it.
+        """
+        # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
+        files = sorted({item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url))
+        self.partial.mkdir(parents=True, exist_ok=True)
+        self.progress.start(len(files), sum(item.size for item in files), sum(min(self._size(item), item.size) for item in files))
+        self.transport.prepare([item.url for item in files if item.url.startswith("http")])
+        faults: list[Fault] = []
+        with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:
+            futures = [pool.submit(self._one, item) for item in files]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                self._stop.set()  # nothing is left to stop unless one raised, or the user interrupts
+                for future in futures:
+                    future.cancel()
+        raised = [error for future in done if (error := future.exception()) and not isinstance(error, _StoppedError)]
+        if raised:
+            raise raised[0]
+        faults = [fault for future in futures if (fault := future.result())]
+        return sorted(faults, key=lambda fault: (fault.wanted.archive, fault.wanted.name))
+
+    def _size(self, item: Wanted) -> int:
+        try:
+            return (self.partial / item.sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _forget(self, item: Wanted) -> None:
+        self.progress.advance(-self._size(item))
+        (self.partial / item.sha256).unlink(missing_ok=True)
+
+    def _one(self, item: Wanted) -> Fault | None:
+        try:
+            self._file(item)
+        except _FaultError as fault:
+            found = Fault(fault.kind, item, f"{item.name} {item.version} of archive {item.archive}: {fault} ({masked(item.url)})")
+            self.progress.failed(found)
+            return found
+        self.progress.done(item)
+        return None
+
+    def _file(self, item: Wanted) -> None:
+        path = self.partial / item.sha256
+        left, again = TRIES, False
+        while True:
+            had = self._size(item)
+            try:
+                got = self._pass(item, path)
+            except _CutError as cut:
+                moved = self._size(item) - had
+                left = TRIES if moved >= BLOCK else left - 1
+                if left <= 0:
+                    raise _FaultError("unreachable", f"{cut}, after {TRIES} tries; what came is kept, run again") from cut
+                if self._stop.wait(0 if moved >= BLOCK else self.pause * 2 ** (TRIES - left - 1)):
+                    raise _StoppedError from None
+                continue
+            if got == item.sha256:
+                self.keep(path, item.sha256)
+                return
+            path.unlink()
+            self.progress.advance(-item.size)
+            if not had or again:
+                raise _FaultError("altered", f"expected SHA-256 {item.sha256}, the archive gives {got}")
+            again = True  # what an earlier run had left of it may have been the fault
+
+    def _pass(self, item: Wanted, path: Path) -> str:
+        """Bring the file to its full size, from where it is now. Returns the SHA-256 it then has."""
+        if self._size(item) > item.size:
+            path.unlink()
+        with path.open("a+b") as out:
+            hasher = hashlib.sha256()
+            out.seek(0)
+            while block := out.read(BLOCK):
+                hasher.update(block)
+            have = out.tell()
+            if have < item.size:
+                with self._body(item, have) as (start, length, blocks):
+                    if start != have:
+                        out.truncate(0)
+                        self.progress.advance(-have)
+                        have, hasher = 0, hashlib.sha256()
+                    if length is not None and have + length != item.size:
+                        raise _FaultError("altered", f"expected {item.size} bytes, the archive has {have + length}")
+                    for block in blocks:
+                        if self._stop.is_set():
+                            raise _StoppedError
+                        have += len(block)
+                        if have > item.size:
+                            raise _FaultError("altered", f"expected {item.size} bytes, the archive gives more")
+                        out.write(block)
+                        hasher.update(block)
+                        self.progress.advance(len(block))
+                if have < item.size:
+                    if length is not None or urlsplit(item.url).scheme in ("http", "https"):
+                        raise _CutError(f"the connection ended after {have} of {item.size} bytes")
+                    raise _FaultError("altered", f"expected {item.size} bytes, the archive has {have}")
+            out.flush()
+            os.fsync(out.fileno())
+        return hasher.hexdigest()
+
+    @contextmanager
+    def _body(self, item: Wanted, have: int) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
+        """Where the answer begins, how many bytes it says it has, and its blocks."""
+        if urlsplit(item.url).scheme in ("file", "copy"):
+            with _local(item) as source:
+                left = os.fstat(source.fileno()).st_size - have
+                source.seek(have)
+                yield have, max(left, -have), iter(lambda: source.read(BLOCK), b"")
+            return
+        try:
+            answer = self.transport.get(item.url, {"Range": f"bytes={have}-"} if have else {})
+        except HTTPError as problem:
+            raise _CutError(f"the server cannot be reached: {_why(problem)}") from problem
+        try:
+            length = answer.headers.get("Content-Length", "")
+            size = int(length) if length.isdigit() else None
+            if answer.status == 206 and have:
+                said = re.match(r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", ""))
+                if said is None or int(said.group(1)) != have:
+                    self._forget(item)  # it does not say what it sends: from the beginning
+                    raise _CutError("the server answers another range than was asked for")
+                if said.group(2) not in ("*", str(item.size)):
+                    raise _FaultError("altered", f"expected {item.size} bytes, the archive has {said.group(2)}")
+                start = have
+            elif answer.status == 200:
+                start = 0
+            elif answer.status == 416:
+                self._forget(item)
+                raise _CutError("the server has no more of it than is here")
+            elif answer.status in (404, 410):
+                raise _FaultError("vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file")
+            elif answer.status in (401, 403, 407):
+                raise _FaultError("refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+            elif answer.status in (408, 425, 429) or answer.status >= 500:
+                raise _CutError(f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+            else:
+                raise _FaultError("refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+            yield start, size, _blocks(answer)
+        finally:
+            answer.close()
+
+
+def address(base: str, path: str) -> str:
+    """The address of a file that is at `path` below the archive at `base`."""
+    return f"{base.rstrip('/')}/{quote(path, safe='/~+:')}"
+
+
+@contextmanager
+def _local(item: Wanted) -> Iterator[IO[bytes]]:
+    path = Path(unquote(urlsplit(item.url).path))
+    try:
+        source = path.open("rb")
+    except FileNotFoundError:
+        raise _FaultError("vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file") from None
+    except OSError as problem:
+        raise _FaultError("refused", f"it cannot be read: {problem.strerror}") from problem
+    with source:
+        yield source
+
+
+def _blocks(answer: object) -> Iterator[bytes]:
+    """The body as it comes; what ends it early is a cut, since the file's size is known."""
+    try:
+        while block := answer.read1(BLOCK):  # type: ignore[attr-defined]
+            yield block
+    except HTTPError as problem:
+        raise _CutError(f"the connection broke: {_why(problem)}") from problem
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        raise _CutError(f"the connection broke: {problem}") from problem
+
+
+def _why(problem: BaseException) -> str:
+    """The innermost reason, on one line, without the address, which may hold a password."""
+    inner = getattr(problem, "reason", None) or problem
+    return re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]

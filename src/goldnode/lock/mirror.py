@@ -1,0 +1,387 @@
+"""A site's mirror: the files that locks name, kept by their hash, and one signed apt repository per lock made of them.
+
+MIRROR/store/sha256/ab/<64 hex>    the files, read-only; MIRROR/store/partial/ what is still on its way
+MIRROR/stacks/STACK/ID/            a repository: dists/, pool/ (hard links into the store), publication.json
+MIRROR/stacks/STACK/current        symbolic link to the one that was published last
+MIRROR/mirror.asc                  the public key they are signed with
+MIRROR/channels.json               {channel: {stack: ID}}: publications that stay
+
+There is one writer at a time. What is published was synced and judged by apt before it got its name, so that a run which ends anywhere
+leaves nothing half published; what it had fetched stays and is used by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from goldnode.catalog.load import Catalog
+from goldnode.errors import MirrorError
+from goldnode.lock import publish as making
+from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.model import Lock, LockedPackage, dump_lock
+from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
+from goldnode.lock.signing import Signer, check_signature, open_signer
+from goldnode.site import Site, archive_url, check_archives
+
+__all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
+
+
+class Mirror:
+    """A mirror's directory. Reading needs no lock; every method that writes takes it, and may be called within `writing()`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store/sha256"
+        self.partial = directory / "store/partial"
+        self._held = 0
+
+    @classmethod
+    def open(cls, directory: Path) -> Mirror:
+        """Return the mirror in `directory`, which need not exist yet. Raises MirrorError where that is no directory."""
+        if directory.exists() and not directory.is_dir():
+            raise MirrorError("the mirror is no directory", file=directory, remedy="correct `mirror.directory` in the site file")
+        return cls(directory)
+
+    @classmethod
+    def of(cls, site: Site) -> Mirror:
+        """Return the site's mirror. Raises MirrorError where it names none."""
+        if site.mirror is None:
+            raise MirrorError(
+                "the site names no mirror", file=site.file, remedy="add it to goldnode-site.yml, as mirror: {directory: /srv/goldnode, …}"
+            )
+        return cls.open(site.resolve(site.mirror.directory))
+
+    # -- the store
+
+    def path(self, sha256: str) -> Path:
+        """Where the file of this hash is kept, whether or not it is there."""
+        return self.store / sha256[:2] / sha256
+
+    def has(self, sha256: str, size: int | None = None) -> bool:
+        """Whether the file is there (and has this size in bytes). Its bytes are looked at by `verify`."""
+        try:
+            found = self.path(sha256).stat().st_size
+        except FileNotFoundError:
+            return False
+        return size is None or found == size
+
+    def add(self, path: Path) -> str:
+        """Copy a local file into the store. Returns its SHA-256. Raises MirrorError where it cannot be kept."""
+        with self.writing(), self._disk():
+            self.partial.mkdir(parents=True, exist_ok=True)
+            temporary = self.partial / f"add.{os.getpid()}"
+            digest = hashlib.sha256()
+            with path.open("rb") as source, temporary.open("wb") as out:
+                while block := source.read(1 << 20):
+                    digest.update(block)
+                    out.write(block)
+                out.flush()
+                os.fsync(out.fileno())
+            self._keep(temporary, digest.hexdigest())
+            return digest.hexdigest()
+
+    def _keep(self, path: Path, sha256: str) -> None:
+        """Take a synced file into the store under its hash."""
+        target = self.path(sha256)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o444)
+        path.replace(target)
+        making.sync(target.parent)
+
+    # -- fetching
+
+    def wanted(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[Wanted]:
+        """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
+        check_archives(site, catalog.archives)
+        found: dict[str, Wanted] = {}
+        bases: dict[str, str] = {}
+        for lock in locks:
+            for item in lock.packages:
+                if item.sha256 in found or self.has(item.sha256, item.size):
+                    continue
+                base = bases.setdefault(item.archive, "") or archive_url(site, item.archive)
+                bases[item.archive] = base
+                url = address(base, item.path)
+                found[item.sha256] = Wanted(item.sha256, item.size, url, item.name, item.version, item.archive)
+        return list(found.values())
+
+    def fetch(
+        self,
+        locks: Lock | Sequence[Lock],
+        catalog: Catalog,
+        site: Site,
+        progress: Progress | None = None,
+        *,
+        parallel: int = 4,
+        pause: float = 1.0,
+    ) -> list[Fault]:
+        """Bring every file that the locks name into the store, from the archives as the site has them.
+
+        Returns one fault for each file that its archive does not give as locked; all others are fetched. Raises MirrorError where the
+        store cannot take them.
+        """
+        with self.writing(), self._disk():
+            wanted = self.wanted([locks] if isinstance(locks, Lock) else locks, catalog, site)
+            self._room(wanted)
+            self.store.mkdir(parents=True, exist_ok=True)
+            return Fetcher(self.partial, self._keep, parallel=parallel, progress=progress, pause=pause).fetch(wanted)
+
+    def _room(self, wanted: Iterable[Wanted]) -> None:
+        """Refuse what will not fit before it is begun."""
+        need = 0
+        for item in wanted:
+            part = self.partial / item.sha256
+            need += max(0, item.size - (part.stat().st_size if part.exists() else 0))
+        free = shutil.disk_usage(self.directory).free
+        if need > free:
+            raise MirrorError(
+                f"the files to be fetched take {need / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free",
+                file=self.directory,
+                remedy="make room, for instance with `goldnode mirror gc`, or move the mirror",
+            )
+
+    # -- publishing
+
+    def find(self, stack: str, packages: Iterable[LockedPackage]) -> Publication | None:
+        """The publication of exactly these packages, or None. Raises MirrorError where its record cannot be read."""
+        where = place(self.directory, stack, (item.sha256 for item in packages))
+        return Publication.read(where) if (where / RECORD).is_file() else None
+
+    def publish(
+        self,
+        stack: str,
+        lock: Lock,
+        extra: Sequence[LockedPackage] = (),
+        *,
+        signer: Signer,
+        without: Sequence[str] = (),
+        status: Path | None = None,
+    ) -> Publication:
+        """Publish the packages of `lock`, and `extra` ones that are in the store, as a signed repository, and make it the current one.
+
+        It is made aside, judged by apt (see `publish.prove`; `without` names packages that the extra ones stand in for), synced, and only
+        then moved into place. What is published already stays as it is, but for the signature where the key is another. Raises MirrorError
+        and SigningKeyError.
+        """
+        packages = list({item.sha256: item for item in [*lock.packages, *extra]}.values())
+        with self.writing(), self._disk():
+            missing = [item for item in packages if not self.has(item.sha256, item.size)]
+            if missing:
+                raise MirrorError(
+                    f"{len(missing)} of {len(packages)} files are not in the mirror, the first is {missing[0].name} {missing[0].version}",
+                    file=self.directory,
+                    remedy=f"run `goldnode mirror {stack}`",
+                )
+            final = place(self.directory, stack, (item.sha256 for item in packages))
+            final.parent.mkdir(parents=True, exist_ok=True)
+            known = self._known(final)
+            if known is not None and known.fingerprint == signer.fingerprint and known.locks.get(lock.digest):
+                found = known
+            elif known is not None:
+                found = self._amend(known, lock, signer)
+            else:
+                found = self._make(final, stack, lock, packages, extra, signer, without, status)
+            _write(self.directory / PUBLIC_KEY, signer.public)
+            link = final.parent / f".{CURRENT}.new"
+            link.unlink(missing_ok=True)
+            link.symlink_to(final.name)
+            link.replace(final.parent / CURRENT)
+            making.sync(final.parent)
+            return found
+
+    def _known(self, directory: Path) -> Publication | None:
+        """A publication that is there and whole, as far as names and sizes tell."""
+        if not (directory / RECORD).is_file():
+            return None
+        found = Publication.read(directory)
+        signed = directory / f"dists/{SUITE}/InRelease"
+        whole = signed.is_file() and all((directory / row["pool"]).is_file() for row in found.packages)
+        return found if whole else None
+
+    def _make(
+        self,
+        final: Path,
+        stack: str,
+        lock: Lock,
+        packages: Sequence[LockedPackage],
+        extra: Sequence[LockedPackage],
+        signer: Signer,
+        without: Sequence[str],
+        status: Path | None,
+    ) -> Publication:
+        fresh = final.parent / f".{final.name}.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        try:
+            rows = making.build(fresh, packages, self.path, dt.date.fromisoformat(lock.resolved), signer)
+            making.prove(fresh, lock, signer, extra, without, status)
+            found = Publication(final, stack, final.name, _now(), signer.fingerprint, {lock.digest: dump_lock(lock)}, tuple(rows))
+            _write(fresh / RECORD, _text(found))
+            making.sync_tree(fresh)
+            if final.exists():  # a damaged one of the same content
+                old = final.parent / f".{final.name}.old"
+                shutil.rmtree(old, ignore_errors=True)
+                final.rename(old)
+                fresh.rename(final)
+                shutil.rmtree(old)
+            else:
+                fresh.rename(final)
+            making.sync(final.parent)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        return found
+
+    def _amend(self, known: Publication, lock: Lock, signer: Signer) -> Publication:
+        """Another lock of the same packages, or another key: the repository itself stays."""
+        release = known.directory / f"dists/{SUITE}/InRelease"
+        if known.fingerprint != signer.fingerprint:
+            text = _signed_text(release.read_text(encoding="utf-8"))
+            making.sign(known.directory, text, signer)
+            good, why = check_signature(release, signer.public)
+            if good is None:
+                raise MirrorError(f"the new signature does not hold: {why}", file=release)
+        locks = {**known.locks, lock.digest: dump_lock(lock)}
+        found = Publication(known.directory, known.stack, known.id, known.published, signer.fingerprint, locks, known.packages)
+        _write(known.directory / RECORD, _text(found))
+        return found
+
+    # -- one writer
+
+    @contextmanager
+    def writing(self, wait: float = 0) -> Iterator[None]:
+        """Be the one that writes; refuse where another run is, after `wait` seconds. May be entered again by who is in it.
+
+        Clears what a run that was cut off left unfinished. Raises MirrorError.
+        """
+        if self._held:
+            self._held += 1
+            try:
+                yield
+            finally:
+                self._held -= 1
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            handle = (self.directory / ".lock").open("a+")
+        except OSError as problem:
+            raise MirrorError(f"the mirror cannot be written: {problem.strerror}", file=self.directory) from problem
+        with handle:
+            until = time.monotonic() + wait
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        handle.seek(0)
+                        who = handle.read().strip()
+                        raise MirrorError(
+                            f"another run is writing this mirror: process {who or 'unknown'}",
+                            file=self.directory,
+                            remedy="wait for it to end, or let this one wait with --wait SECONDS",
+                        ) from None
+                    time.sleep(0.2)
+            with contextlib.suppress(OSError):  # a full disk: the pid is a courtesy
+                handle.truncate(0)
+                handle.write(str(os.getpid()))
+                handle.flush()
+            self._clear()
+            self._held = 1
+            try:
+                yield
+            finally:
+                self._held = 0
+                with contextlib.suppress(OSError):
+                    handle.truncate(0)
+
+    def _clear(self) -> None:
+        """What runs that were killed left behind. Partial files stay: they are continued."""
+        for path in (self.directory / "stacks").glob("*/.*"):
+            if path.name.endswith((".new", ".old", ".gone")):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        for path in self.partial.glob("add.*"):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Errors of the disk, as errors of the mirror."""
+        try:
+            yield
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise MirrorError(
+                    "the disk is full; nothing was published, and what was fetched is kept",
+                    file=self.directory,
+                    remedy="make room, for instance with `goldnode mirror gc`, and run again",
+                ) from problem
+            where = problem.filename or self.directory
+            raise MirrorError(f"the mirror cannot be written: {problem.strerror}", file=where) from problem
+
+
+@contextmanager
+def site_signer(site: Site) -> Iterator[Signer]:
+    """Give the site's signing key, tried out; see `signing.open_signer`. Raises MirrorError where the site names none."""
+    if site.mirror is None or site.mirror.signing_key is None:
+        raise MirrorError(
+            "the site names no key to sign the mirror with",
+            file=site.file,
+            remedy="make one with `goldnode mirror key --out DIR`, and name it as `mirror.signing_key`",
+        )
+    public_file = site.resolve(site.mirror.key) if site.mirror.key is not None else None
+    public = read_public(public_file) if public_file is not None else None
+    with open_signer(site.mirror.signing_key, site.resolve("."), public, public_file) as signer:
+        yield signer
+
+
+def read_public(path: Path) -> bytes:
+    """Read a mirror's public key. Raises MirrorError."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise MirrorError(
+            f"the mirror's public key cannot be read: {problem.strerror}", file=path, remedy="put it there, or correct `mirror.key`"
+        ) from problem
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _text(publication: Publication) -> bytes:
+    return (json.dumps(publication.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put a small file in place, synced, whole or not at all; leaves one alone that has this content."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.write_bytes(content)
+        making.sync(fresh)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    making.sync(path.parent)
+
+
+def _signed_text(clear: str) -> str:
+    """The text in a clear-signed file (RFC 4880, section 7), without its dash escapes."""
+    body = clear.split("\n\n", 1)[1].rpartition("\n-----BEGIN PGP SIGNATURE-----")[0]
+    return "".join(f"{line.removeprefix('- ')}\n" for line in body.split("\n"))

@@ -1,0 +1,199 @@
+"""Making one static signed apt repository of files in a mirror's store. apt-ftparchive writes the indexes, gpg signs, apt itself judges."""
+
+from __future__ import annotations
+
+import datetime as dt
+import lzma
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from goldnode.errors import LockError, MirrorError
+from goldnode.lock.aptroot import AptSource, apt_root
+from goldnode.lock.model import Lock, LockedPackage
+from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE
+from goldnode.lock.signing import Signer
+from goldnode.node.openpgp import dearmor
+
+Row = Mapping[str, Any]
+
+
+def pool_path(package: LockedPackage) -> str:
+    """Where a package lies in the repository, as Debian would have it: no epoch in the file's name."""
+    head = package.name[:4] if package.name.startswith("lib") else package.name[:1]
+    version = package.version.partition(":")[2] or package.version
+    return f"pool/{COMPONENT}/{head}/{package.name}/{package.name}_{version}_{package.architecture}.deb"
+
+
+def build(directory: Path, packages: Sequence[LockedPackage], source: Callable[[str], Path], date: dt.date, signer: Signer) -> list[Row]:
+    """Make the repository in the empty `directory`; `source` gives the store's file of a SHA-256. Returns the rows of its record.
+
+    Same packages, same date: same indexes, byte for byte. There is no Valid-Until: what an air gap has copied must not end by itself,
+    and what it is protected from, an old index given for a new one, cannot be, since a publication's address names its content.
+    Raises MirrorError where a package is not what its lock calls it.
+    """
+    rows: list[Row] = []
+    for package in sorted(packages, key=lambda item: (item.name, item.version, item.architecture)):
+        pool = pool_path(package)
+        (directory / pool).parent.mkdir(parents=True, exist_ok=True)
+        os.link(source(package.sha256), directory / pool)
+        rows.append({**package.model_dump(exclude_none=True), "pool": pool})
+    index = _index(directory)
+    _compare(index, rows)
+    architectures = sorted({row["architecture"] for row in rows} - {"all"}) or ["amd64"]
+    for architecture in architectures:
+        text = "\n".join(f"{stanza}\n" for stanza in index if _field(stanza, "Architecture") in (architecture, "all")).encode()
+        place = directory / f"dists/{SUITE}/{COMPONENT}/binary-{architecture}"
+        place.mkdir(parents=True)
+        (place / "Packages").write_bytes(text)
+        (place / "Packages.xz").write_bytes(lzma.compress(text, preset=6))
+    release = _release(directory, date, architectures)
+    sign(directory, release, signer)
+    return rows
+
+
+def sign(directory: Path, release: str, signer: Signer) -> None:
+    """Put the signed Release text in place; a signed one that is there is replaced in one step. Raises SigningKeyError."""
+    place = directory / f"dists/{SUITE}"
+    with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
+        text, signed = Path(name) / "Release", Path(name) / "InRelease"
+        text.write_text(release, encoding="utf-8")
+        signer.sign(text, signed)
+        fresh = place / ".InRelease.new"
+        fresh.write_bytes(signed.read_bytes())
+    sync(fresh)
+    fresh.replace(place / "InRelease")
+    sync(place)
+
+
+def prove(
+    directory: Path,
+    lock: Lock,
+    signer: Signer,
+    extra: Sequence[LockedPackage] = (),
+    without: Sequence[str] = (),
+    status: Path | None = None,
+) -> None:
+    """Let apt, in a throw-away root, install the lock's stack set from this repository alone; with `extra` also what then takes the
+    place of the packages `without`.
+
+    Raises MirrorError where it cannot, or would take other bytes.
+    """
+    source = AptSource(
+        ARCHIVE, f"file:{quote(str(directory.resolve()))}", SUITE, (COMPONENT,), dearmor(signer.public), (signer.fingerprint,)
+    )
+    architecture = next((item.architecture for item in lock.packages if item.architecture != "all"), "amd64")
+    members = [item for item in lock.packages if item.set == "stack"]
+    sets = [members]
+    if extra:
+        sets.append([*(item for item in members if item.name not in without), *extra])
+    try:
+        with tempfile.TemporaryDirectory(prefix="goldnode-prove-") as name, apt_root([source], architecture, Path(name)) as root:
+            if status is not None:
+                root.use_status(status)
+            root.update()
+            for wanted in sets:
+                known = {(item.name, item.sha256) for item in [*lock.packages, *extra]}
+                found = root.resolve([f"{item.name}={item.version}" for item in wanted])
+                lacking = {(item.name, item.sha256) for item in wanted} - {(item.name, item.sha256) for item in found}
+                foreign = [item for item in found if (item.name, item.sha256) not in known]
+                if (lacking and status is None) or foreign:
+                    names = ", ".join(sorted({name for name, _ in lacking} | {item.name for item in foreign})[:6])
+                    raise MirrorError(f"apt would not take from it what is locked: {names}")
+    except LockError as problem:
+        raise MirrorError(
+            f"the repository that was made for stack {lock.stack} does not hold with apt, so it is not published: {problem.message}",
+            remedy="lock again; a lock that was made with --on STATUS is published with the same --on"
+            if "apt finds no way" in problem.message
+            else problem.remedy,
+        ) from problem
+
+
+def sync(path: Path) -> None:
+    """See that a file or a directory's entries are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_tree(directory: Path) -> None:
+    """The same for all that lies below a directory, but the pool's files, which the store has synced."""
+    for where, _, files in os.walk(directory, topdown=False):
+        if f"/pool/{COMPONENT}" not in where:
+            for name in files:
+                sync(Path(where) / name)
+        sync(Path(where))
+
+
+def release_of(directory: Path, date: dt.date, architectures: Sequence[str]) -> str:
+    """The Release text of the repository in `directory`."""
+    return _release(directory, date, architectures)
+
+
+def _index(directory: Path) -> list[str]:
+    """The stanzas of all packages in the pool, in a fixed order: apt-ftparchive's own is the file system's."""
+    text = _ftparchive(directory, "packages", "pool")
+    stanzas = [stanza.strip("\n") for stanza in text.split("\n\n") if stanza.strip()]
+    return sorted(stanzas, key=lambda stanza: (_field(stanza, "Package"), _field(stanza, "Version"), _field(stanza, "Architecture")))
+
+
+def _field(stanza: str, name: str) -> str:
+    found = re.search(rf"^{name}: (.*)$", stanza, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
+    """A lock may have been edited: what a file calls itself is in the file."""
+    inside = {_field(stanza, "SHA256"): tuple(_field(stanza, name) for name in ("Package", "Version", "Architecture")) for stanza in index}
+    for row in rows:
+        said, found = (row["name"], row["version"], row["architecture"]), inside.get(row["sha256"])
+        if found != said:
+            told = "no package at all" if found is None else " ".join(found)
+            raise MirrorError(
+                f"the lock calls the file with SHA-256 {row['sha256']} {' '.join(said)}, and it is {told}",
+                remedy="lock again; a lock is not to be edited",
+            )
+
+
+def _release(directory: Path, date: dt.date, architectures: Sequence[str]) -> str:
+    when = dt.datetime(date.year, date.month, date.day, tzinfo=dt.UTC)
+    fields = {
+        "Origin": "goldnode",
+        "Label": "goldnode",
+        "Suite": SUITE,
+        "Codename": SUITE,
+        "Components": COMPONENT,
+        "Architectures": " ".join(architectures),
+        "Date": when.strftime("%a, %d %b %Y %H:%M:%S UTC"),
+    }
+    options = [part for name, value in fields.items() for part in ("-o", f"APT::FTPArchive::Release::{name}={value}")]
+    return _ftparchive(directory, *options, "release", f"dists/{SUITE}")
+
+
+def _ftparchive(directory: Path, *arguments: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="goldnode-ftp-") as name:
+        own = Path(name) / "apt.conf"
+        own.write_text(f'Dir::Etc "{name}";\nDir::Etc::parts "{name}";\n', encoding="utf-8")
+        hashes = [part for kind in ("MD5", "SHA1", "SHA512") for part in ("-o", f"APT::FTPArchive::{kind}=false")]
+        try:
+            done = subprocess.run(
+                ["apt-ftparchive", "-q", *hashes, *arguments],
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC", "APT_CONFIG": str(own)},
+            )
+        except FileNotFoundError as problem:
+            raise MirrorError("apt-ftparchive is not on this machine", remedy="install it: apt-get install apt-utils") from problem
+    wrong = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
+    if done.returncode or wrong:
+        raise MirrorError(f"apt-ftparchive cannot index the files: {'; '.join(wrong[:3]) or f'exit {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,252 @@
+"""Signing keys of a mirror: made, opened and tried out with GnuPG, before anything else is done with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from goldnode.errors import SigningKeyError
+from goldnode.keys import armor
+from goldnode.node.openpgp import OpenPGPError, dearmor, primary_fingerprints
+
+SECRET, PUBLIC = "mirror-signing.asc", "mirror.asc"
+_NAMED = re.compile(r"^(?:0x)?[0-9A-Fa-f]{40}$")
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A secret key that has signed once already. `public` is its armoured public key, as nodes get it."""
+
+    fingerprint: str
+    public: bytes
+    home: Path | None
+    uid: str
+
+    def sign(self, text: Path, out: Path) -> None:
+        """Clear-sign `text` into `out`. Raises SigningKeyError."""
+        done = self._gpg("--local-user", f"{self.fingerprint}", "--digest-algo", "SHA512", "--output", str(out), "--clear-sign", str(text))
+        if done.returncode:
+            said = done.stderr.strip()
+            if re.search(r"pinentry|passphrase|Inappropriate ioctl|cancelled|No secret key.*agent", said, re.IGNORECASE):
+                where = (
+                    "unlock it in your gpg-agent first"
+                    if self.home is None
+                    else "remove the passphrase, or import it and name its fingerprint"
+                )
+                raise SigningKeyError(
+                    f"signing key {self.fingerprint} is protected by a passphrase that nobody is here to give", remedy=where
+                )
+            raise SigningKeyError(
+                f"signing key {self.fingerprint} cannot sign: {_last(said)}", remedy="look at it with `gpg --list-secret-keys`"
+            )
+
+    def _gpg(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return _gpg(self.home, *arguments)
+
+
+def create(directory: Path, name: str, *, algorithm: str = "ed25519", expire: str = "never") -> tuple[str, Path, Path]:
+    """Make a key pair without a passphrase in a GnuPG home that is thrown away. Returns fingerprint, secret and public file.
+
+    Raises SigningKeyError where one of the files is there already: a key that nodes trust is not replaced by chance.
+    """
+    secret, public = directory / SECRET, directory / PUBLIC
+    for path in (secret, public):
+        if path.exists():
+            raise SigningKeyError("there is a key already", file=path, remedy="name another directory with --out, or move it away")
+    with _home() as home:
+        done = _gpg(home, "--passphrase", "", "--quick-gen-key", name, algorithm, "sign", expire)
+        if done.returncode:
+            raise SigningKeyError(f"gpg cannot make a key: {_last(done.stderr)}")
+        fingerprint = _secret_keys(home)[0].fingerprint
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            # The secret one first, and for nobody else from its first byte on.
+            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+                out.write(_gpg(home, "--armor", "--export-secret-keys", fingerprint).stdout)
+                out.flush()
+                os.fsync(out.fileno())
+            public.write_bytes(_public(home, fingerprint))
+        except OSError as problem:
+            raise SigningKeyError(f"the key cannot be written: {problem.strerror}", file=directory) from problem
+    return fingerprint, secret, public
+
+
+@contextmanager
+def open_signer(key: str, base: Path, public: bytes | None = None, public_file: Path | None = None) -> Iterator[Signer]:
+    """Give the signing key `key`: a file with a secret key (relative to `base`), or the fingerprint of one in the user's keyring.
+
+    It is tried out: it signs, and the signature holds against `public`, the key that nodes are given (default: its own). Raises
+    SigningKeyError for a key that is absent, expired, revoked, locked by a passphrase, or not the one of `public`.
+    """
+    with _home() as scratch:
+        home: Path | None = None
+        where: Path | None = None
+        if not _NAMED.match(key):
+            home, where = scratch, base / Path(key).expanduser()
+            _import(home, where)
+        found = _secret_keys(home, key.removeprefix("0x") if home is None else None)
+        if not found:
+            if home is None:
+                raise SigningKeyError(f"your keyring has no secret key {key}", remedy="import it, or name a file in `mirror.signing_key`")
+            raise SigningKeyError("the file holds no secret key", file=where, remedy="export it with `gpg --armor --export-secret-keys`")
+        wanted = _fingerprints(public, public_file) if public is not None else [found[0].fingerprint]
+        if public is None and len(found) > 1:
+            raise SigningKeyError("the file holds several secret keys", file=where, remedy="name the public one in `mirror.key`")
+        chosen = next((item for item in found if item.fingerprint in wanted), None)
+        if chosen is None:
+            have = ", ".join(item.fingerprint for item in found)
+            raise SigningKeyError(
+                f"the signing key is {have}, and nodes are given {', '.join(wanted)}",
+                file=public_file or where,
+                remedy="let `mirror.key` and `mirror.signing_key` name one key pair",
+            )
+        states = {"e": "has expired", "r": "is revoked", "d": "is disabled", "i": "is invalid"}
+        if chosen.state in states:
+            raise SigningKeyError(
+                f"signing key {chosen.fingerprint} ({chosen.uid}) {states[chosen.state]}",
+                file=where,
+                remedy="extend it (`gpg --quick-set-expire`) and give nodes its new public key, or make another with `goldnode mirror key`"
+                if chosen.state == "e"
+                else "make another with `goldnode mirror key`",
+            )
+        given = armor(public) if public is not None else _public(home, chosen.fingerprint)
+        signer = Signer(chosen.fingerprint, given, home, chosen.uid)
+        _try_out(signer, scratch, public_file)
+        yield signer
+
+
+def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
+    """Hold a clear-signed file against keys. Returns the primary fingerprint of a good signature (None where there is none) and the
+    signed text, or what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
+        keyring, text = Path(name) / "key.gpg", Path(name) / "text"
+        keyring.write_bytes(dearmor(public))
+        done = _call(["gpgv", "--status-fd", "1", "--keyring", str(keyring), "--output", str(text), str(signed)])
+        status = {
+            row.split()[1]: row.split()[2:] for row in done.stdout.splitlines() if row.startswith("[GNUPG:] ") and len(row.split()) > 1
+        }
+        for word, why in (
+            ("EXPKEYSIG", "the key has expired"),
+            ("REVKEYSIG", "the key is revoked"),
+            ("EXPSIG", "the signature has expired"),
+            ("BADSIG", "the signature is bad: the file was changed after it was signed"),
+            ("ERRSIG", "it is signed by another key"),
+        ):
+            if word in status:
+                who = status[word][0] if status[word] else "?"
+                return None, f"{why} ({who})"
+        if "GOODSIG" not in status or "VALIDSIG" not in status or not text.exists():
+            return None, _last(done.stderr) or "there is no signature"
+        valid = status["VALIDSIG"]
+        return valid[9] if len(valid) > 9 else valid[0], text.read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Secret:
+    fingerprint: str
+    state: str
+    uid: str
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    # An agent's socket must fit a sockaddr: a long TMPDIR would break gpg in a way that nobody understands.
+    base = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="gn-gpg-", dir=base if len(base) < 60 else "/tmp", ignore_cleanup_errors=True) as name:  # noqa: S108
+        yield Path(name)
+        _call(["gpgconf", "--homedir", name, "--kill", "gpg-agent"])
+
+
+def _import(home: Path, file: Path) -> None:
+    try:
+        data = file.read_bytes()
+    except OSError as problem:
+        raise SigningKeyError(
+            f"the signing key cannot be read: {problem.strerror}",
+            file=file,
+            remedy="make one with `goldnode mirror key`, or correct `mirror.signing_key`",
+        ) from problem
+    done = _gpg(home, "--import", data=data)
+    if done.returncode and "secret keys read: 1" not in done.stderr:
+        raise SigningKeyError(
+            f"this is no secret key: {_last(done.stderr)}", file=file, remedy="export it with `gpg --armor --export-secret-keys`"
+        )
+
+
+def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
+    done = _gpg(home, "--with-colons", "--fixed-list-mode", "--list-secret-keys", *([only] if only else []))
+    found: list[_Secret] = []
+    state, fingerprint = "", ""
+    for row in (line.split(":") for line in done.stdout.splitlines()):
+        if row[0] == "sec":
+            state, fingerprint = row[1], ""
+        elif row[0] == "fpr" and not fingerprint:
+            fingerprint = row[9]
+        elif row[0] == "uid" and fingerprint and all(item.fingerprint != fingerprint for item in found):
+            found.append(_Secret(fingerprint, state, row[9].replace("\\x3a", ":")))
+    return found
+
+
+def _public(home: Path | None, fingerprint: str) -> bytes:
+    # Without gpg's version line or comments, so that the file is the same wherever it is made.
+    return armor(_gpg(home, "--armor", "--export-options", "export-minimal", "--export", fingerprint).stdout.encode())
+
+
+def _fingerprints(public: bytes, file: Path | None) -> list[str]:
+    try:
+        return list(primary_fingerprints(dearmor(public)))
+    except OpenPGPError as problem:
+        raise SigningKeyError(f"this is no public key: {problem}", file=file, remedy="put the mirror's public key there") from problem
+
+
+def _try_out(signer: Signer, scratch: Path, public_file: Path | None) -> None:
+    text, out = scratch / "trial", scratch / "trial.asc"
+    text.write_text("goldnode tries out this key\n", encoding="utf-8")
+    out.unlink(missing_ok=True)
+    signer.sign(text, out)
+    good, why = check_signature(out, signer.public)
+    if good is None:
+        raise SigningKeyError(
+            f"what signing key {signer.fingerprint} signs does not hold against the public key: {why}",
+            file=public_file,
+            remedy="export the public key anew (`gpg --armor --export`) and give that to nodes",
+        )
+
+
+def _gpg(home: Path | None, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    own = ["--homedir", str(home)] if home is not None else []
+    return _call(
+        [
+            "gpg",
+            *own,
+            "--batch",
+            "--no-tty",
+            "--yes",
+            "--pinentry-mode",
+            "error" if "--passphrase" not in arguments else "loopback",
+            *arguments,
+        ],
+        data,
+    )
+
+
+def _call(command: list[str], data: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(command, input=data or b"", capture_output=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    except FileNotFoundError as problem:
+        package = {"gpgv": "gpgv"}.get(command[0], "gnupg")
+        raise SigningKeyError(f"{command[0]} is not on this machine", remedy=f"install it: apt-get install {package}") from problem
+    return subprocess.CompletedProcess(
+        command, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    )
+
+
+def _last(text: str) -> str:
+    lines = [line.removeprefix("gpg: ").strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

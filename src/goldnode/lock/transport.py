@@ -1,0 +1,143 @@
+"""Reaching an archive as apt on this machine would: its proxies, credentials (apt_auth.conf(5)) and certificates."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+
+HELPER = Path("/usr/lib/apt/apt-helper")
+AUTH = (Path("/etc/apt/auth.conf"), Path("/etc/apt/auth.conf.d"))
+
+
+def masked(url: str) -> str:
+    """The address without a user's name and password."""
+    return re.sub(r"://[^/@\s]+@", "://***@", url)
+
+
+def apt_settings() -> dict[str, str]:
+    """This machine's settings of apt's transports, by lower-case name; empty where there is no apt."""
+    environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
+    try:
+        done = subprocess.run(
+            ["apt-config", "dump", "--format", "%f %v%n", "Acquire"], capture_output=True, text=True, check=False, env=environment
+        )
+    except FileNotFoundError:
+        return {}
+    rows = (line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    return {name.lower(): value for name, value in rows if value}
+
+
+def credentials(url: str, places: tuple[Path, ...] = AUTH) -> tuple[str, str] | None:
+    """User and password for `url` as apt's auth.conf files say; the first entry that fits decides.
+
+    An entry without a scheme is for https only (apt_auth.conf(5)).
+    """
+    asked = urlsplit(url)
+    for place in places:
+        for file in sorted(place.glob("*.conf")) if place.is_dir() else [place]:
+            try:
+                words = shlex.split(file.read_text(encoding="utf-8"), comments=True)
+            except (OSError, ValueError):
+                continue
+            entry: dict[str, str] = {}
+            for key, value in zip(words, [*words[1:], ""], strict=True):
+                if key == "machine":
+                    entry = {"machine": value}
+                elif key in ("login", "password") and "machine" in entry:
+                    entry[key] = value
+                    if {"login", "password"} <= entry.keys() and _fits(entry["machine"], asked.scheme, asked.netloc, asked.path):
+                        return entry["login"], entry["password"]
+    return None
+
+
+def _fits(machine: str, scheme: str, host: str, path: str) -> bool:
+    wanted = urlsplit(machine if "://" in machine else f"https://{machine}")
+    named = host.rpartition("@")[2]
+    same = wanted.netloc in (named, named.partition(":")[0])
+    return scheme == wanted.scheme and same and path.startswith(wanted.path)
+
+
+class Transport:
+    """Pools of connections, by proxy. Safe for several threads."""
+
+    def __init__(self, *, connections: int = 4, timeout: float = 60, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = dict(settings) if settings is not None else apt_settings()
+        self._connections, self._timeout = connections, timeout
+        self._pools: dict[str, urllib3.PoolManager] = {}
+        self._proxies: dict[str, str] = {}
+
+    def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        """Ask for `url`; the body is still to be read, as it was sent. Raises urllib3.exceptions.HTTPError."""
+        parts = urlsplit(url)
+        login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else credentials(url)
+        sent = {"Accept-Encoding": "identity", "User-Agent": "goldnode", **headers}
+        if login is not None:
+            sent |= urllib3.make_headers(basic_auth=":".join(login))
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return self._pool(self._proxy(bare)).request(
+            "GET",
+            bare,
+            headers=sent,
+            preload_content=False,
+            decode_content=False,
+            timeout=urllib3.Timeout(connect=min(20, self._timeout), read=self._timeout),
+            # Everything else is the caller's to repeat: it knows what is already there.
+            retries=urllib3.Retry(total=5, redirect=5, connect=0, read=0, status=0, other=0, raise_on_status=False),
+        )
+
+    def prepare(self, urls: list[str]) -> None:
+        """Make the pools that `urls` need, before threads share them."""
+        for url in urls:
+            self._pool(self._proxy(url))
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._settings.get("acquire::https::cainfo"))
+
+    def _pool(self, proxy: str) -> urllib3.PoolManager:
+        if proxy not in self._pools:
+            shape = {"num_pools": 8, "maxsize": self._connections, "ssl_context": self._context}
+            if proxy:
+                login = urlsplit(proxy)
+                headers = None
+                if login.username:
+                    headers = urllib3.make_headers(proxy_basic_auth=f"{unquote(login.username)}:{unquote(login.password or '')}")
+                self._pools[proxy] = urllib3.ProxyManager(proxy, proxy_headers=headers, **shape)  # type: ignore[arg-type]
+            else:
+                self._pools[proxy] = urllib3.PoolManager(**shape)  # type: ignore[arg-type]
+        return self._pools[proxy]
+
+    def _proxy(self, url: str) -> str:
+        """The proxy for `url`, "" for none: in apt's order, the setting for the host, for the scheme, what it detects, the environment."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        key = f"{parts.scheme}://{host}"
+        if key not in self._proxies:
+            self._proxies[key] = self._find_proxy(parts.scheme, host, url)
+        return self._proxies[key]
+
+    def _find_proxy(self, scheme: str, host: str, url: str) -> str:
+        schemes = ("https", "http") if scheme == "https" else ("http",)  # https falls back to what http says
+        for name in (f"::proxy::{host}", "::proxy"):
+            for kind in schemes:
+                found = self._settings.get(f"acquire::{kind}{name}")
+                if found:
+                    return "" if found.upper() == "DIRECT" else found
+        if any(f"acquire::{kind}::proxy-auto-detect" in self._settings for kind in schemes) and HELPER.exists():
+            done = subprocess.run([str(HELPER), "auto-detect-proxy", url], capture_output=True, text=True, check=False)
+            detected = re.search(r"Using proxy '([^']*)'", done.stdout)
+            if detected and detected.group(1):
+                return "" if detected.group(1).upper() == "DIRECT" else detected.group(1)
+        if urllib.request.proxy_bypass(host):
+            return ""
+        return urllib.request.getproxies().get(scheme, "")

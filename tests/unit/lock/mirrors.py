@@ -1,0 +1,135 @@
+"""What tests of a mirror need: an archive with real .deb files, a server with faults, and a site that has a mirror."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import yaml
+from tests.unit.lock import archive as shapes
+from tests.unit.lock.archive import Archive, SigningKey
+from tests.unit.lock.conftest import Place
+
+BULK = 400_000  # bytes of the one package that is not tiny, so that a transfer has a middle
+
+
+def build_files(archive: Archive, scratch: Path, bulky: str = "libcuda1") -> None:
+    """Give every package of the archive its .deb and publish their true hashes."""
+    for stanza in archive.stanzas:
+        tree = scratch / f"{stanza['Package']}_{stanza['Version'].replace(':', '%')}"
+        file = archive.root / stanza["Filename"]
+        if not tree.exists():
+            (tree / "DEBIAN").mkdir(parents=True)
+            control = "".join(f"{key}: {value}\n" for key, value in stanza.items() if key not in ("Filename", "Size", "SHA256"))
+            (tree / "DEBIAN/control").write_text(control, encoding="utf-8")
+            if stanza["Package"] == bulky:
+                (tree / "usr/share").mkdir(parents=True)
+                blocks = (hashlib.sha256(bytes([number % 251, number // 251])).digest() for number in range(BULK // 32))
+                (tree / "usr/share/bulk").write_bytes(b"".join(blocks))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(file)],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        )
+        data = file.read_bytes()
+        stanza.update(Size=str(len(data)), SHA256=hashlib.sha256(data).hexdigest())
+    archive.publish()
+
+
+def full_archive(root: Path, key: SigningKey, scratch: Path) -> Archive:
+    """An archive that satisfies the small stack of `Place`, files included."""
+    made = Archive(root, key)
+    shapes.base(made)
+    shapes.kernel(made, "6.1.0-50-amd64", "6.1.176-1")
+    shapes.driver(made, "535.261.03")
+    shapes.rest_of_driver(made)
+    build_files(made, scratch)
+    return made
+
+
+def use_mirror(place: Place, url: str, *, mirror: Path, signing_key: Path, key: Path | None = None, nodes: str | None = None) -> None:
+    """Write a site whose archive "near" is at `url`, with a mirror."""
+    place.key.export(place.root / "keys/test.asc")
+    section = {"directory": str(mirror), "signing_key": str(signing_key)}
+    section |= {"key": str(key)} if key else {}
+    section |= {"url": nodes} if nodes else {}
+    site = {"archives": {"near": {"url": url, "key": "keys/test.asc"}}, "locks": str(place.root / "locks"), "mirror": section}
+    (place.root / "site.yml").write_text(yaml.safe_dump(site), encoding="utf-8")
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A file server that counts requests and may misbehave: `fault(handler, path)` returns True where it has answered itself."""
+
+    daemon_threads = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root = root
+        self.asked: list[tuple[str, str | None]] = []
+        self.fault: Callable[[_Handler, Path], bool] = lambda handler, path: False
+        self.ranges = True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def names(self) -> list[str]:
+        """The packages that were asked for, in order."""
+        return [path.rpartition("/")[2].partition("_")[0] for path, _ in self.asked if path.endswith(".deb")]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.server.root / unquote(self.path).lstrip("/")
+        wanted = self.headers.get("Range")
+        self.server.asked.append((self.path, wanted))
+        if self.server.fault(self, path):
+            return
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data = path.read_bytes()
+        if wanted and self.server.ranges:
+            start = int(wanted.removeprefix("bytes=").partition("-")[0])
+            if start >= len(data):
+                self.send_error(416)
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            body = data[start:]
+        else:
+            self.send_response(200)
+            body = data
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Server]:
+    with Server(root) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
