@@ -35,7 +35,8 @@ def rule(name: str) -> Rule:
 def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding]:
     """Return what all rules say of `host` and of each workload on it: blocks first, then what is unknown, then warnings.
 
-    Rules of hosts see the host once; rules of workloads see each workload, with the host where there is one. What the host's class or a
+    Rules of hosts see the host once; rules of workloads see each workload, with the host where there is one; the list of known bad
+    combinations is held against both. What the host's class or a
     waiver accepts stays in the list with `accepted` set. A finding is `fatal` when it blocks, or is unknown and the class wants that to
     block, and nobody accepted it.
     """
@@ -46,6 +47,7 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
     for workload in workloads:
         for each in rules_workload.RULES:
             found += each.check(host, workload)
+        found += known_bad.findings(host, workload)
     return settle(found, host)
 
 

@@ -244,6 +244,13 @@ def security_floor(name: str) -> SecurityFloor:
     )
 
 
+def distribution(os: str) -> dict[str, Any] | None:
+    """Return the row of an OS ("debian 12") in distros.yml, or None."""
+    name = re.sub(r"[ .]", "", os)
+    found: dict[str, Any] | None = next((row for row in load("distros.yml")["distributions"] if row["id"] == name), None)
+    return found
+
+
 @cache
 def kernels_built() -> tuple[str, ...]:
     """Return every kernel that the build table speaks of, mainline series and exact ones, oldest first."""
@@ -253,12 +260,13 @@ def kernels_built() -> tuple[str, ...]:
 
 
 @cache
-def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary") -> KernelBuild:
+def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None) -> KernelBuild:
     """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
 
     A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
     before its branch's fix, and is fine when its branch has the fix for this series or a later one. The table is of
-    upstream's sources: a distribution's patched package may build where this says `fails`.
+    upstream's sources: a distribution's patched package may build where this says `fails`. `package` is the version of
+    Debian's package of the proprietary module, revision included, whose patches the table knows.
     """
     table = load("nvidia_drivers.yml")["kernel_build"]
     wanted, version = numbers(kernel), numbers(driver)
@@ -272,6 +280,9 @@ def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary") -> 
     for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
         reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
         source = origins("nvidia_drivers.yml", row["source"])
+        if reached and flavour == "proprietary" and package is not None and _patched(table["entries"], row, package):
+            proof = KernelBuild("ok", f"{where}: Debian's package {package} is patched for it", "stated", source)
+            continue
         if reached:
             if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
                 return KernelBuild("fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source)
@@ -297,6 +308,21 @@ def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary") -> 
                 source,
             )
     return proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+
+
+def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
+    """Whether Debian's `package` builds past the change of `row`: patched for its series or a later one. A change that came only with a
+    stable update is past no such patch, but one of its own row."""
+    release, _, revision = re.sub(r"~bpo.*$", "", package).partition("-")
+    series = _points(row["kernel"])[-1]
+    for other in entries:
+        if other is not row and (len(series) > 2 or _points(other["kernel"])[-1][:2] < series[:2]):
+            continue
+        for listed in other.get("debian_patched", ()):
+            version, _, first = str(listed).partition("-")
+            if version == release and (not first or numbers(revision) >= numbers(first)):
+                return True
+    return False
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -1,10 +1,350 @@
-"""The list of known bad combinations."""
+"""The list of known bad combinations (facts/known_bad.yml), held against a host and what runs on it.
+
+A row's `match` is a mapping of conditions that must all hold, or a list of such mappings, any of which suffices. A condition holds, does not
+hold, or cannot be told; the row is found when all hold, and `unknown` when none fails and some cannot be told. What is not there at all (no
+GPU, no container toolkit, no torch) fails a condition; only what is there and not known leaves it open. Keys of `match`:
+
+    of the host      kernel driver package toolkit amdgpu (versions)  branch  engine {NAME: versions}  flavour  toolkit_mode  vendor
+                     os  os_not  driver_from  fabric_manager (absent, differs)  nvswitch  realtime  gpu (globs)  architecture  mixed
+                     packages  package_not  features  cmdline_lacks
+    of the workload  cuda cudnn rocm torch torch_cuda (versions)  forward_compat  image (glob)
+    of neither       also: what no class states, so that it is always open; never: why the row is not judged at all
+
+Versions are ranges: comparators apart by spaces, all of which hold (">=550 <550.54.14"), or a list of ranges, any of which does.
+"""
 
 from __future__ import annotations
 
-from goldnode.compat.model import Finding
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from goldnode.compat import facts, rules
+from goldnode.compat.facts import numbers
+from goldnode.compat.model import Finding, Host, Workload
+from goldnode.node.state.debversion import compare
+
+FILE = "known_bad.yml"
+RULE = "known-bad"
+
+Answer = bool | None  # None: cannot be told
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the list. `rule` says the same where it finds something; `never` is why the row is not judged."""
+
+    id: str
+    severity: str
+    symptom: str
+    fix: str
+    rule: str | None
+    never: str | None
+    match: tuple[Mapping[str, Any], ...]
+    doubt: str | None
+    origins: tuple[facts.Origin, ...]
+
+    @property
+    def of_workload(self) -> bool:
+        """Whether some condition is about what runs on the node."""
+        return any(key in WORKLOAD for part in self.match for key in part)
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the list."""
+    return tuple(_row(row) for row in facts.load(FILE)["known_bad"])
+
+
+def _row(row: Mapping[str, Any]) -> Row:
+    match = row["match"] if isinstance(row["match"], list) else [row["match"]]
+    doubt = "; ".join(part for part in (facts.doubt(row), row.get("note")) if part)
+    return Row(
+        id=row["id"],
+        severity=row["severity"],
+        symptom=row["symptom"],
+        fix=row["fix"],
+        rule=row.get("rule"),
+        never=next((part["never"] for part in match if "never" in part), None),
+        match=tuple(match),
+        doubt=doubt or None,
+        origins=facts.origins(FILE, row["source"]),
+    )
+
+
+def findings(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """Yield the rows that concern `host` alone, or with a workload those that concern it, with the host where there is one."""
+    for row in rows():
+        if row.never is None and row.of_workload == (workload is not None):
+            finding = judge(row, host, workload)
+            if finding is not None:
+                yield finding
+
+
+def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | None:
+    """Return what `row` says of the combination, or None where it does not apply."""
+    answers = [_holds(part, host, workload) for part in row.match]
+    if not any(answer.holds is not False for answer in answers):
+        return None
+    subject = workload.subject if workload is not None else host.subject if host is not None else ""
+    if workload is not None and host is not None:
+        subject = f"{workload.subject} on {host.subject}"
+    place = workload.place if workload is not None else host.at(*_lines(row)) if host is not None else None
+    if any(answer.holds for answer in answers):
+        message = f"known to be bad ({row.id}): {row.symptom}"
+        severity = row.severity
+    else:
+        open_ = next(answer.open for answer in answers if answer.holds is None)
+        if host is not None and host.unlocked and set(open_) <= _OF_THE_LOCK:
+            return None  # told once, by rule no-lock
+        message = f"may be what is known to be bad ({row.id}): {row.symptom}; not known is {_listed(_WORDS.get(key, key) for key in open_)}"
+        severity = "unknown"
+    return Finding(RULE, severity, subject, message, row.origins, _remedy(row.fix), place, row.doubt, row=row.id)  # type: ignore[arg-type]
+
+
+_VERBS = ("use", "stay", "plan", "do", "set", "turn", "install", "enable", "reload", "remove", "keep", "blacklist", "take", "reboot")
+
+
+def _remedy(fix: str) -> str | None:
+    """The row's fix as an order."""
+    if fix.startswith("none"):
+        return None
+    return fix if fix.split(" ")[0] in _VERBS else f"use {fix}"
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
-    """Return `found` without rows of the list that another rule has found as well."""
+    """Return `found` without rows of the list that the rule of theirs has found as well, with no less weight."""
+    weight = {"warn": 0, "unknown": 0, "block": 1}
+    rule_of = {row.id: row.rule for row in rows()} if any(finding.row for finding in found) else {}
+    heaviest: dict[str, int] = {}
+    for finding in found:
+        if finding.row is None:
+            heaviest[finding.rule] = max(heaviest.get(finding.rule, 0), weight[finding.severity])
+    return [
+        finding for finding in found if finding.row is None or weight[finding.severity] > heaviest.get(rule_of.get(finding.row) or "", -1)
+    ]
+
+
+# Conditions that a lock settles, and what each is called where it is not known.
+_OF_THE_LOCK = {"driver", "package", "package_not", "kernel", "toolkit", "toolkit_mode", "engine", "amdgpu"}
+_WORDS = {
+    **dict.fromkeys(("package", "package_not"), "the version of the package that brings the module"),
+    "cmdline_lacks": "the kernel's command line",
+    "driver": "the driver's version",
+    "kernel": "the kernel's exact version",
+    "toolkit_mode": "how the engine gives GPUs to containers",
+    "flavour": "the flavour of the kernel modules",
+    "driver_from": "which archive the driver is from",
+    "forward_compat": "whether it has the forward-compatibility package",
+    "torch_cuda": "which CUDA its torch was built for",
+}
+
+
+def _listed(words: Any) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _lines(row: Row) -> tuple[str, ...]:
+    keys = [key for part in row.match for key in part]
+    lines = {"gpu": "gpu", "toolkit": "toolkit", "engine": "engine", "kernel": "kernel", "driver": "driver", "cmdline_lacks": "policy"}
+    return tuple(lines[key] for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu") if key in keys)
+
+
+@dataclass(frozen=True)
+class _Held:
+    holds: Answer
+    open: tuple[str, ...] = ()
+
+
+def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None) -> _Held:
+    """Whether all conditions hold: False at the first that does not, None where some cannot be told."""
+    unsettled: list[str] = []
+    for key, wanted in part.items():
+        if key == "also":
+            unsettled.append(str(wanted))
+            continue
+        if key in WORKLOAD:
+            answer = WORKLOAD[key](workload, wanted) if workload is not None else False
+        else:
+            answer = HOST[key](host, wanted) if host is not None else False
+        if answer is False:
+            return _Held(False)
+        if answer is None:
+            unsettled.append(f"whether it uses {_listed(wanted)}" if key == "features" else key)
+    return _Held(None if unsettled else True, tuple(unsettled))
+
+
+# Versions
+
+
+def in_range(version: str, wanted: str | Sequence[str]) -> bool:
+    """Whether `version` is in a range, or in one of several, by its leading numbers."""
+    ranges = [wanted] if isinstance(wanted, str) else wanted
+    return any(all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """The comparators of a range: ">=550 <550.54.14" gives (">=", "550") and ("<", "550.54.14"); none is "="."""
+    found = []
+    for part in str(text).split():
+        version = part.lstrip("<>=")
+        found.append((part.removesuffix(version) or "=", version))
     return found
+
+
+def _by_numbers(version: str, limit: str) -> int:
+    """Compare as -1, 0, 1. A limit with fewer parts is of all versions that begin with it: 595 equals 595.71.05."""
+    own, other = numbers(version), numbers(limit)
+    if len(own) < len(other):
+        own = own + (0,) * (len(other) - len(own))
+    own = own[: len(other)] if own[: len(other)] == other else own
+    return (own > other) - (own < other)
+
+
+def _compares(sign: int, wanted: str) -> bool:
+    return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0, "=": sign == 0}[wanted]
+
+
+def _version(value: str | None, wanted: Any) -> Answer:
+    return False if value is None else in_range(value, wanted)
+
+
+# Conditions on the host
+
+
+def _kernel(host: Host, wanted: Any) -> Answer:
+    if host.kernel is None and host.kernel_version is None:
+        return False
+    first, last = kernel_range(host)
+    answers = {in_range(first, wanted), in_range(last, wanted)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def kernel_range(host: Host) -> tuple[str, str]:
+    """Return the oldest and the newest upstream version that the host's kernel can be; a release like 6.1.0-56-amd64 names a series only."""
+    text = host.kernel_version or host.kernel or ""
+    found = numbers(text)
+    if host.kernel_version is not None or (len(found) > 2 and found[2] > 0):
+        return text, text
+    series = ".".join(str(part) for part in found[:2])
+    return series, f"{series}.9999"
+
+
+def _driver(host: Host, wanted: Any) -> Answer:
+    if host.driver is not None:
+        return in_range(host.driver, wanted)
+    if host.branch is None or host.vendor != "nvidia" or host.branch not in facts.branches():
+        return False
+    matches = {in_range(version, wanted) for version in facts.branch(host.branch).point_releases}
+    return matches.pop() if len(matches) == 1 else None if matches else False
+
+
+def _package(host: Host, wanted: Any) -> Answer:
+    if host.driver_package is None:
+        return None if host.branch is not None else False
+    version = host.driver_package
+    ranges = [wanted] if isinstance(wanted, str) else wanted
+    return any(all(_compares(compare(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
+
+
+def _fabric_manager(host: Host, wanted: Any) -> Answer:
+    if wanted == "absent":
+        return host.fabric_manager is None and host.fabric_manager_package is None
+    return host.fabric_manager is not None and host.driver is not None and host.fabric_manager != host.driver
+
+
+def _engine(host: Host, wanted: Mapping[str, Any]) -> Answer:
+    if host.engine is None or host.engine not in wanted:
+        return False
+    return None if host.engine_version is None else in_range(rules.upstream(host.engine_version), wanted[host.engine])
+
+
+def _mixed(host: Host, wanted: Any) -> Answer:
+    return all(any(gpu.architecture in side for gpu in host.gpus) for side in wanted)
+
+
+def _features(host: Host, wanted: Any) -> Answer:
+    answers = [host.features.get(name) for name in wanted]
+    return True if True in answers else None if None in answers else False
+
+
+def _cmdline_lacks(host: Host, wanted: Any) -> Answer:
+    return None if host.cmdline is None else not set(wanted) <= set(host.cmdline)
+
+
+def _known(value: Any, present: bool, wanted: Any) -> Answer:
+    if value is not None:
+        return value in _list(wanted)
+    return None if present else False
+
+
+def _list(wanted: object) -> list[object]:
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
+def _realtime(host: Host, wanted: Any) -> Answer:
+    found = re.search(r"(^|-)rt(\d|-|$)", (host.kernel or "").partition("-")[2]) is not None
+    return found if wanted else not found
+
+
+def _from_debian(host: Host, wanted: Any) -> Answer:
+    return None if not host.archives else all(name.startswith(str(wanted)) for name in host.archives)
+
+
+HOST: Mapping[str, Callable[[Host, Any], Answer]] = {
+    "kernel": _kernel,
+    "driver": _driver,
+    "package": _package,
+    "package_not": lambda host, wanted: (
+        None if host.driver_package is None and host.branch else not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
+    ),
+    "branch": lambda host, wanted: _version(host.branch if host.vendor == "nvidia" else None, wanted),
+    "toolkit": lambda host, wanted: _version(host.toolkit, wanted),
+    "amdgpu": lambda host, wanted: _version(host.amdgpu, wanted),
+    "engine": _engine,
+    "flavour": lambda host, wanted: _known(host.flavour, host.branch is not None, wanted),
+    "toolkit_mode": lambda host, wanted: _known(host.toolkit_mode, host.toolkit is not None, wanted),
+    "vendor": lambda host, wanted: host.vendor == wanted,
+    "os": lambda host, wanted: host.os in _list(wanted),
+    "os_not": lambda host, wanted: host.os is not None and host.os not in _list(wanted),
+    "driver_from": _from_debian,
+    "fabric_manager": _fabric_manager,
+    "nvswitch": lambda host, wanted: host.nvswitch == wanted and not host.simulated,
+    "realtime": _realtime,
+    "gpu": lambda host, wanted: any(fnmatchcase(gpu.sku, name) for gpu in host.gpus for name in wanted),
+    "architecture": lambda host, wanted: any(gpu.architecture in wanted for gpu in host.gpus),
+    "mixed": _mixed,
+    "packages": lambda host, wanted: any(name in host.packages for name in wanted),
+    "features": _features,
+    "cmdline_lacks": _cmdline_lacks,
+}
+
+
+# Conditions on the workload
+
+
+def _torch_cuda(workload: Workload, wanted: Any) -> Answer:
+    if "torch" not in workload.frameworks:
+        return False
+    found = re.search(r"\+cu(\d+)(\d)$", workload.frameworks["torch"])
+    if found is not None:
+        return in_range(f"{found[1]}.{found[2]}", wanted)
+    return False if re.search(r"\+(rocm|cpu|xpu)", workload.frameworks["torch"]) else None
+
+
+def _image(workload: Workload, wanted: Any) -> Answer:
+    return fnmatchcase(workload.subject.removeprefix("image "), str(wanted))
+
+
+WORKLOAD: Mapping[str, Callable[[Workload, Any], Answer]] = {
+    "cuda": lambda workload, wanted: _version(workload.cuda, wanted),
+    "cudnn": lambda workload, wanted: _version(workload.cudnn, wanted),
+    "rocm": lambda workload, wanted: _version(workload.rocm, wanted),
+    "torch": lambda workload, wanted: _version(workload.frameworks.get("torch"), wanted),
+    "torch_cuda": _torch_cuda,
+    "forward_compat": lambda workload, wanted: _known(workload.forward_compat, workload.cuda is not None, wanted),
+    "image": _image,
+}

@@ -44,6 +44,7 @@ class Finding:
     doubt: str | None = None
     accepted: str | None = None
     fatal: bool = False
+    row: str | None = None  # of known_bad.yml, where it is one of the list
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ class Host:
     end_of_life_source: str | None = None
     waiver: Waiver | None = None
     on: dt.date | None = None  # the day it is judged for; None: what has a date is not judged
-    cmdline: tuple[str, ...] | None = None  # words of the kernel's command line that are known to be set
-    features: tuple[str, ...] = ()  # of MIG, CDMM, GPUDirect Storage, KVM SR-IOV: those in use
+    cmdline: tuple[str, ...] | None = None  # words of the kernel's command line; None: not known
+    features: Mapping[str, bool] = field(default_factory=dict)  # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, where that is known
     unknown: Literal["block", "warn", "accept"] = "warn"  # what is done with what no source says
     accept: tuple[Acceptance, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)  # lines of driver, kernel, os, engine, toolkit, gpu, platform …

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from goldnode.compat import facts
+from goldnode.compat.model import Waiver
 from goldnode.node.state.debversion import compare
 
-Flavour = Literal["open", "proprietary"]
+Flavour = facts.Flavour
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,34 @@ def last_day(date: str) -> dt.date:
 
 
 @dataclass(frozen=True)
+class Support:
+    """What stands against using something past its end of life: `ended` without leave, `waived`, or a waiver `foreign` or `expired`."""
+
+    state: Literal["ended", "waived", "foreign", "expired"]
+    message: str
+    remedy: str
+
+
+def support(stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date) -> Support | None:
+    """Return what stands on day `on` against stack `stack`, supported until and including `ended`; None where it is supported.
+
+    `node_class` None: the stack alone, to which any waiver in force applies.
+    """
+    if ended >= on:
+        return None
+    said = f'stack "{stack}" is past its end of life since {ended} ({source})'
+    if waiver is None:
+        return Support("ended", f"{said} and has no waiver", "choose a supported stack, or record a waiver with reason, owner and expiry")
+    if waiver.classes and node_class is not None and node_class not in waiver.classes:
+        message = f"{said}, and its waiver is for {', '.join(waiver.classes)} only"
+        return Support("foreign", message, "choose a supported stack, or have the waiver's owner add the class")
+    if waiver.expires < on:
+        message = f"{said}, and its waiver expired on {waiver.expires}"
+        return Support("expired", message, f"move to a supported stack, or have {waiver.owner} renew the waiver")
+    return Support("waived", said, "move to a supported stack before the waiver ends")
+
+
+@dataclass(frozen=True)
 class ToolkitMode:
     """How an engine gives GPUs to containers: `cdi` or `legacy`, and why."""
 
@@ -138,6 +167,13 @@ def toolkit_faults(version: str) -> list[str]:
     """Return the CVEs that affect `version` of NVIDIA's container toolkit, in the order of the facts."""
     rows = facts.load("container_toolkit.yml")["security"]
     return [cve for row in rows if _before(version, row["fixed"]) for cve in row["cve"]]
+
+
+def toolkit_origins(version: str) -> tuple[facts.Origin, ...]:
+    """Return the sources of `toolkit_faults`."""
+    rows = facts.load("container_toolkit.yml")["security"]
+    keys = [row["source"] for row in rows if _before(version, row["fixed"])]
+    return facts.origins("container_toolkit.yml", list(dict.fromkeys(keys)))
 
 
 def toolkit_safe(version: str) -> bool:

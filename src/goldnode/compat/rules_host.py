@@ -6,11 +6,14 @@ shown with the row's own doubts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from goldnode.compat import facts, rules
+from goldnode.compat import facts, known_bad, rules
 from goldnode.compat.facts import Gpu, Origin, numbers
-from goldnode.compat.model import Finding, Host, Rule, Workload
+from goldnode.compat.model import Finding, Host, Rule, Severity, Waiver, Workload
 from goldnode.errors import FactsError
 
 
@@ -184,8 +187,8 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
         return
     flavour = host.flavour or "proprietary"
     version, exact = kernel
-    built = facts.kernel_build(version, driver, flavour)
-    newest = facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour) if not exact else built
+    built = facts.kernel_build(version, driver, flavour, host.driver_package)
+    newest = facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package) if not exact else built
     if host.unlocked and (built.outcome != "fails"):
         return  # what is not exact is told by `no-lock`
     if built.outcome == "ok" and newest.outcome == "fails":
@@ -245,6 +248,429 @@ def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str
     return ", or ".join(said) or "build it in a clean root first (goldnode modules build), and keep what came of it"
 
 
+def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """GPUs of several architectures in one node share one driver, one flavour of modules, and every binary."""
+    if host is None or len({gpu.architecture for gpu in host.gpus}) < 2:
+        return
+    nvidia = [gpu for gpu in host.gpus if gpu.vendor == "nvidia"]
+    allowed = {gpu.sku: "required" if gpu.open_modules_required else rules.open_modules(gpu.architecture).open_modules for gpu in nvidia}
+    limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
+    sources = facts.origins("nvidia_drivers.yml", limits["source"])
+    needs = [name for name, open_modules in allowed.items() if open_modules == "required"]
+    cannot = [name for name, open_modules in allowed.items() if open_modules == "impossible"]
+    if needs and cannot:
+        message = f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no driver serves both"
+        yield Finding("gpu-mix", "block", host.subject, message, sources, "put them into different nodes", host.at("gpu"))
+        return
+    names = ", ".join(f"{gpu.sku} ({gpu.architecture})" for gpu in host.gpus)
+    message = f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
+    yield Finding("gpu-mix", "warn", host.subject, message, (), "make a class of its own for each model", host.at("gpu"))
+
+
+def other_modules(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """Other out-of-tree modules fit kernel and driver."""
+    if host is None:
+        return
+    known = facts.load("nvidia_drivers.yml")["rules"]["other_modules"]
+    for name, version in host.modules.items():
+        shown = f"{name} {version}".rstrip()
+        row = known.get(name.replace("_", "-"))
+        if row is not None:
+            least, origins = row["open_modules_from"], facts.origins("nvidia_drivers.yml", row["source"])
+            if host.flavour == "proprietary" and version and numbers(version) >= numbers(least):
+                message = (
+                    f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} comes with the proprietary ones"
+                )
+                remedy = f"use a stack with the open modules, or a version of {name} before {least}"
+                yield Finding("other-modules", "block", host.subject, message, origins, remedy, host.at("modules"))
+                continue
+        kernel = _kernel(host)
+        on = f" on kernel {kernel[0]}" if kernel is not None else ""
+        beside = f" beside {_driver(host)}" if host.branch is not None else ""
+        message = f"no source says whether module {shown} builds{on}{beside}"
+        remedy = "try it in a clean root (goldnode modules build), and accept it in the class once it was seen to build"
+        yield Finding("other-modules", "unknown", host.subject, message, (), remedy, host.at("modules"))
+
+
+# Operating system
+
+
+def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The kernel is one that the OS carries, with the security updates it had when the facts were compiled."""
+    if host is None or host.os is None:
+        return
+    kernel, row = _kernel(host), facts.distribution(host.os)
+    if kernel is None:
+        return
+    if row is None or not row.get("kernels"):
+        known = ", ".join(item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels"))
+        yield _os(host, "os-kernel", "unknown", f"no source says which kernels {_os_name(host)} carries", (), f"the facts know {known}")
+        return
+    version, exact = kernel
+    carried = {suite: str(text).split(" ")[0] for suite, text in row["kernels"].items()}
+    origins = _distro_origins(row, "rest", "glibc_kernel")
+    listed = ", ".join(f"{text} ({suite})" for suite, text in carried.items())
+    same = {suite: text for suite, text in carried.items() if numbers(text)[:2] == numbers(version)[:2]}
+    if not same:
+        message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
+        best = max(carried.values(), key=numbers)
+        yield _os(host, "os-kernel", "unknown", message, origins, f"use a kernel of series {'.'.join(best.split('.')[:2])}", row, "kernel")
+        return
+    suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
+    if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
+        day = facts.load("distros.yml")["meta"]["compiled"]
+        message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
+        yield _os(
+            host, "os-kernel", "warn", message, origins, f"lock the stack again, with a driver that builds on {newest}", row, "kernel"
+        )
+
+
+def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The OS release still gets security fixes."""
+    row = facts.distribution(host.os) if host is not None and host.os is not None else None
+    if host is None or row is None or host.on is None:
+        return
+    standard = _day(row.get("standard_support_until") or row.get("full_support_until"))
+    late = _day(row.get("lts_until") or row.get("maintenance_until"))
+    origins = _distro_origins(row, "support")
+    last = late or standard
+    if last is not None and last < host.on:
+        remedy = "move to a supported release, or accept it in the class with reason, owner and expiry"
+        yield _os(host, "os-support", "block", f"{row['name']} gets no fixes since {last}", origins, remedy, row, "os")
+    elif standard is not None and standard < host.on:
+        whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
+        message = f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and covers less"
+        yield _os(host, "os-support", "warn", message, origins, f"plan the move before {late}", row, "os")
+
+
+def driver_packages(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The OS's archives have the driver branch, and the packages are those of its flavour and branch."""
+    if host is None or host.vendor != "nvidia" or host.branch is None or host.os is None:
+        return
+    data = facts.load("distros.yml")
+    row = facts.distribution(host.os)
+    if host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
+        carried = _carried(row) if row is not None else []
+        if row is None or not carried:
+            message = f"no source says which drivers {_os_name(host)} carries in its own archive"
+            yield _os(host, "driver-packages", "unknown", message, (), "name the archive that the driver comes from", row, "driver")
+        elif host.branch not in {version.split(".")[0] for version in carried}:
+            have = ", ".join(sorted(set(carried), key=numbers))
+            message = f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
+            remedy = f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository (archive nvidia-cuda) to the stack"
+            yield _os(host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver")
+    elif "nvidia-cuda" in host.archives:
+        names = data["repositories"]["distro_names"]
+        if host.os.replace(" ", "").replace(".", "") not in names:
+            message = f"NVIDIA's repository has no directory for {_os_name(host)}"
+            origins = facts.origins("distros.yml", data["repositories"]["source"])
+            yield _os(host, "driver-packages", "block", message, origins, f"use one of {', '.join(names)}", row, "os")
+    yield from _package_names(host, data["package_names"])
+
+
+def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
+    branch = str(host.branch)
+    for item in names["deb_nvidia_repo"]:
+        pattern = re.escape(item["name"]).replace("<branch>", r"(?P<branch>\d+)")
+        flavour = next((word for word in ("open", "proprietary") if f"{word} modules" in str(item.get("meaning"))), None)
+        for package in host.packages:
+            match = re.fullmatch(pattern, package)
+            if match is None:
+                continue
+            origins = facts.origins("distros.yml", item["source"])
+            own = match.groupdict().get("branch")
+            if flavour is not None and host.flavour is not None and flavour != host.flavour:
+                message = f"package {package} brings the {flavour} kernel modules, and the stack declares the {host.flavour} ones"
+                yield _os(host, "driver-packages", "block", message, origins, f"declare `flavour: {flavour}`", None, "driver_packages")
+            if own is not None and own != branch:
+                message = f"package {package} is of branch {own}, and the stack declares branch {branch}"
+                yield _os(
+                    host, "driver-packages", "block", message, origins, f"use {package.replace(own, branch)}", None, "driver_packages"
+                )
+    change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
+    if change is None or host.os is None or not host.os.startswith("ubuntu") or "nvidia-cuda" not in host.archives:
+        return
+    numbered = [name for name in host.packages if name.endswith(f"-{branch}") and not name.startswith("nvidia-driver-pinning")]
+    first = min(int(number) for number in re.findall(r"\b(\d{3})\b", change["fact"]))
+    if numbered and int(branch) >= first:
+        message = f"package {numbered[0]} carries its branch in its name, and NVIDIA's packages for Ubuntu no longer do from {first} on"
+        remedy = f"use the plain name together with nvidia-driver-pinning-{branch}"
+        origins = facts.origins("distros.yml", change["source"])
+        yield Finding("driver-packages", "warn", host.subject, message, origins, remedy, host.at("driver_packages"), facts.doubt(change))
+
+
+def _carried(row: Mapping[str, Any]) -> list[str]:
+    """The driver versions in an OS's own archive."""
+    found: list[str] = []
+    for name, versions in (row.get("driver_packages") or {}).items():
+        if name.startswith("nvidia-") and name.endswith("driver"):
+            texts = versions.values() if isinstance(versions, dict) else [versions]
+            found += [rules.upstream(str(text)) for text in texts if text is not None]
+    return found
+
+
+def _os(
+    host: Host,
+    rule: str,
+    severity: Severity,
+    message: str,
+    origins: tuple[Origin, ...],
+    remedy: str,
+    row: Mapping[str, Any] | None = None,
+    line: str = "os",
+) -> Finding:
+    return Finding(rule, severity, host.subject, message, origins, remedy, host.at(line, "os"), facts.doubt(row) if row else None)
+
+
+def _os_id(host: Host) -> str:
+    return (host.os or "").split(" ")[0]
+
+
+def _os_name(host: Host) -> str:
+    return (host.os or "").capitalize()
+
+
+def _distro_origins(row: Mapping[str, Any], *keys: str) -> tuple[Origin, ...]:
+    found = [row["source"][key] for key in keys if key in row["source"]]
+    return facts.origins("distros.yml", [item for part in found for item in (part if isinstance(part, list) else [part])])
+
+
+def _day(text: object) -> dt.date | None:
+    found = re.match(r"\d{4}-\d{2}-\d{2}", str(text))
+    return dt.date.fromisoformat(found[0]) if found else None
+
+
+# NVSwitch
+
+
+def fabric_manager(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """NVSwitch has its fabric manager, under the name that the branch has for it, at exactly the driver's version."""
+    if host is None or host.vendor != "nvidia" or host.branch is None or not host.branch.isdigit():
+        return
+    named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
+    expected = rules.fabric_manager_package(host.branch)
+    origins = facts.origins("nvidia_drivers.yml", ["fmug", "gdc"])
+    where = host.at("fabric_manager", "driver")
+    package = host.fabric_manager_package
+    if package is not None and package != expected:
+        message = f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
+        named_by = facts.origins("nvidia_drivers.yml", named["source"])
+        yield Finding("fabric-manager", "block", host.subject, message, named_by, f'use "{expected}"', where, facts.doubt(named))
+    if host.fabric_manager is not None and host.driver is not None and numbers(host.fabric_manager) != numbers(host.driver):
+        message = f"the fabric manager is {host.fabric_manager} and the driver {host.driver}: it does not start beside another version"
+        remedy = f"use {expected} {host.driver}, and lock the two together"
+        yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, where)
+    if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
+        on = f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
+        which = f'stack "{host.stack}"' if host.stack else "the stack"
+        message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
+        remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
+        yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver"))
+
+
+# Containers
+
+
+def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """NVIDIA's container toolkit is at or above the oldest version without known holes."""
+    if host is None or host.toolkit is None or rules.toolkit_safe(host.toolkit):
+        return
+    message = f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
+    remedy = f"use {rules.toolkit_floor()} or later, or null for the newest"
+    yield Finding("toolkit-floor", "block", host.subject, message, rules.toolkit_origins(host.toolkit), remedy, host.at("toolkit"))
+
+
+def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The engine reads the CDI specs that the toolkit writes; where it does not, containers get GPUs in the deprecated legacy mode."""
+    if host is None or host.toolkit is None or host.engine is None or host.engine_version is None:
+        return
+    able = rules.toolkit_mode(host.engine, host.engine_version, host.toolkit)
+    if able.mode == "cdi":
+        return
+    data = facts.load("container_toolkit.yml")
+    limits = data["runtime_minimum"]["toolkit_1_19_1_and_later_cdi_0_7"]
+    origins = facts.origins("container_toolkit.yml", limits["source"])
+    shown = f"{host.engine} {rules.upstream(host.engine_version)}"
+    fixed = [
+        f"{row['distro']} has {host.engine} {row[name]}"
+        for row in data["runtime_minimum"]["debian_check"]
+        if row["ok_for_cdi_0_7"]
+        for name in (host.engine, f"{host.engine}.io")
+        if name in row
+    ]
+    remedy = f"use {host.engine} {limits.get(host.engine, data['runtime_minimum']['cdi_in_docker']['docker'])} or later"
+    remedy += f"; {fixed[0]}" if fixed else ""
+    if host.toolkit_mode == "legacy":
+        message = f"containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because {able.reason}"
+        yield Finding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
+    else:
+        message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
+        yield Finding("toolkit-cdi", "block", host.subject, message, origins, remedy, host.at("engine"))
+
+
+# AMD
+
+
+def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """AMD's driver knows the GPU and is supported on the OS and its kernel."""
+    if host is None or host.vendor != "amd":
+        return
+    data = facts.load("rocm.yml")
+    kernel = _kernel(host)
+    if host.amdgpu is None:
+        for gpu in host.gpus:
+            of = f" of kernel {kernel[0]}" if kernel is not None else ""
+            message = f"no source says how well the kernel's own amdgpu{of} serves {gpu.sku} ({gpu.gfx}): AMD's documents are about its own driver"
+            newest = next(item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0])
+            remedy = f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was seen to work"
+            yield Finding("amdgpu", "unknown", host.subject, message, facts.origins("rocm.yml", ["inst"]), remedy, host.at("gpu", "driver"))
+        return
+    for gpu in host.gpus:
+        least, why = _least_amdgpu(gpu, data)
+        if least is not None and numbers(host.amdgpu) < numbers(least):
+            message = f"{gpu.sku} ({gpu.gfx}) needs amdgpu {least} or later ({why}), and the stack has {host.amdgpu}"
+            origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
+            yield Finding("amdgpu", "block", host.subject, message, origins, f"use amdgpu {least} or later", host.at("driver"))
+    if host.os is not None:
+        yield from _amd_os(host, data, kernel)
+
+
+def _least_amdgpu(gpu: Gpu, data: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The first release of AMD's driver for a GPU: its own, else the one that came with the first ROCm for it."""
+    if gpu.min_amdgpu is not None:
+        return gpu.min_amdgpu, "AMD's GPU operator says so"
+    for row in data["releases"]:
+        if gpu.min_rocm is not None and row["version"] == gpu.min_rocm and row.get("amdgpu"):
+            return row["amdgpu"], f"it came with ROCm {gpu.min_rocm}, the first for it"
+    return None, ""
+
+
+def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None) -> Iterator[Finding]:
+    current = data["operating_systems_current"]
+    origins = facts.origins("rocm.yml", current["source"])
+    name = _os_name(host)
+    rows = [row for row in current["list"] if _names_os(row["os"], name)]
+    if not rows:
+        listed = "; ".join(row["os"] for row in current["list"])
+        message = f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
+        yield Finding("amdgpu", "unknown", host.subject, message, origins, f"use one of {listed}", host.at("os"))
+        return
+    wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
+    if wanted and kernel is not None and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}:
+        message = f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the stack has {kernel[0]}"
+        yield Finding("amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel"))
+
+
+def _names_os(listed: str, name: str) -> bool:
+    """Whether a row like "RHEL 10.0, 9.8" or "Ubuntu 24.04.4" is about "Rhel 9.8" or "Ubuntu 24.04"."""
+    distro, _, versions = listed.rpartition(" ") if "," not in listed else listed.partition(" ")
+    own, _, version = name.partition(" ")
+    return distro.casefold() == own.casefold() and any(
+        item.strip() == version or item.strip().startswith(f"{version}.") for item in versions.split(",")
+    )
+
+
+# Security and support
+
+
+def security_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The driver is at its branch's security floor, and the branch still gets fixes.
+
+    Below the floor blocks: a fixed version of the same branch exists, and taking it is no decision. A branch that the newest bulletin
+    leaves unfixed warns: no version of it would be better, and whether to leave the branch is what the end of life, its waiver and the
+    known-bad list decide, which block or record it. A waiver that lets the stack be used past its end covers this too, and is shown.
+    """
+    branch = _branch(host) if host is not None else None
+    if host is None or branch is None:
+        return
+    try:
+        floor = facts.security_floor(branch.name)
+    except FactsError:
+        message = f"no bulletin says anything of driver branch {branch.name}"
+        remedy = f"use a branch that gets fixes: {', '.join(facts.fixed_branches())}"
+        yield Finding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
+        return
+    gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
+    others = f"use a branch that gets fixes: {', '.join(f'{name} ({facts.security_floor(name).floor})' for name in gets_fixes)}"
+    newest = facts.load("security.yml")["meta"]["newest_bulletin"]
+    if floor.floor is not None and host.driver is not None and numbers(host.driver) < numbers(floor.floor):
+        message = (
+            f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the fixes of bulletin {floor.bulletin}"
+        )
+        message += f" ({floor.bulletin_date})"
+        remedy = f"use {floor.floor} or later" + ("" if floor.fixed else f"; better, {others}")
+        yield Finding("security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver"))
+    elif floor.state.startswith("unknown"):
+        message = f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were read"
+        yield Finding("security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver"))
+    elif not floor.fixed:
+        last = f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})" if floor.floor else ""
+        message = f"no version of driver branch {branch.name} has the fixes of bulletin {newest}{last}"
+        state = _support(host)
+        accepted = _waived(host.waiver) if state is not None and state.state == "waived" and host.waiver is not None else None
+        yield Finding("security-floor", "warn", host.subject, message, floor.origins, others, host.at("driver"), None, accepted)
+
+
+def _drives_all(branch: str, host: Host) -> bool:
+    """Whether branch `branch` supports every GPU of the host."""
+    own = facts.branch(branch)
+    for gpu in host.gpus:
+        least = _least(gpu, branch)
+        old, has = _order(own.oldest_architecture), _order(gpu.architecture)
+        if (least is not None and numbers(branch) < numbers(least)[:1]) or (old is not None and has is not None and has < old):
+            return False
+    return True
+
+
+def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The stack is supported on the day, or a waiver in force lets the class use it."""
+    found = _support(host) if host is not None else None
+    if host is None or found is None:
+        return
+    sources = _branch_ends(host)
+    where = host.at("waiver" if found.state == "expired" else "end_of_life")
+    accepted = _waived(host.waiver) if found.state == "waived" and host.waiver is not None else None
+    if host.simulated and accepted is None:
+        accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
+    yield Finding("end-of-life", "block", host.subject, found.message, sources, found.remedy, where, None, accepted)
+
+
+def _support(host: Host) -> rules.Support | None:
+    if host.end_of_life is None or host.on is None:
+        return None
+    said = host.end_of_life_source or "as its stack says"
+    return rules.support(host.stack or host.subject, host.end_of_life, said, host.waiver, host.name, host.on)
+
+
+def _waived(waiver: Waiver) -> str:
+    return f"{waiver.reason} ({waiver.owner}, until {waiver.expires})"
+
+
+def _branch_ends(host: Host) -> tuple[Origin, ...]:
+    branch = _branch(host)
+    return tuple(origin for origin, _ in branch.end_of_life_sources) if branch is not None else ()
+
+
+def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """A stack without a lock is judged by what it declares; the exact versions are not known, and not judged."""
+    if host is None or host.unlocked is None:
+        return
+    open_ = ["whether the module builds on the kernel", "the security floor"] if host.branch is not None and host.driver is None else []
+    open_ += ["the fabric manager's version"] if host.fabric_manager_package is not None else []
+    open_ += ["the container toolkit against its safe floor and the engine"] if host.engine is not None and host.branch is not None else []
+    message = (
+        f"{host.unlocked}: only what it declares was judged, and not {', '.join(open_ or ['the exact versions of kernel and packages'])}"
+    )
+    remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
+    yield Finding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
+
+
+def known_bad_host(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+    """The rows of the list that concern the node alone."""
+    if host is not None:
+        yield from known_bad.findings(host)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "gpu-driver",
@@ -267,6 +693,95 @@ RULES: tuple[Rule, ...] = (
         "version, and the first version of each branch that has the fix. The table is of NVIDIA's own sources: a distribution's patched package "
         "may build where it says that they fail. What neither says is unknown.",
         kernel_driver,
+    ),
+    Rule(
+        "gpu-mix",
+        "One architecture per node",
+        "GPUs of several architectures in one node share one driver and one flavour of its modules; pre-Turing and Blackwell have none in common.",
+        gpu_mix,
+    ),
+    Rule(
+        "other-modules",
+        "Other out-of-tree modules fit kernel and driver",
+        "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for its kernel too. Hardly any source says "
+        "what builds where; what none says is unknown until it was seen.",
+        other_modules,
+    ),
+    Rule(
+        "os-kernel",
+        "The kernel is one that the OS carries",
+        "The kernels of each release's archives on the day that the facts were compiled. An older update of the same series lacks fixes; a series "
+        "that the release does not carry gets none from it.",
+        os_kernel,
+    ),
+    Rule(
+        "os-support",
+        "The OS release gets security fixes",
+        "The end of standard and of long-term support of each release. Past both it blocks; between the two it warns, since the late phase covers "
+        "fewer packages.",
+        os_support,
+    ),
+    Rule(
+        "driver-packages",
+        "The archives have the driver, and its packages are of its branch and flavour",
+        "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, and what its packages are called: names "
+        "lost their branch at 580 (fabric manager) and 590 (Ubuntu), and metapackages bring one flavour of the modules.",
+        driver_packages,
+    ),
+    Rule(
+        "fabric-manager",
+        "NVSwitch has a fabric manager of the driver's version",
+        "Fabric manager refuses to start beside a driver of another version, and without it CUDA fails with error 802 on machines with NVSwitch. "
+        "Its package carries the branch in its name below 580.",
+        fabric_manager,
+    ),
+    Rule(
+        "toolkit-floor",
+        "The container toolkit has no known holes",
+        "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a container out to the host.",
+        toolkit_floor,
+    ),
+    Rule(
+        "toolkit-cdi",
+        "The engine reads the toolkit's CDI specs",
+        "From 1.19.1 the toolkit writes CDI 0.7, which older engines reject; docker reads CDI at all from 25.0 on. Where the engine cannot, "
+        "containers get GPUs in the legacy mode, which is deprecated.",
+        toolkit_cdi,
+    ),
+    Rule(
+        "amdgpu",
+        "AMD's driver knows the GPU and is supported on the OS",
+        "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the kernel's own amdgpu AMD's documents say "
+        "nothing, so that it stays unknown.",
+        amdgpu,
+    ),
+    Rule(
+        "security-floor",
+        "The driver has the fixes of NVIDIA's bulletins",
+        "Each branch has an oldest version without known holes. Below it blocks: a better version of the same branch exists. A branch that the "
+        "newest bulletin leaves unfixed warns: its end of life decides, with its waiver.",
+        security_floor,
+    ),
+    Rule(
+        "end-of-life",
+        "The stack is supported, or its use past that is waived",
+        "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the class. One that has expired or is for "
+        "other classes does not count. What a waiver covers is shown.",
+        end_of_life,
+    ),
+    Rule(
+        "no-lock",
+        "The stack has a lock, so that exact versions can be judged",
+        "Without a lock only the series of the kernel and the branch of the driver are known.",
+        no_lock,
+    ),
+    Rule(
+        known_bad.RULE,
+        "The combination is on no list of known bad ones",
+        "Changelogs, bulletins, release notes and issue threads tell of combinations that fail; each row of the list has its conditions, what is "
+        "seen, what to do, and who says so. A row that some other rule found too is told once, by that rule. A row of which one condition cannot "
+        "be told is unknown.",
+        known_bad_host,
     ),
 )
 
