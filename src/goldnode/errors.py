@@ -58,6 +58,10 @@ class FactsError(GoldnodeError):
     """A compatibility fact was asked for that is not in `compat/facts`."""
 
 
+class WorkloadError(GoldnodeError):
+    """An image reference, image metadata or a requirements file that cannot be read, or contradicts what is stated beside it."""
+
+
 class LockError(GoldnodeError):
     """A lock is missing, stale or could not be resolved."""
 

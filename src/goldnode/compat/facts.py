@@ -58,6 +58,7 @@ class Gpu:
     min_rocm: str | None = None
     min_amdgpu: str | None = None
     doubt: str | None = None
+    data_centre: bool | None = None
 
     def origins(self, name: str) -> tuple[Origin, ...]:
         """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
@@ -189,6 +190,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
         doubt=doubt(row),
+        data_centre=row.get("data_centre"),
     )
 
 

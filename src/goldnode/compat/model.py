@@ -128,6 +128,10 @@ class Workload:
     `cuda` is the runtime ("12.4"), `forward_compat` whether the image carries NVIDIA's cuda-compat package (None: not known), and
     `forward_compat_version` its version. `frameworks` maps torch, tensorflow, jax, vllm … to versions, local part included ("2.8.0+cu128").
     `architectures` are the compute capabilities or gfx names that its binaries were built for, where that is known.
+
+    `repository` is an image's name without registry and tag, `architecture` Debian's name of what it was built for. `library_cuda` gives
+    the CUDA major number that a wheel's name or extra states ("nvidia-cudnn-cu12" and "jax[cuda12]" state "12"), by library or framework.
+    `require_driver` is the image's NVIDIA_REQUIRE_CUDA. `told` is what reading it already found: what could not be learned, mostly.
     """
 
     subject: str
@@ -142,6 +146,12 @@ class Workload:
     frameworks: Mapping[str, str] = field(default_factory=dict)
     architectures: tuple[str, ...] = ()
     place: Place | None = None
+    kind: Literal["image", "requirements"] = "image"
+    repository: str | None = None
+    architecture: str | None = None
+    library_cuda: Mapping[str, str] = field(default_factory=dict)
+    require_driver: str | None = None
+    told: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
