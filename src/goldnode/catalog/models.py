@@ -57,6 +57,12 @@ Package = Annotated[str, AfterValidator(_package)]
 IsoDate = Annotated[dt.date, BeforeValidator(_date)]
 Sentence = Annotated[str, Field(min_length=1)]
 
+ImageName = Annotated[str, Field(min_length=1)]
+_VERSION = r"^\d+(\.\d+)*[A-Za-z0-9.+_-]*$"
+Version = Annotated[
+    str, _formed(_VERSION, "not a version | write numbers joined by dots, in quotes"), Field(json_schema_extra={"pattern": _VERSION})
+]
+
 # What is written into files that modprobe, dkms, the kernel's hook and GRUB read: each is one word there, and stays one.
 _MODULE, _TREE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$", r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 _OPTION, _OPTION_VALUE = r"^[A-Za-z0-9_]+$", r"^[^\s\"'\\]*$"
@@ -409,6 +415,24 @@ class Baseline(Strict):
     network: dict[str, Interface] = Field(default_factory=dict)
 
 
+class Image(Strict):
+    """An image that runs on the nodes of a class, with what its name does not say."""
+
+    ref: Annotated[str, Field(min_length=1)] = Field(description="[REGISTRY/]NAME[:TAG][@DIGEST].")
+    metadata: str | None = Field(
+        default=None, description="File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image."
+    )
+    cuda: Version | None = Field(default=None, description="CUDA runtime.")
+    forward_compat: bool | None = Field(default=None, description="Whether it carries NVIDIA's cuda-compat package.")
+    cudnn: Version | None = None
+    nccl: Version | None = None
+    rocm: Version | None = None
+    python: Version | None = None
+    frameworks: dict[str, Version] = Field(
+        default_factory=dict, description="torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
+    )
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
 
@@ -424,6 +448,10 @@ class NodeClass(Strict):
     )
     policy: Policy = Field(default_factory=Policy)
     baseline: Baseline = Field(default_factory=Baseline)
+    images: list[ImageName | Image] = Field(default_factory=list, description="Images that run on its nodes; checked against the stack.")
+    requirements: list[Sentence] = Field(
+        default_factory=list, description="Python requirements files of what runs on its nodes, relative to this file."
+    )
 
 
 class SigningKey(Strict):

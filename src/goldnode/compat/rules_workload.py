@@ -1,7 +1,1179 @@
-"""Rules over what is to run on a node, alone or together with the node."""
+"""Rules over what is to run on a node: CUDA, cuDNN, NCCL, the frameworks and ROCm, against the node and against each other.
+
+Each rule is a pure function of host and workload over the facts. It says nothing about what it was not given, and `unknown` where the
+facts do not say; a finding's doubt is what the facts say against the rows that decided.
+"""
 
 from __future__ import annotations
 
-from goldnode.compat.model import Rule
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-RULES: tuple[Rule, ...] = ()
+from goldnode.compat import facts_workload as facts
+from goldnode.compat.facts import Gpu, Origin
+from goldnode.compat.facts_workload import Cuda, closest, key, minor, same
+from goldnode.compat.model import Finding, Host, Rule, Severity, Workload
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A CUDA runtime in a workload: its version, what brings it in words, and who says so. An image may hold several."""
+
+    version: str
+    bringer: str | None  # "torch 2.8.0 (cu128)"; None: the workload states it itself
+    sources: tuple[Origin, ...] = ()
+    doubt: str | None = None
+
+    def __str__(self) -> str:
+        return f"CUDA {self.version}" + (f" of {self.bringer}" if self.bringer else "")
+
+
+def runtimes(workload: Workload) -> list[Runtime]:
+    """Return the CUDA runtimes of a workload, one per minor: what it states, and what its frameworks bring or need."""
+    found: dict[str, Runtime] = {}
+    if workload.cuda is not None:
+        found[minor(workload.cuda)] = Runtime(workload.cuda, None)
+    torch = _torch(workload)
+    if torch is not None and torch[0].cuda is not None:
+        build, name = torch
+        chosen = "the wheel of the package index" if build.default else None
+        remark = f"assumed: {chosen}" if chosen and workload.kind == "requirements" else None
+        found.setdefault(build.cuda or "", Runtime(build.cuda or "", f"{name} ({build.build})", build.sources, remark))
+    major = workload.library_cuda.get("tensorflow")
+    row = facts.tensorflow().get(workload.frameworks.get("tensorflow", "")) if major is not None else None
+    if row is not None and row["cudart"]:
+        least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
+        name = f"tensorflow {row['version']}"
+        if not any(item.split(".")[0] == str(row["cuda_major"]) for item in found):
+            found.setdefault(least, Runtime(least, name, facts.framework_sources(row)))
+    return list(found.values())
+
+
+def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
+    """The build of PyTorch in a workload and what to call it: its own, or the one its vLLM pins."""
+    stated = workload.frameworks.get("torch")
+    if stated is not None:
+        build = facts.torch(stated)
+        return None if build is None else (build, f"torch {stated.partition('+')[0]}")
+    engine = workload.frameworks.get("vllm")
+    row = facts.vllm().get(engine.partition("+")[0]) if engine is not None else None
+    if engine is None or row is None or not str(row["torch"]).startswith("=="):
+        return None
+    build = facts.torch(row["torch"].removeprefix("=="))
+    return None if build is None else (build, f"torch {build.version}, which vllm {engine} pins,")
+
+
+# -- words
+
+
+def _finding(
+    rule: str,
+    severity: Severity,
+    workload: Workload,
+    message: str,
+    sources: Iterable[Origin],
+    remedy: str | None = None,
+    *doubts: str | None,
+) -> Finding:
+    told = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
+    return Finding(rule, severity, workload.subject, message, tuple(dict.fromkeys(sources)), remedy, workload.place, told)
+
+
+def _and(names: Iterable[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *rest, last = list(names)
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _models(host: Host) -> list[Gpu]:
+    """The distinct GPU models of a host."""
+    return list({gpu.sku: gpu for gpu in host.gpus}.values())
+
+
+def _called(gpus: Iterable[Gpu]) -> str:
+    return _and(f"{gpu.sku} (compute capability {gpu.compute_capability})" for gpu in gpus)
+
+
+def _nvidia(host: Host | None, workload: Workload | None) -> bool:
+    return host is not None and workload is not None and host.vendor == "nvidia"
+
+
+# -- CUDA and the driver
+
+
+def cuda_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """CUDA runtime against driver: native, by minor-version compatibility, by forward compatibility, or not at all."""
+    if host is None or workload is None or host.vendor != "nvidia":
+        return
+    for runtime in runtimes(workload):
+        yield from _cuda_driver(host, workload, runtime)
+
+
+def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[Finding]:
+    rule = "cuda-driver"
+    row = facts.cudas().get(minor(runtime.version))
+    if row is None:
+        near = closest(runtime.version, facts.cudas())
+        remedy = f"check the version; the nearest that the facts know is CUDA {near}"
+        yield _finding(rule, "unknown", workload, f"no source says which driver {runtime} needs", (), remedy)
+        return
+    branch = _branch(host)
+    if branch is None:
+        message = f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
+        yield _finding(rule, "unknown", workload, message, row.sources, "name the driver's branch in the stack, or lock the stack")
+        return
+    family = facts.families()[key(row.version)[0]]
+    driver = host.driver or f"branch {branch}"
+    enough = _at_least(host, branch, row.minimum)
+    if enough is None:
+        message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and nothing says which version of it"
+        yield _finding(rule, "unknown", workload, message, family.sources, "lock the stack, which makes the driver's version exact")
+        return
+    native = facts.native_cuda().get(branch)
+    if enough:
+        if native is not None and key(native) >= key(row.version):
+            return
+        yield _minor_version(host, workload, runtime, row, driver, branch, native)
+        return
+    yield _forward(host, workload, runtime, row, driver, branch)
+
+
+def _branch(host: Host) -> int | None:
+    text = host.branch or (host.driver or "").partition(".")[0]
+    return int(text) if text.isdigit() else None
+
+
+def _at_least(host: Host, branch: int, least: str) -> bool | None:
+    """Whether the driver is `least` or later; None where only its branch is known, which is that of `least`."""
+    if host.driver is not None:
+        return key(host.driver) >= key(least)
+    return None if branch == key(least)[0] else branch > key(least)[0]
+
+
+def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int, native: str | None) -> Finding:
+    family = facts.families()[key(row.version)[0]]
+    limits, doubt = facts.cuda_rule("mvc_limits")
+    is_native = f"CUDA {native} is its native one" if native else f"no source says which CUDA is native to branch {branch}"
+    message = (
+        f"{runtime} runs on driver {driver} of {host.subject} by minor-version compatibility only ({is_native}): the driver cannot compile "
+        f"PTX of CUDA {row.version}, so the binaries must carry machine code for the GPU, and features that need a newer driver are missing"
+    )
+    options = []
+    newer = _native_driver(row)
+    if newer and not _dropped(host, newer[0]):
+        options.append(f"driver {newer[1]} or later")
+    if native and key(native)[0] == key(row.version)[0]:
+        options.append(f"CUDA {native} or older")
+    remedy = f"use {' or '.join(options)} to go without these limits" if options else None
+    return _finding("cuda-driver", "warn", workload, message, (*family.sources, *limits), remedy, doubt, row.doubt, runtime.doubt)
+
+
+def _native_driver(row: Cuda) -> tuple[int, str] | None:
+    """The first branch that runs `row` natively, and the driver to name: the one bundled with it, else the branch."""
+    if row.bundled is not None:
+        return key(row.bundled)[0], row.bundled
+    branch = next((name for name, native in sorted(facts.native_cuda().items()) if native and key(native) >= key(row.version)), None)
+    return None if branch is None else (branch, f"branch {branch}")
+
+
+def _dropped(host: Host, branch: int) -> list[Gpu]:
+    """The GPUs of a host that driver `branch` no longer drives."""
+    found = []
+    for gpu in _models(host):
+        known = facts.architectures().get(gpu.compute_capability or "")
+        if known is not None and known.last_branch is not None and branch > known.last_branch:
+            found.append(gpu)
+    return found
+
+
+def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int) -> Finding:
+    rule = "cuda-driver"
+    family = facts.families()[key(row.version)[0]]
+    needs = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
+    hardware, doubt = facts.cuda_rule("fwd_hw")
+    sources = (*family.sources, *hardware)
+    package = facts.forward_compat().get(row.version)
+    others = [gpu for gpu in _models(host) if gpu.data_centre is False]
+    unsure = [gpu for gpu in _models(host) if gpu.data_centre is None]
+    remedy = _older_or_newer(host, row, branch)
+    said = [package.doubt if package else None, doubt, runtime.doubt]
+    if others:
+        names = _and(gpu.sku for gpu in others)
+        carried = "the image's forward-compatibility package does" if workload.forward_compat else "a forward-compatibility package would"
+        message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
+        return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *said)
+    if workload.forward_compat is False:
+        what = "the wheels bring no" if workload.kind == "requirements" else "the image carries no"
+        named = f" ({package.package})" if package else ""
+        message = f"{needs}, and {what} forward-compatibility package{named}"
+        if package and branch in package.branches and not unsure and host.gpus:
+            remedy = f"{remedy}, or an image that carries {package.package}, which branch {branch} admits on data-centre GPUs"
+        return _finding(rule, "block", workload, message, sources, remedy, *said)
+    if package is None:
+        near = closest(row.version, facts.forward_compat())
+        message = f"{needs}, and no source says on which older branches forward compatibility to CUDA {row.version} works"
+        return _finding(rule, "unknown", workload, message, sources, remedy, f"the newest list that was read is of CUDA {near}", *said)
+    listed = _and(str(item) for item in package.branches) if package.branches else "none"
+    if branch not in package.branches:
+        message = f"{needs}, and {package.package} is for driver branches {listed}"
+        return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *said)
+    sources = (*sources, *package.sources)
+    if workload.forward_compat is None:
+        message = f"{needs}, and whether the image carries {package.package} is not known; without it, it does not run"
+        stated = f"{remedy}, or state forward_compat in the class, or give the image's metadata"
+        return _finding(rule, "unknown", workload, message, sources, stated, *said)
+    if unsure or not host.gpus:
+        whose = f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU" if unsure else f"which GPUs {host.subject} has"
+        message = f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and {whose} is not known"
+        return _finding(rule, "unknown", workload, message, sources, remedy, *said)
+    names = _and(gpu.sku for gpu in _models(host))
+    version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
+    message = (
+        f"{needs}, and runs there only by forward compatibility: the image carries {package.package}{version}, {names} is a data-centre GPU, "
+        f"and branch {branch} is among those it is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
+    )
+    snapshot = f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
+    return _finding(rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *said)
+
+
+def _origins(gpus: Iterable[Gpu]) -> list[Origin]:
+    return [origin for gpu in gpus for origin in gpu.origins("data_centre")]
+
+
+def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
+    """The nearest combinations: the driver that runs `row`, where the GPUs know both, and the newest CUDA that fits as it is."""
+    options = []
+    architectures = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
+    beyond = any(item is not None and item.last is not None and key(row.version) > key(item.last) for item in architectures)
+    if not beyond and not _dropped(host, key(row.minimum)[0]):
+        options.append(f"driver {row.minimum} or later")
+    fits = newest_fitting(host, branch)
+    if fits is not None:
+        native = facts.native_cuda().get(branch)
+        limited = native is not None and key(native) < key(fits)
+        options.append(
+            f"CUDA {fits} or older" + (f" ({native} or older without the limits of minor-version compatibility)" if limited else "")
+        )
+    return f"use {', or '.join(options)}" if options else "move the workload to another class"
+
+
+def newest_fitting(host: Host, branch: int) -> str | None:
+    """Return the newest CUDA minor that the driver runs without a forward-compatibility package and the GPUs have code for."""
+    known = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
+    for version, row in reversed(facts.cudas().items()):
+        if not _at_least(host, branch, row.minimum):
+            continue
+        if all(
+            item is None
+            or ((item.first is None or key(version) >= key(item.first)) and (item.last is None or key(version) <= key(item.last)))
+            for item in known
+        ):
+            return version
+    return None
+
+
+# -- CUDA and the GPU
+
+
+def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """CUDA runtime against compute capability: first and last CUDA of each GPU's architecture."""
+    if host is None or workload is None or host.vendor != "nvidia":
+        return
+    rule = "cuda-gpu"
+    torch = _torch(workload)
+    for runtime in runtimes(workload):
+        if runtime.bringer is not None and torch is not None and runtime.bringer.startswith(torch[1]):
+            built = _built_for(host, torch[0])
+            if built.names is not None:
+                continue  # what its wheels were built for is known, and decides: torch-gpu
+        for gpu in _models(host):
+            known = facts.architectures().get(gpu.compute_capability or "")
+            where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
+            if known is None:
+                message = f"no source says which CUDA versions have code for {where}"
+                yield _finding(rule, "unknown", workload, message, (), "check the GPU's model in the class")
+                continue
+            if known.last is not None and key(minor(runtime.version)) > key(known.last):
+                message = f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
+                yield _finding(
+                    rule, "block", workload, message, known.sources, f"use CUDA {known.last} or older", known.doubt, runtime.doubt
+                )
+            elif known.first is not None and key(minor(runtime.version)) < key(known.first):
+                yield _too_old(workload, runtime, gpu, known, where)
+
+
+def _too_old(workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Architecture, where: str) -> Finding:
+    """A CUDA older than the GPU: code of an older capability with the same major number runs, else only PTX could."""
+    remedy = f"use CUDA {known.first} or later"
+    older = [
+        item
+        for item in facts.architectures().values()
+        if item.capability != known.capability
+        and facts.covers(item.capability, known.capability)
+        and item.first is not None
+        and key(minor(runtime.version)) >= key(item.first)
+    ]
+    if older:
+        binary, doubt = facts.cuda_rule("binary_compat")
+        names = _and(sorted((item.capability for item in older), key=key))
+        message = (
+            f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is built for "
+            f"{known.capability} itself before CUDA {known.first}"
+        )
+        return _finding("cuda-gpu", "warn", workload, message, (*known.sources, *binary), remedy, known.doubt, doubt, runtime.doubt)
+    message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
+    return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
+
+
+# -- cuDNN and NCCL
+
+
+def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """cuDNN against the CUDA runtime beside it."""
+    if workload is None or workload.cudnn is None:
+        return
+    rule, version = "cudnn-cuda", workload.cudnn
+    for cuda in _beside(workload, "cudnn"):
+        major = cuda.partition(".")[0]
+        pair = facts.image_pairing().get(cuda)
+        if pair is not None and any(same(version, item) for item in pair["cudnn"] or ()):
+            continue
+        rows = [row for row in facts.cudnn_matrix() if row.is_for(version)]
+        mine = [row for row in rows if row.major in (None, int(major))]
+        whole = "." in cuda
+        if any(row.has_cuda(cuda) for row in mine) or (mine and not whole):
+            continue
+        sources = [origin for row in rows for origin in row.sources]
+        if rows and not mine:
+            have = _and(str(row.major) for row in {row.major: row for row in rows}.values())
+            message = f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}"
+            yield _finding(rule, "block", workload, message, sources, _cudnn_for(major))
+        elif mine:
+            text = "; ".join(dict.fromkeys(row.cuda_text for row in mine))
+            message = f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}"
+            yield _finding(rule, "unknown", workload, message, sources, _cudnn_for(major))
+        elif any(same(version, item) for item in facts.wheels("cudnn", major)):
+            continue  # published for this major number; what its matrix would add was not read, which cudnn-gpu says of the GPU
+        else:
+            others = [name for name in ("11", "12", "13") if any(same(version, item) for item in facts.wheels("cudnn", name))]
+            if others:
+                message = f"cuDNN {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
+                severity: Severity = "block" if workload.library_cuda.get("cudnn") in (None, major) else "unknown"
+            else:
+                message, severity = f"no source says which CUDA cuDNN {version} is for", "unknown"
+            yield _finding(rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(major))
+
+
+def _beside(workload: Workload, library: str) -> list[str]:
+    """The CUDA that stands beside a library: what its wheel's name says, else the workload's own, else what frameworks bring."""
+    stated = workload.library_cuda.get(library)
+    if stated is not None:
+        exact = [item.version for item in runtimes(workload) if item.version.partition(".")[0] == stated]
+        return exact or [stated]
+    return [item.version for item in runtimes(workload)][:1]
+
+
+def _cudnn_for(major: str) -> str:
+    known = facts.wheels("cudnn", major)
+    tested = [row.name for row in facts.cudnn_matrix() if row.major == int(major)]
+    if tested:
+        return f"use cuDNN {tested[-1]}, the newest whose matrix was read for CUDA {major}"
+    return f"use cuDNN {known[-1]}" if known else "use a cuDNN of the image's own CUDA"
+
+
+def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """cuDNN against the GPU's compute capability and the driver."""
+    if host is None or workload is None or host.vendor != "nvidia" or workload.cudnn is None:
+        return
+    rule, version = "cudnn-gpu", workload.cudnn
+    beside = _beside(workload, "cudnn")
+    major = int(beside[0].partition(".")[0]) if beside else None
+    cuda = next((item for item in beside if "." in item), None)
+    exact = [row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)]
+    below, above = _around(version, major)
+    for gpu in _models(host):
+        capability = gpu.compute_capability
+        if capability is None:
+            continue
+        name = f"{gpu.sku} (compute capability {capability}) of {host.subject}"
+        if exact:
+            fitting = [row for row in exact if row.has_capability(capability)]
+            if not fitting:
+                message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
+                yield _finding(rule, "block", workload, message, exact[0].sources, _cudnn_with(capability))
+                continue
+            if cuda is not None and not any(row.has_cuda(cuda) for row in fitting) and any(row.has_cuda(cuda) for row in exact):
+                text = fitting[0].cuda_text
+                message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
+                yield _finding(rule, "block", workload, message, fitting[0].sources, f"use CUDA {text.rpartition(', ')[2]}")
+                continue
+            needs = [row for row in fitting if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))]
+            if needs and host.driver is not None and not workload.forward_compat:
+                least = min((row.minimum_driver or "" for row in needs), key=key)
+                if key(host.driver) < key(least):
+                    message = f"cuDNN {version} needs driver {least} or later on {name}, which has {host.driver}"
+                    yield _finding(rule, "block", workload, message, needs[0].sources, f"use driver {least} or later")
+            continue
+        sides = [bool(row) and any(item.has_capability(capability) for item in row) for row in (below, above)]
+        if below and above and all(sides):
+            continue
+        sources = [origin for row in (*below, *above) for origin in row.sources]
+        read = _and(f"{rows[0].name} ({'with' if told else 'without'} it)" for rows, told in zip((below, above), sides, strict=True) if rows) \
+            if below or above else "none"  # fmt: skip
+        if below and above and not any(sides):
+            message = (
+                f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists {name}, and {version} is between"
+            )
+            yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability), "derived from the two matrices around it")
+            continue
+        message = f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves {name}; the nearest read: {read}"
+        yield _finding(rule, "unknown", workload, message, sources, _cudnn_with(capability))
+
+
+@cache
+def _around(version: str, major: int | None) -> tuple[tuple[facts.CudnnRow, ...], tuple[facts.CudnnRow, ...]]:
+    """The rows of the nearest version below and above that have a matrix for CUDA `major`."""
+    rows = [row for row in facts.cudnn_matrix() if row.major in (None, major)]
+    lower = [row for row in rows if row.high < key(version)[:3]]
+    upper = [row for row in rows if row.low > key(version)[:3]]
+    below = tuple(row for row in lower if row.high == max(item.high for item in lower))
+    above = tuple(row for row in upper if row.low == min(item.low for item in upper))
+    return below, above
+
+
+def _cudnn_with(capability: str) -> str:
+    fitting = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
+    if not fitting:
+        return "use a framework that brings its own cuDNN"
+    return f"use cuDNN {fitting[-1].name} with CUDA {fitting[-1].cuda_text}, the newest whose matrix lists this GPU"
+
+
+def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """NCCL against the CUDA runtime beside it."""
+    if workload is None or workload.nccl is None:
+        return
+    rule, version = "nccl-cuda", workload.nccl
+    for cuda in _beside(workload, "nccl"):
+        major = cuda.partition(".")[0]
+        pair = facts.image_pairing().get(cuda)
+        known = facts.wheels("nccl", major)
+        if pair is not None and any(same(version, item) for item in pair["nccl"] or ()):
+            continue
+        if any(same(version, item) for item in known):
+            continue
+        others = [name for name in ("11", "12", "13") if any(same(version, item) for item in facts.wheels("nccl", name))]
+        remedy = f"use NCCL {closest(version, known)}" if known else "use the NCCL that the framework brings"
+        if others and workload.kind == "requirements":
+            message = f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
+            yield _finding(rule, "block", workload, message, facts.wheel_sources(), remedy)
+        else:
+            near = f"; it is published for CUDA {_and(others)}" if others else ""
+            message = f"no source says whether NCCL {version} works with CUDA {cuda}{near}"
+            yield _finding(rule, "unknown", workload, message, facts.wheel_sources(), remedy)
+
+
+# -- frameworks
+
+
+def framework_version(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """Frameworks whose version the facts do not know, or whose build no release has."""
+    if workload is None:
+        return
+    rule = "framework-version"
+    for name, version in workload.frameworks.items():
+        public = version.partition("+")[0]
+        known = _known(name, workload)
+        if known is None:
+            message = f"the facts hold nothing about {name}, so that {name} {version} is not judged"
+            yield _finding(rule, "unknown", workload, message, (), "run it on one node of the class before it goes to all")
+            continue
+        if name == "torch":
+            build = facts.torch(version)
+            if build is not None:
+                yield from _torch_known(workload, build)
+                continue
+        elif public in known:
+            continue
+        near = closest(public, known)
+        remedy = f"use {name} {near}, the nearest that is known" if near else None
+        yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
+
+
+def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
+    if name == "torch":
+        return facts.torch_wheels()
+    if name == "tensorflow":
+        return facts.tensorflow()
+    if name == "vllm":
+        return facts.vllm()
+    if name in ("jax", "jaxlib"):
+        return facts.jax_plugin(workload.library_cuda.get("jax") or "12")
+    return None
+
+
+def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Finding]:
+    releases = facts.torch_releases()
+    listed = releases.get(build.release)
+    offers = [*(listed["cuda_builds"] if listed else ()), *(f"rocm{item}" for item in (listed or {}).get("rocm_builds") or ())]
+    if build.known is False:
+        message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
+        remedy = f"use {_and(offers[-2:]).replace(' and ', ' or ')}" if offers else None
+        yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
+    elif build.known is None or build.build is None:
+        message = f"no source says which builds PyTorch {build.release} has, so that {build.version} is not judged"
+        yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
+
+
+def framework_python(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """Frameworks against the workload's Python."""
+    if workload is None or workload.python is None:
+        return
+    for name, version in workload.frameworks.items():
+        row: Mapping[str, Any] | None
+        public = version.partition("+")[0]
+        row = facts.torch_wheels().get(public) if name == "torch" else (_known(name, workload) or {}).get(public)
+        if row is None:
+            continue
+        tags = row.get("python_tags")
+        tag = "cp" + "".join(str(part) for part in key(workload.python)[:2])
+        wanted = _without_patch(row["requires_python"])
+        if not _matches(minor(workload.python), wanted) or (tags and tag not in tags):
+            have = f"needs Python {row['requires_python']}"
+            if tags:
+                spans = [f"3.{item.removeprefix('cp3')}" for item in tags]
+                have = f"has wheels for Python {spans[0]} to {spans[-1]}"
+            message = f"{name} {version} {have}, and the workload has Python {workload.python}"
+            remedy = f"use Python 3.{tags[-1].removeprefix('cp3')}" if tags else f"use Python {row['requires_python']}"
+            yield _finding("framework-python", "block", workload, message, facts.framework_sources(row), remedy)
+
+
+def _without_patch(specifier: str) -> str:
+    """ ">=3.8.0" speaks of 3.8."""
+    return specifier.replace(".0,", ",").removesuffix(".0") if specifier.count(".") > 1 else specifier
+
+
+@cache
+def _matches(version: str, specifier: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """What PyTorch's wheel was built for, against the GPUs."""
+    if host is None or workload is None or host.vendor is None:
+        return
+    torch = _torch(workload)
+    if torch is None or torch[0].build in (None, "cpu"):
+        return
+    build, name = torch
+    if host.vendor == "amd" and build.rocm is not None:
+        yield from _torch_gfx(host, workload, build, name)
+    if host.vendor != "nvidia" or build.cuda is None:
+        return
+    rule = "torch-gpu"
+    built = _built_for(host, build)
+    called = f"{name.removesuffix(',')} ({build.build})"
+    for gpu in _models(host):
+        if gpu.compute_capability is None:
+            continue
+        where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
+        if built.names is None:
+            message = f"no source says which compute capabilities {called} was built for, so that nothing says whether it runs on {where}"
+            yield _finding(rule, "unknown", workload, message, (), _torch_for(host, build, gpu))
+            continue
+        if any(facts.covers(item, gpu.compute_capability) for item in built.names):
+            continue
+        binary, _ = facts.cuda_rule("binary_compat")
+        sources = (*built.sources, *binary)
+        listed = _and(built.names)
+        older = [item for item in built.ptx if key(item) <= key(gpu.compute_capability)]
+        if older:
+            message = f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver compiles at the first start"
+            yield _finding(rule, "warn", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
+            continue
+        message = f"{called} was built for compute capabilities {listed}, and not for {where}"
+        yield _finding(rule, "block", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
+
+
+def _built_for(host: Host, build: facts.TorchBuild) -> facts.BuiltFor:
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture, host.architecture)
+    return facts.torch_built_for(build.release, build.build or "", machine)
+
+
+def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
+    """The nearest build with code for `gpu`: one of the same release, else the nearest release that has one."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture, host.architecture)
+
+    def fits(release: str, name: str) -> bool:
+        names = facts.torch_built_for(release, name, machine).names
+        return names is not None and any(facts.covers(item, gpu.compute_capability or "") for item in names)
+
+    here = [name for name in facts.torch_machines(machine, build.release) if fits(build.release, name)]
+    if here:
+        return f"use the {here[-1]} build of PyTorch {build.release}"
+    order = sorted(facts.torch_releases(), key=key)
+    later = [item for item in order if key(item) > key(build.release)]
+    earlier = [item for item in reversed(order) if key(item) < key(build.release)]
+    for release in (*later, *earlier):
+        found = [name for name in facts.torch_machines(machine, release) if fits(release, name)]
+        if found:
+            return f"use the {found[-1]} build of PyTorch {release}"
+    return f"use another framework build; no known build of PyTorch has code for {gpu.sku}"
+
+
+def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, name: str) -> Iterator[Finding]:
+    built = facts.torch_gfx(build.release, build.rocm or "")
+    for gpu in _models(host):
+        if gpu.gfx is None:
+            continue
+        where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
+        called = f"{name} ({build.build})"
+        if built.names is None:
+            message = f"no source says which gfx names {called} was built for, so that nothing says whether it runs on {where}"
+            remedy = "run it on one node of the class before it goes to all"
+            yield _finding("torch-gpu", "unknown", workload, message, (), remedy)
+        elif gpu.gfx not in built.names:
+            message = f"{called} was built for {_and(built.names)}, and not for {where}"
+            yield _finding("torch-gpu", "block", workload, message, built.sources, "use a later release of PyTorch", built.doubt)
+
+
+def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """TensorFlow, JAX and vLLM against compute capability and driver."""
+    if host is None or workload is None or host.vendor != "nvidia":
+        return
+    rule = "framework-gpu"
+    least: list[tuple[str, Mapping[str, Any]]] = []
+    if "tensorflow" in workload.frameworks and "tensorflow" in workload.library_cuda:
+        row = facts.framework_row("tensorflow_compute_capability")
+        least.append((f"tensorflow {workload.frameworks['tensorflow']}", {**row, "compute_capability": row["minimum"]}))
+    if "vllm" in workload.frameworks:
+        row = facts.framework_row("vllm_compute_capability")
+        least.append((f"vllm {workload.frameworks['vllm']}", {**row, "compute_capability": row["minimum"]}))
+    major = workload.library_cuda.get("jax")
+    if major is not None and ("jax" in workload.frameworks or "jaxlib" in workload.frameworks):
+        version = workload.frameworks.get("jax") or workload.frameworks["jaxlib"]
+        named = facts.jax_minimum().get(major)
+        if named is None:
+            message = f"no source says what jax {version} for CUDA {major} needs"
+            yield _finding(rule, "unknown", workload, message, (), "use jax[cuda12] or jax[cuda13]")
+        else:
+            least.append((f"jax {version} for CUDA {major}", named))
+            branch = _branch(host)
+            if branch is not None and branch < named["driver_branch"]:
+                message = (
+                    f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or later; {host.subject} has {branch}"
+                )
+                remedy = f"use driver branch {named['driver_branch']} or later" + (", or jax[cuda12]" if major == "13" else "")
+                yield _finding(rule, "block", workload, message, facts.framework_sources(named), remedy)
+    for called, needs in least:
+        for gpu in _models(host):
+            if gpu.compute_capability is not None and key(gpu.compute_capability) < key(needs["compute_capability"]):
+                message = (
+                    f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} of {host.subject} has "
+                    f"{gpu.compute_capability}"
+                )
+                remedy = "use GPUs of a later architecture, or another release"
+                yield _finding(rule, "block", workload, message, facts.framework_sources(needs), remedy, facts.doubt(needs))
+
+
+def framework_libraries(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """What frameworks pin against what the same requirements pin, and frameworks against each other."""
+    if workload is None:
+        return
+    rule = "framework-libraries"
+    torch, engine = workload.frameworks.get("torch"), workload.frameworks.get("vllm")
+    row = facts.vllm().get((engine or "").partition("+")[0])
+    if row is not None and torch is not None and not _matches(torch.partition("+")[0], row["torch"]):
+        message = f"vllm {engine} needs torch {row['torch']}, and the workload has torch {torch}"
+        remedy = f"use torch {row['torch'].removeprefix('==')}, or another vllm"
+        yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
+    if row is not None and row["cuda13_pinned"] and torch is not None:
+        build = facts.torch(torch)
+        if build is not None and build.cuda is not None and key(build.cuda)[0] < 13:
+            message = f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
+            before = [item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]]
+            remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
+            yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
+    if workload.kind != "requirements":
+        return  # an image may hold a library twice, its own and the framework's
+    for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
+        if pinned is not None:
+            yield from _pins(workload, library, pinned)
+
+
+_TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
+
+
+def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
+    rule, title = "framework-libraries", _TITLES[library]
+    major = workload.library_cuda.get(library)
+    torch = _torch(workload)
+    if torch is not None and torch[0].cuda is not None:
+        build, name = torch
+        called = f"{name.removesuffix(',')} ({build.build})"
+        brings = (build.cuda or "").partition(".")[0]
+        if major is not None and major != brings:
+            message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {brings}"
+            remedy = f"pin nvidia-{library}-cu{brings}, or leave it to torch"
+            yield _finding(rule, "block", workload, message, build.sources, remedy, build.doubt)
+        else:
+            wanted = build.cudnn if library == "cudnn" else build.nccl
+            if wanted is None:
+                message = f"no source says which {title} {called} pins, so that nothing says whether {pinned} goes with it"
+                yield _finding(rule, "unknown", workload, message, build.sources, f"leave {title} to torch", build.doubt)
+            elif wanted != pinned:
+                message = f"{called} pins {title} {wanted}, and the requirements pin {pinned}"
+                yield _finding(rule, "block", workload, message, build.sources, f"pin {title} {wanted}, or leave it to torch", build.doubt)
+    for name, row in _ranges(workload):
+        wanted = row[library]
+        if wanted and not _matches(pinned, wanted):
+            message = f"{name} needs {title} {wanted}, and the requirements pin {pinned}"
+            yield _finding(rule, "block", workload, message, facts.framework_sources(row), f"leave {title} to {name.split()[0]}")
+
+
+def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of the frameworks that name their libraries as ranges, where the requirements ask for them."""
+    version = workload.frameworks.get("tensorflow")
+    if version in facts.tensorflow() and "tensorflow" in workload.library_cuda:
+        yield f"tensorflow {version}", facts.tensorflow()[version]
+    version = workload.frameworks.get("jax") or workload.frameworks.get("jaxlib")
+    known = facts.jax_plugin(workload.library_cuda.get("jax", ""))
+    if version in known:
+        yield f"jax {version}", known[version]
+
+
+# -- ROCm
+
+
+def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """ROCm user space against the window of AMD's kernel driver."""
+    version = _rocm(workload)
+    if host is None or workload is None or version is None or host.vendor != "amd":
+        return
+    rule = "rocm-driver"
+    release = facts.rocm(version)
+    if host.amdgpu is None:
+        own = f"{host.subject} uses the amdgpu driver of its kernel ({host.kernel or 'release not known'})"
+        message = f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
+        remedy = f"run ROCm {version} on one node of the class first" + (
+            f", or install amdgpu {release.drivers[0]}" if release and release.drivers else ""
+        )
+        yield _finding(rule, "unknown", workload, message, release.sources if release else (), remedy)
+        return
+    if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
+        return
+    window = facts.window(host.amdgpu)
+    if window is None:
+        near = closest(host.amdgpu, [row.driver.removesuffix(".x") for row in facts.windows()])
+        message = f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the workload has ROCm {version}"
+        remedy = f"use amdgpu {release.drivers[0]}" if release and release.drivers else f"use amdgpu {near}, the nearest that is known"
+        yield _finding(rule, "unknown", workload, message, facts.windows()[0].sources, remedy)
+    elif not window.has(version):
+        message = f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm {version}"
+        serving = [row.driver.removesuffix(".x") for row in facts.windows() if row.has(version)]
+        options = [f"a ROCm of {window.text}"]
+        if release and release.drivers:
+            options.append(f"amdgpu {release.drivers[0]}")
+        elif serving:
+            options.append(f"amdgpu {serving[-1]}")
+        yield _finding(rule, "block", workload, message, window.sources, f"use {' or '.join(options)}", window.doubt)
+
+
+def _driver_in(driver: str, named: str) -> bool:
+    """Whether `driver` is what the release's page names: a version, ``30.10.x``, or a range."""
+    low, _, high = named.partition("-")
+    if high:
+        return key(low) <= key(driver) <= key(high)
+    name = named.removesuffix(".x")
+    return same(name, driver) and len(key(name)) <= len(key(driver))
+
+
+def _rocm(workload: Workload | None) -> str | None:
+    """The ROCm of a workload: what it states, else what its PyTorch was built with."""
+    if workload is None:
+        return None
+    if workload.rocm is not None:
+        return workload.rocm
+    torch = _torch(workload)
+    return torch[0].rocm if torch is not None else None
+
+
+def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """ROCm release against the GPU's gfx name."""
+    version = _rocm(workload)
+    if host is None or workload is None or version is None or host.vendor != "amd":
+        return
+    release = facts.rocm(version)
+    if release is None:
+        near = closest(version, facts.rocms())
+        message = f"ROCm {version} is not in the facts"
+        yield _finding("rocm-gpu", "unknown", workload, message, (), f"use ROCm {near}, the nearest that is known")
+        return
+    for gpu in _models(host):
+        if gpu.gfx is None:
+            continue
+        where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
+        if release.gfx is None:
+            message = f"no source says which gfx names ROCm {release.version} serves, so that nothing says whether it serves {where}"
+            yield _finding("rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt)
+        elif gpu.gfx not in release.gfx:
+            message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
+            yield _finding("rocm-gpu", "block", workload, message, release.sources, _rocm_for(gpu), release.derived, release.doubt)
+
+
+def _rocm_for(gpu: Gpu) -> str:
+    fitting = [item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx]
+    return f"use ROCm {fitting[0]} or later" if fitting else f"use another class; no known ROCm lists {gpu.gfx}"
+
+
+def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """ROCm release against the node's operating system, whose kernel carries the driver."""
+    version = _rocm(workload)
+    if host is None or workload is None or version is None or host.vendor != "amd" or host.os is None:
+        return
+    release = facts.rocm(version)
+    if release is None:
+        return  # rocm-gpu says so
+    if release.os is None:
+        message = f"no source says on which operating systems ROCm {release.version} is supported; {host.subject} has {_os(host.os)}"
+        yield _finding("rocm-os", "unknown", workload, message, release.sources, "use a release whose list is known, 7.2 for instance")
+        return
+    exact = [item for item in release.os if _is_os(item, host.os)]
+    if not exact:
+        listed = [item.version for item in facts.rocms().values() if item.os and any(_is_os(name, host.os or "") for name in item.os)]
+        remedy = f"use ROCm {closest(release.version, listed)}, which lists it" if listed else "use an operating system of its list"
+        message = f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which {host.subject} runs: {', '.join(release.os)}"
+        yield _finding("rocm-os", "unknown", workload, message, release.sources, remedy, release.derived, release.doubt)
+    elif "(" in exact[0]:
+        message = f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
+        yield _finding("rocm-os", "warn", workload, message, release.sources, None, release.derived, release.doubt)
+
+
+def _os(text: str) -> str:
+    """ "debian 12" as people write it."""
+    return " ".join(part.upper() if part in ("rhel", "sles") else part.capitalize() for part in text.split())
+
+
+def _is_os(listed: str, have: str) -> bool:
+    """Whether a list's entry ("Ubuntu 22.04.5, 22.04.4", "Debian 12 (MI300X single node)") is OS `have` ("ubuntu 22.04")."""
+    name, _, version = have.partition(" ")
+    if not listed.casefold().startswith(name.casefold() + " "):
+        return False
+    rest = listed[len(name) + 1 :].partition("(")[0]
+    return any(same(version, item) for item in rest.split(","))
+
+
+# -- the image as such
+
+
+def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """What a workload was built for, against the vendor of the node's GPUs."""
+    if host is None or workload is None:
+        return
+    cuda, rocm = bool(runtimes(workload)) or bool(workload.library_cuda), _rocm(workload) is not None
+    if not cuda and not rocm:
+        return
+    what = " and ".join(name for name, is_there in (("CUDA", cuda), ("ROCm", rocm)) if is_there)
+    rule = "image-backend"
+    if host.vendor is None:
+        message = f"the workload is built for {what}, and {host.subject} has no GPU driver"
+        yield _finding(rule, "block", workload, message, (), "use a class with GPUs, or an image of backend cpu")
+    elif (host.vendor == "nvidia" and not cuda) or (host.vendor == "amd" and not rocm):
+        want = "CUDA" if host.vendor == "nvidia" else "ROCm"
+        vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
+        message = f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s"
+        yield _finding(rule, "block", workload, message, (), f"use the same image built for {want}")
+
+
+def image_architecture(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """The CPU architecture an image was built for, against the node's."""
+    if host is None or workload is None or workload.architecture in (None, host.architecture):
+        return
+    message = f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
+    yield _finding("image-architecture", "block", workload, message, (), f"use the image of the same version for {host.architecture}")
+
+
+def image_system(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """The operating system inside an image, against what CUDA's libraries and images exist for."""
+    if workload is None or workload.os is None or workload.cuda is None:
+        return
+    rule = "image-system"
+    for limit in _image_limits():
+        if workload.repository is not None and not workload.repository.endswith("nvidia/cuda"):
+            continue
+        if workload.os != limit.system:
+            continue
+        version = key(workload.cuda)
+        if limit.first is not None and version < key(limit.first)[: len(version)]:
+            message = f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says {workload.cuda}"
+            yield _finding(rule, "block", workload, message, limit.sources, f"use CUDA {limit.first} or another system")
+        elif limit.last is not None and version > key(limit.last)[: len(version)]:
+            message = f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says {workload.cuda}"
+            yield _finding(rule, "block", workload, message, limit.sources, f"use CUDA {limit.last} or another system")
+    needs = _glibc_need(workload.cuda)
+    if needs is None:
+        return
+    have = facts.glibc(workload.os)
+    least, sources = needs
+    if have is not None and key(have[0]) < key(least):
+        message = f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has {have[0]}"
+        yield _finding(rule, "block", workload, message, (*sources, *have[1]), "use an image of a later release of the system")
+
+
+@dataclass(frozen=True)
+class _Limit:
+    system: str
+    first: str | None
+    last: str | None
+    sources: tuple[Origin, ...]
+
+
+@cache
+def _image_limits() -> tuple[_Limit, ...]:
+    """First and last CUDA of NVIDIA's images, by the system inside."""
+    from goldnode.compat.facts import load, origins
+
+    table = load(facts.CUDA)["container_images"]
+    sources = origins(facts.CUDA, table["source"])
+    names = {
+        "ubi7_centos7_last": (("centos 7", "ubi 7"), False),
+        "ubuntu2404_first": (("ubuntu 24.04",), True),
+        "amzn2023_first": (("amzn 2023",), True),
+        "rockylinux10_ubi10_first": (("rockylinux 10", "ubi 10"), True),
+    }
+    found = []
+    for name, (systems, first) in names.items():
+        version = ".".join(map(str, key(table[name])))
+        found += [_Limit(system, version if first else None, None if first else version, sources) for system in systems]
+    return tuple(found)
+
+
+def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
+    """The glibc that CUDA's libraries need, from the remark on host compilers."""
+    import re
+
+    from goldnode.compat.facts import load, origins
+
+    table = load(facts.CUDA)["host_compilers"]
+    for remark in table["other"]:
+        found = re.search(r"([\d.]+) and later \S+ needs glibc >= ([\d.]+)", remark)
+        if found and key(cuda) >= key(found.group(1)):
+            return found.group(2), origins(facts.CUDA, table["source"])
+    return None
+
+
+def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """The image's own NVIDIA_REQUIRE_CUDA, which the container toolkit holds against driver and GPU when a container starts."""
+    if host is None or workload is None or host.vendor != "nvidia" or not workload.require_driver:
+        return
+    branch = _branch(host)
+    outcomes = [_admits(group, host, branch) for group in workload.require_driver.split()]
+    if not outcomes or True in outcomes:
+        return
+    driver = host.driver or f"branch {branch}"
+    sources, _ = facts.cuda_rule("fwd_hw")
+    wanted = next((item for item in workload.require_driver.split() if item.startswith("cuda")), workload.require_driver.split()[0])
+    if None in outcomes:
+        message = f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of {host.subject} is not known"
+        yield _finding("image-requirement", "unknown", workload, message, sources, "lock the stack, and name the GPUs in the class")
+    else:
+        message = (
+            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} nor the GPUs of {host.subject}"
+        )
+        yield _finding("image-requirement", "block", workload, message, sources, "use an image that names this branch, or a newer driver")
+
+
+def _admits(group: str, host: Host, branch: int | None) -> bool | None:
+    """One alternative of NVIDIA_REQUIRE_CUDA: its conditions, joined by commas, must all hold. None: some cannot be decided."""
+    import re
+
+    outcome: bool | None = True
+    for condition in group.split(","):
+        found = re.fullmatch(r"(cuda|driver|brand|arch)(>=|<=|!=|=|<|>)(.+)", condition)
+        if found is None:
+            outcome = None
+            continue
+        name, sign, wanted = found.groups()
+        answers: list[bool | None]
+        if name == "brand":
+            answers = [_brand(gpu, wanted) if sign == "=" else None for gpu in _models(host)] or [None]
+        elif name == "arch":
+            answers = [_compare(gpu.compute_capability, sign, wanted) for gpu in _models(host)] or [None]
+        elif name == "driver":
+            answers = [_compare(host.driver or (str(branch) if branch else None), sign, wanted)]
+        else:
+            answers = [_compare(facts.native_cuda().get(branch or 0), sign, wanted)]
+        if False in answers:
+            return False
+        if None in answers:
+            outcome = None
+    return outcome
+
+
+def _brand(gpu: Gpu, wanted: str) -> bool | None:
+    if gpu.sku.startswith("GeForce"):
+        return wanted in ("geforce", "geforcertx")
+    if gpu.data_centre:
+        return True if wanted == "tesla" else None if wanted == "unknown" else False
+    return None
+
+
+def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
+    if have is None:
+        return None
+    mine, its = key(have), key(wanted)
+    width = max(len(mine), len(its))
+    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
+    return {">=": mine >= its, "<=": mine <= its, "<": mine < its, ">": mine > its, "=": mine == its, "!=": mine != its}[sign]
+
+
+def as_told(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """What reading the workload already found."""
+    if workload is not None:
+        yield from (item for item in workload.told if item.rule == "workload-told")
+
+
+def as_pinned(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+    """What requirements leave open, found when they were read."""
+    if workload is not None:
+        yield from (item for item in workload.told if item.rule == "requirement-open")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "workload-told",
+        "An image says what it holds",
+        "An image whose name follows no known scheme, whose tag is movable (latest), or of which only a digest is given, tells nothing that could "
+        "be checked. Its metadata does (docker inspect, an OCI layout, a saved image), and so does the class, which can state versions beside the "
+        "image's name. What is not known is never taken for fitting.",
+        as_told,
+    ),
+    Rule(
+        "requirement-open",
+        "Requirements pin what uses the GPU",
+        "A requirement without an exact version gives another build on another day, one under a marker another on another Python, and a package "
+        "that uses the GPU and of which no facts are held cannot be judged. Each is named with its line.",
+        as_pinned,
+    ),
+    Rule(
+        "cuda-driver",
+        "The driver runs the CUDA runtime",
+        "A driver runs the CUDA minor it was released with and all older ones. A newer minor of the same family runs by minor-version "
+        "compatibility from the family's oldest driver on, without compiling PTX of the newer toolkit and without features of newer drivers: "
+        "allowed, and told. A newer family needs a newer driver, or NVIDIA's forward-compatibility package (cuda-compat) in the image, which works "
+        "on data-centre GPUs only, and on the driver branches it lists: allowed and told there, refused elsewhere. Facts: cuda.yml "
+        "(driver_minimum_per_major, releases, forward_compat), nvidia_drivers.yml (max_cuda), gpus.yml (data_centre).",
+        cuda_driver,
+    ),
+    Rule(
+        "cuda-gpu",
+        "The CUDA runtime has code for the GPU",
+        "Each CUDA has a first and a last architecture. Older than the first: only code for an older capability of the same major number runs. "
+        "Newer than the last: nothing does. Facts: cuda.yml (architectures, binary_compat).",
+        cuda_gpu,
+    ),
+    Rule(
+        "cudnn-cuda",
+        "cuDNN is built for the CUDA beside it",
+        "cuDNN is released per CUDA family, and its support matrix lists the minors it was tested with. Facts: cudnn_nccl.yml (cudnn_matrix, "
+        "image_pairing, wheels).",
+        cudnn_cuda,
+    ),
+    Rule(
+        "cudnn-gpu",
+        "cuDNN serves the GPU and its driver",
+        "The support matrix of a cuDNN version lists compute capabilities and the oldest driver. Of a version whose matrix was not read, the "
+        "matrices before and after it decide where they agree. Facts: cudnn_nccl.yml (cudnn_matrix).",
+        cudnn_gpu,
+    ),
+    Rule(
+        "nccl-cuda",
+        "NCCL is built for the CUDA beside it",
+        "NCCL is released per CUDA family. Facts: cudnn_nccl.yml (wheels, image_pairing).",
+        nccl_cuda,
+    ),
+    Rule(
+        "framework-version",
+        "Frameworks are in versions and builds that exist",
+        "A release of PyTorch has builds for some CUDA and ROCm versions only. A version the facts do not know cannot be judged. Facts: "
+        "frameworks.yml.",
+        framework_version,
+    ),
+    Rule(
+        "framework-python",
+        "Frameworks have wheels for the Python beside them",
+        "Facts: frameworks.yml (requires_python, python_tags).",
+        framework_python,
+    ),
+    Rule(
+        "torch-gpu",
+        "PyTorch has code for the GPU",
+        "A wheel of PyTorch carries machine code for the compute capabilities it was built for. Such code runs on the same major number and the "
+        "same or a higher minor; where the wheel carries PTX, the driver compiles it for later GPUs at the first start. Facts: frameworks.yml "
+        "(torch_compute_capabilities, torch_rocm_architectures), cuda.yml (binary_compat).",
+        torch_gpu,
+    ),
+    Rule(
+        "framework-gpu",
+        "TensorFlow, JAX and vLLM serve the GPU and its driver",
+        "Each names a lowest compute capability, JAX the driver branch too. Facts: frameworks.yml (tensorflow_compute_capability, jax_minimum, "
+        "vllm_compute_capability).",
+        framework_gpu,
+    ),
+    Rule(
+        "framework-libraries",
+        "Frameworks and libraries agree",
+        "PyTorch pins exact versions of cuDNN and NCCL, TensorFlow and JAX ranges, vLLM a version of PyTorch. Requirements that pin something else "
+        "cannot be installed, or load a library the framework was not built with. Facts: frameworks.yml.",
+        framework_libraries,
+    ),
+    Rule(
+        "rocm-driver",
+        "AMD's kernel driver serves the ROCm user space",
+        "Each version of AMD's kernel driver serves a window of ROCm releases. The driver of a distribution's own kernel is in no table. Facts: "
+        "rocm.yml (amdgpu_driver, releases).",
+        rocm_driver,
+    ),
+    Rule(
+        "rocm-gpu",
+        "ROCm serves the GPU",
+        "A ROCm release lists the gfx names it serves. Where a release has no list, the last one before it and the current documentation decide "
+        "together. Facts: rocm.yml (releases, gfx_of_gpu).",
+        rocm_gpu,
+    ),
+    Rule(
+        "rocm-os",
+        "ROCm knows the node's operating system",
+        "A ROCm release lists the operating systems whose kernels it was tested with. Facts: rocm.yml (releases, os_footnotes).",
+        rocm_os,
+    ),
+    Rule(
+        "image-backend",
+        "An image is built for the node's GPUs",
+        "An image for CUDA does nothing on AMD's GPUs, nor one for ROCm on NVIDIA's, nor either on a node without a GPU.",
+        image_backend,
+    ),
+    Rule(
+        "image-architecture",
+        "An image is built for the node's CPU",
+        "The architecture in the image's metadata is compared with the stack's.",
+        image_architecture,
+    ),
+    Rule(
+        "image-system",
+        "The system inside an image carries CUDA's libraries",
+        "NVIDIA makes images of a system from one CUDA version on, or up to one; libraries need a lowest glibc. Facts: cuda.yml (container_images, "
+        "host_compilers), distros.yml.",
+        image_system,
+    ),
+    Rule(
+        "image-requirement",
+        "An image's own condition admits the driver",
+        "NVIDIA's images state in NVIDIA_REQUIRE_CUDA on which drivers and brands they may start: alternatives separated by spaces, conditions of "
+        "one alternative by commas. Read from the image's metadata.",
+        image_requirement,
+    ),
+)

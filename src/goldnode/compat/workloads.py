@@ -1,0 +1,773 @@
+"""Workloads: what an image reference, an image's metadata or a requirements file says of what it holds.
+
+A reference alone is read by the naming schemes of well-known repositories, on any registry. What it leaves open is told as a finding,
+never passed over. A class states beside an image what its name does not say; where the two contradict each other, that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.compat import facts_workload as facts
+from goldnode.compat.facts_workload import key, minor, same
+from goldnode.compat.model import Finding, Place, Workload
+from goldnode.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from goldnode.catalog import models
+    from goldnode.catalog.load import Entry
+
+# -- image references
+
+_HOST = re.compile(r"^(?:localhost|[^/]*[.:][^/]*)/")  # as Docker tells a registry from the first part of a name
+_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An image reference in its parts; `name` is without the registry."""
+
+    text: str
+    registry: str | None
+    name: str
+    tag: str | None
+    digest: str | None
+
+
+def parse_reference(text: str, place: Place | None = None) -> Reference:
+    """Take an image reference apart. Raises WorkloadError for what no registry would take."""
+    rest, _, digest = text.partition("@")
+    found = _HOST.match(rest)
+    registry = found.group()[:-1] if found else None
+    path = rest[found.end() :] if found else rest
+    name, colon, tag = path.partition(":")
+    fault = None
+    if not _NAME.fullmatch(name):
+        fault = f'its name "{name}" is not lower-case words joined by /'
+    elif colon and not _TAG.fullmatch(tag):
+        fault = f'its tag "{tag}" is not letters, digits, "_", "." and "-"'
+    elif "@" in text and not _DIGEST.fullmatch(digest):
+        fault = f'its digest "{digest}" is not sha256: and 64 hexadecimal digits'
+    if fault is not None:
+        raise WorkloadError(
+            f'"{text}" is not an image reference: {fault}', **_at(place), remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]"
+        )
+    return Reference(text, registry, name, tag or None, digest or None)
+
+
+def _at(place: Place | None) -> dict[str, Any]:
+    return {} if place is None else {"file": place.file, "line": place.line}
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a tag says: values it writes itself, and values that follow from it by the facts."""
+
+    written: dict[str, Any] = field(default_factory=dict)
+    derived: dict[str, Any] = field(default_factory=dict)
+    frameworks: dict[str, str] = field(default_factory=dict)
+    library_cuda: dict[str, str] = field(default_factory=dict)
+    open: tuple[str, ...] = ()
+    nothing_to_check: bool = False
+
+
+def _cuda_image(name: str, tag: str) -> _Said | None:
+    """``12.4.1-cudnn-runtime-ubuntu22.04``"""
+    found = re.match(r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag)
+    if found is None:
+        return None
+    cuda, cudnn, cudnn_major, flavour, system, release = found.groups()
+    written: dict[str, Any] = {"cuda": cuda, "os": f"{system} {release}"}
+    derived: dict[str, Any] = {}
+    left = []
+    pair = facts.image_pairing().get(cuda)
+    if cudnn:
+        versions = [item for item in (pair or {}).get("cudnn") or () if not cudnn_major or same(cudnn_major, item)]
+        if len(versions) == 1:
+            derived["cudnn"] = versions[0]
+        else:
+            left.append(f"which cuDNN {cudnn_major}".rstrip())
+    if flavour != "base":
+        versions = (pair or {}).get("nccl") or []
+        if len(versions) == 1:
+            derived["nccl"] = versions[0]
+    if minor(cuda) in facts.forward_compat():
+        derived["forward_compat"] = True
+    return _Said(written, derived, open=tuple(left))
+
+
+def _pytorch_image(name: str, tag: str) -> _Said | None:
+    """``2.5.1-cuda12.4-cudnn9-runtime``"""
+    found = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
+    if found is None:
+        return None
+    version, major, low = found.groups()
+    return _Said({"cuda": f"{major}.{low}"}, frameworks={"torch": f"{version}+cu{major}{low}"})
+
+
+def _rocm_image(name: str, tag: str) -> _Said | None:
+    """``rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0``, ``rocm6.2-py3.9-tf2.16.1-dev``"""
+    rocm = re.search(r"(?:^|[_-])rocm(\d+\.\d+(?:\.\d+)?)", tag)
+    if rocm is None:
+        return None
+    written: dict[str, Any] = {"rocm": rocm.group(1)}
+    system = re.search(r"(ubuntu|rhel|sles|debian)_?(\d+(?:\.\d+)?)", tag)
+    if system is not None:
+        written["os"] = f"{system.group(1)} {system.group(2)}"
+    python = re.search(r"(?:^|[_-])py(\d+\.\d+)", tag)
+    if python is not None:
+        written["python"] = python.group(1)
+    frameworks = {}
+    for framework, pattern in (
+        ("torch", r"pytorch_(?:release[_-])?(\d+\.\d+(?:\.\d+)?)"),
+        ("tensorflow", r"(?:^|[_-])tf(\d+\.\d+(?:\.\d+)?)"),
+        ("jax", r"(?:^|[_-])jax(\d+\.\d+(?:\.\d+)?)"),
+        ("vllm", r"vllm_(\d+\.\d+(?:\.\d+)?)"),
+    ):
+        found = re.search(pattern, tag)
+        if found is not None:
+            frameworks[framework] = found.group(1) + (f"+rocm{rocm.group(1)}" if framework == "torch" else "")
+    return _Said(written, frameworks=frameworks)
+
+
+def _rocm_dev_image(name: str, tag: str) -> _Said | None:
+    """rocm/dev-ubuntu-22.04 with ``6.2.4-complete``, rocm/rocm-terminal with ``6.2``"""
+    version = re.match(r"(\d+\.\d+(?:\.\d+)?)(?:-|$)", tag)
+    if version is None:
+        return None
+    system = re.search(r"dev-([a-z]+)-(\d[\d.]*)$", name)
+    written: dict[str, Any] = {"rocm": version.group(1)}
+    if system is not None:
+        written["os"] = f"{system.group(1)} {system.group(2)}"
+    return _Said(written)
+
+
+def _tensorflow_image(name: str, tag: str) -> _Said | None:
+    """``2.16.1-gpu``; without -gpu it is built for the CPU."""
+    found = re.match(r"(\d+\.\d+\.\d+(?:rc\d+)?)((?:-[a-z]+)*)$", tag)
+    if found is None:
+        return None
+    version, variants = found.groups()
+    if "-gpu" not in variants:
+        return _Said(nothing_to_check=True)
+    return _Said(frameworks={"tensorflow": version}, library_cuda={"tensorflow": "tensorflow"})
+
+
+def _vllm_image(name: str, tag: str) -> _Said | None:
+    """``v0.6.3.post1``, ``v0.11.0-x86_64``"""
+    found = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
+    if found is None:
+        return None
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(found.group(2) or "")
+    return _Said({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
+
+
+# Repository (its last two words) and how its tags are read.
+_SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
+    (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
+    (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
+    (re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"), _rocm_image, "rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0"),
+    (re.compile(r"rocm/(dev-.+|rocm-terminal)"), _rocm_dev_image, "6.2.4-complete"),
+    (re.compile(r"tensorflow/tensorflow"), _tensorflow_image, "2.16.1-gpu"),
+    (re.compile(r"vllm/vllm-openai"), _vllm_image, "v0.6.3"),
+)
+
+
+def image(text: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+    """Return the workload of an image reference, with what a class states beside it.
+
+    Raises WorkloadError for a reference that is none, and for a statement that contradicts what the tag itself writes.
+    """
+    reference = parse_reference(text, place)
+    subject = f"image {text}"
+    short = "/".join(reference.name.split("/")[-2:])
+    scheme = next(((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None)
+    said = scheme[0](short, reference.tag) if scheme is not None and reference.tag is not None else None
+    gap = None
+    if said is None and reference.tag is None and reference.digest is not None:
+        gap = "is given by digest only, which says nothing of what it holds"
+    elif said is None and scheme is not None:
+        tag = reference.tag or "latest"
+        movable = "latest" in tag.split("-") or reference.tag is None
+        gap = f'has the tag "{tag}", which ' + ("is moved with every release" if movable else f"does not read like {scheme[1]}")
+    elif said is None:
+        gap = f"follows no naming scheme that is known: the name {short} says nothing of what it holds"
+    said = said or _Said()
+    workload = Workload(subject=subject, repository=short, place=place, **{**said.derived, **said.written})
+    workload = replace(workload, frameworks=dict(said.frameworks), library_cuda=_majors(said))
+    if stated is not None:
+        workload = _stated(workload, stated, said, place)
+        if _tells(workload):
+            gap = None
+    told = [_untold(workload, f"the image {gap}")] if gap is not None else []
+    told += [_untold(workload, f"nothing says {item} the image holds") for item in said.open if workload.cudnn is None]
+    return replace(workload, told=tuple(told))
+
+
+def _majors(said: _Said) -> dict[str, str]:
+    """The CUDA major of TensorFlow's image follows from its release."""
+    version = said.frameworks.get("tensorflow")
+    row = facts.tensorflow().get(version or "")
+    if "tensorflow" not in said.library_cuda or row is None or row["cuda_major"] is None:
+        return dict.fromkeys(said.library_cuda, "")
+    return {"tensorflow": str(row["cuda_major"])}
+
+
+def _tells(workload: Workload) -> bool:
+    return any((workload.cuda, workload.rocm, workload.frameworks))
+
+
+def _untold(workload: Workload, message: str) -> Finding:
+    remedy = "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of `docker inspect`, or docker:REF"
+    return Finding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
+
+
+_STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
+
+
+def _stated(workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None) -> Workload:
+    """What the class states, over what is known otherwise. Raises WorkloadError where both are written and differ."""
+    written = said.written if isinstance(said, _Said) else said
+    frameworks = said.frameworks if isinstance(said, _Said) else dict(workload.frameworks)
+    whose = "its tag" if isinstance(said, _Said) else "its metadata"
+    changes: dict[str, Any] = {}
+    for name in _STATED:
+        value = getattr(stated, name)
+        if value is None:
+            continue
+        have = written.get(name)
+        differs = have is not None and (value != have if isinstance(value, bool) else not same(str(value), str(have)))
+        if differs:
+            raise _contradiction(workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place)
+        # The longer of two that agree says more: 12.4 beside a tag of 12.4.1.
+        changes[name] = have if isinstance(have, str) and len(key(have)) > len(key(str(value))) else value
+    both = dict(workload.frameworks)
+    for name, version in stated.frameworks.items():
+        have = frameworks.get(name)
+        if have is not None and not _agree(version, have):
+            raise _contradiction(workload, f"{name} {version}", have, whose, place)
+        both[name] = have if have is not None and len(have) > len(version) else version
+    if stated.cuda is not None and "tensorflow" in both and "tensorflow" not in workload.library_cuda:
+        changes["library_cuda"] = {**workload.library_cuda, "tensorflow": stated.cuda.partition(".")[0]}
+    if stated.cuda is not None and ("jax" in both or "jaxlib" in both):
+        changes["library_cuda"] = {**changes.get("library_cuda", workload.library_cuda), "jax": stated.cuda.partition(".")[0]}
+    return replace(workload, frameworks=both, **changes)
+
+
+def _agree(version: str, other: str) -> bool:
+    (mine, _, local), (its, _, its_local) = version.partition("+"), other.partition("+")
+    return same(mine, its) and (not local or not its_local or local == its_local)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _contradiction(workload: Workload, stated: str, have: str, whose: str, place: Place | None) -> WorkloadError:
+    message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
+    return WorkloadError(message, **_at(place), remedy="correct the statement, or name the image that has it")
+
+
+# -- image metadata
+
+
+def metadata(path: Path, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+    """Return the workload of an image's metadata in a file: JSON of `docker inspect` or an OCI configuration, an OCI layout directory, or a
+    tar of one or of `docker save`. Raises WorkloadError for anything else."""
+    config = _configuration(path, place)
+    return _from_config(config, f"image {path}", stated, place or Place(path))
+
+
+def engine_image(reference: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+    """Return the workload of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
+    import docker
+    from docker.errors import DockerException, ImageNotFound
+
+    parse_reference(reference, place)
+    try:
+        found = docker.from_env(timeout=10).images.get(reference)
+        config = dict(found.attrs)
+        config["history"] = [{"created_by": item.get("CreatedBy", "")} for item in found.history()]
+    except ImageNotFound:
+        message = f"the local Docker engine does not hold image {reference}"
+        raise WorkloadError(message, **_at(place), remedy=f"run `docker pull {reference}`, or check its name alone") from None
+    except (DockerException, OSError) as problem:
+        message = f"the local Docker engine does not answer: {problem}"
+        raise WorkloadError(message, **_at(place), remedy="start it, or give the image's metadata as a file") from problem
+    return _from_config(config, f"image {reference}", stated, place)
+
+
+def _configuration(path: Path, place: Place | None) -> Mapping[str, Any]:
+    try:
+        if path.is_dir():
+            return _layout(lambda name: (path / name).read_bytes() if (path / name).is_file() else None, path, place)
+        if tarfile.is_tarfile(path):
+            with tarfile.open(path) as archive:
+
+                def member(name: str) -> bytes | None:
+                    try:
+                        stream = archive.extractfile(name)
+                    except KeyError:
+                        return None
+                    return stream.read(_LARGEST) if stream is not None else None
+
+                return _layout(member, path, place)
+        if path.stat().st_size > _LARGEST:
+            raise _no_metadata(path, place, "it is larger than metadata is")
+        return _first(json.loads(path.read_bytes()), path, place)
+    except FileNotFoundError as problem:
+        raise WorkloadError(f"{path} does not exist", **_at(place), remedy="correct the name of the file") from problem
+    except (OSError, tarfile.TarError) as problem:
+        raise _no_metadata(path, place, str(problem)) from problem
+    except ValueError as problem:
+        raise _no_metadata(path, place, f"it is not valid JSON: {problem}") from problem
+
+
+_LARGEST = 8 << 20  # bytes of one JSON document
+
+
+def _no_metadata(path: Path, place: Place | None, why: str) -> WorkloadError:
+    remedy = "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
+    return WorkloadError(f"{path} is no image metadata: {why}", **_at(place), remedy=remedy)
+
+
+def _layout(read: Callable[[str], bytes | None], path: Path, place: Place | None) -> Mapping[str, Any]:
+    """The configuration of the first image in a docker archive or an OCI layout."""
+    manifest = read("manifest.json")
+    if manifest is not None:
+        entry = json.loads(manifest)[0]
+        config = read(entry["Config"])
+        if config is None:
+            raise _no_metadata(path, place, f"its manifest names {entry['Config']}, which it does not hold")
+        return {**json.loads(config), "RepoTags": entry.get("RepoTags") or []}
+    index = read("index.json")
+    if index is None:
+        raise _no_metadata(path, place, "it holds neither manifest.json nor index.json")
+    document: Mapping[str, Any] = json.loads(index)
+    for _ in range(4):  # an index may name another index
+        if "manifests" not in document:
+            break
+        entries = [item for item in document["manifests"] if item.get("platform", {}).get("os", "linux") != "unknown"]
+        if not entries:
+            raise _no_metadata(path, place, "its index names no image")
+        chosen = next((item for item in entries if item.get("platform", {}).get("architecture") == "amd64"), entries[0])
+        document = json.loads(_blob(read, chosen["digest"], path, place))
+    if "config" not in document:
+        raise _no_metadata(path, place, "its manifest names no configuration")
+    result: Mapping[str, Any] = json.loads(_blob(read, document["config"]["digest"], path, place))
+    return result
+
+
+def _blob(read: Callable[[str], bytes | None], digest: str, path: Path, place: Place | None) -> bytes:
+    found = read("blobs/" + digest.replace(":", "/"))
+    if found is None:
+        raise _no_metadata(path, place, f"it does not hold {digest}")
+    return found
+
+
+def _first(document: Any, path: Path, place: Place | None) -> Mapping[str, Any]:
+    if isinstance(document, list) and len(document) == 1:
+        document = document[0]
+    if isinstance(document, list):
+        raise _no_metadata(path, place, f"it describes {len(document)} images, expected one")
+    if not isinstance(document, dict) or not ({"Config", "config"} & set(document)):
+        raise _no_metadata(path, place, 'it has no key "Config" or "config"')
+    return document
+
+
+def _from_config(config: Mapping[str, Any], subject: str, stated: models.Image | None, place: Place | None) -> Workload:
+    """The workload of a configuration: what its environment and labels write."""
+    inner = config.get("Config") or config.get("config") or {}
+    env = dict(item.split("=", 1) for item in inner.get("Env") or () if "=" in item)
+    labels = inner.get("Labels") or {}
+    history = config.get("history")
+    written: dict[str, Any] = {}
+
+    def take(name: str, *values: str | None) -> None:
+        for value in values:
+            found = re.match(r"\d+(?:\.\d+)*", value or "")
+            if found is not None:
+                written[name] = found.group()
+                return
+
+    take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
+    take("cudnn", env.get("NV_CUDNN_VERSION"), env.get("CUDNN_VERSION"), labels.get("com.nvidia.cudnn.version"))
+    take("nccl", env.get("NV_LIBNCCL_PACKAGE", "").partition("=")[2], env.get("NV_LIBNCCL_PACKAGE_VERSION"), env.get("NCCL_VERSION"))
+    take("rocm", env.get("ROCM_VERSION"))
+    take("python", env.get("PYTHON_VERSION"))
+    system = labels.get("org.opencontainers.image.ref.name")
+    if system in ("ubuntu", "debian") and re.match(r"\d", labels.get("org.opencontainers.image.version", "")):
+        written["os"] = f"{system} {labels['org.opencontainers.image.version']}"
+    machine = config.get("Architecture") or config.get("architecture")
+    if machine:
+        written["architecture"] = machine
+    compat = _compat(env, history)
+    if compat is not None:
+        written["forward_compat"] = compat
+    frameworks = {}
+    for framework, variable in (("torch", "PYTORCH_VERSION"), ("tensorflow", "TENSORFLOW_VERSION"), ("jax", "JAX_VERSION")):
+        if re.match(r"\d", env.get(variable, "")):
+            frameworks[framework] = env[variable]
+    version = env.get("CUDA_DRIVER_VERSION") if compat else None
+    workload = Workload(
+        subject=subject,
+        place=place,
+        frameworks=frameworks,
+        forward_compat_version=version,
+        require_driver=env.get("NVIDIA_REQUIRE_CUDA") or None,
+        **written,
+    )
+    tags = [tag for tag in config.get("RepoTags") or () if tag and "<none>" not in tag]
+    told = []
+    if tags:
+        named = image(tags[0], place=place)
+        workload = replace(workload, repository=named.repository)
+        for name, version in named.frameworks.items():
+            frameworks.setdefault(name, version)
+        if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
+            message = f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which was taken"
+            told.append(Finding("workload-told", "warn", subject, message, (), "tag the image by what it holds", place))
+        workload = replace(workload, library_cuda=dict(named.library_cuda))
+    if stated is not None:
+        workload = _stated(workload, stated, written, place)
+    if not _tells(workload):
+        told.append(_untold(workload, "its metadata says nothing of CUDA, ROCm or a framework"))
+    return replace(workload, told=tuple(told))
+
+
+def _compat(env: Mapping[str, str], history: Any) -> bool | None:
+    """Whether the image carries NVIDIA's forward-compatibility package: its variables or its history name it. Without history, unknown."""
+    if env.get("NV_CUDA_COMPAT_PACKAGE") or env.get("_CUDA_COMPAT_PATH"):
+        return True
+    if not isinstance(history, list) or not history:
+        return None
+    return any("cuda-compat" in str(item.get("created_by", "")) for item in history)
+
+
+# -- what a user or a class names
+
+
+def of_text(text: str, *, place: Place | None = None) -> Workload:
+    """Return the workload of `--image TEXT`: docker:REF asks the local engine, a path (with / or . before it, or ending in .json or .tar) is
+    metadata, anything else a reference. Raises WorkloadError."""
+    if text.startswith("docker:"):
+        return engine_image(text.removeprefix("docker:"), place=place)
+    if text.startswith("file:") or text.startswith(("/", "./", "../", "~")) or text.endswith((".json", ".tar")):
+        return metadata(Path(text.removeprefix("file:")).expanduser(), place=place)
+    return image(text, place=place)
+
+
+def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
+    """Return the workloads of a class: its images, then its requirements. Paths are relative to the class's file. Raises WorkloadError."""
+    found = []
+    base = entry.file.parent
+    for index, item in enumerate(entry.item.images):
+        place = Place(entry.file, entry.source.line(("images", index)))
+        if isinstance(item, str):
+            found.append(image(item, place=place))
+        elif item.metadata is not None:
+            workload = metadata(base / item.metadata, item, place=place)
+            found.append(replace(workload, subject=f"image {item.ref}", told=_renamed(workload, f"image {item.ref}")))
+        else:
+            found.append(image(item.ref, item, place=place))
+    for index, name in enumerate(entry.item.requirements):
+        place = Place(entry.file, entry.source.line(("requirements", index)))
+        found.append(requirements(base / name, place=place))
+    return found
+
+
+def _renamed(workload: Workload, subject: str) -> tuple[Finding, ...]:
+    return tuple(replace(item, subject=subject) for item in workload.told)
+
+
+# -- requirements files
+
+# Options of pip that take a value; those that name an index may say for which CUDA or ROCm its wheels are.
+_INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+_VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
+_FLAGS = ("--pre", "--no-index", "--require-hashes", "--prefer-binary", "--no-deps", "--no-build-isolation")
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "jaxlib", "vllm")
+_LIBRARY = re.compile(r"nvidia-(cudnn|nccl|cuda-runtime)-cu(\d\d)")
+_PLUGIN = re.compile(r"jax-cuda(\d\d)-(?:plugin|pjrt)")
+_USES_GPU = re.compile(
+    r"(cupy-cuda\d+x?|flash-attn|xformers|bitsandbytes|deepspeed|onnxruntime-gpu|tensorrt(-cu\d+)?|apex|transformer-engine(-cu\d+)?"
+    r"|paddlepaddle-gpu|faiss-gpu(-cu\d+)?|mxnet-cu\d+|tensorflow-gpu|tensorflow-rocm|jax-rocm\d*-(plugin|pjrt)|sglang|flashinfer-python)"
+)
+
+
+@dataclass
+class _Line:
+    file: Path
+    number: int
+    text: str
+
+    def error(self, message: str, remedy: str) -> WorkloadError:
+        return WorkloadError(message, file=self.file, line=self.number, remedy=remedy)
+
+
+@dataclass
+class _Pin:
+    version: str
+    line: _Line
+    constraint: bool
+
+
+@dataclass
+class _Reading:
+    """What a requirements file and what it includes say so far."""
+
+    python: str | None
+    machine: str
+    pins: dict[str, _Pin] = field(default_factory=dict)
+    asked: dict[str, _Line] = field(default_factory=dict)
+    extras: dict[str, set[str]] = field(default_factory=dict)
+    index: tuple[str, _Line] | None = None  # the build that --index-url names, for every package
+    extra_index: list[tuple[str, _Line]] = field(default_factory=list)
+    open: list[tuple[_Line, str, str]] = field(default_factory=list)
+    no_facts: list[tuple[str, _Line]] = field(default_factory=list)
+    read: list[Path] = field(default_factory=list)
+
+
+def requirements(path: Path, *, python: str | None = None, architecture: str = "amd64", place: Place | None = None) -> Workload:
+    """Return the workload of a requirements file as pip reads it, with the files it includes.
+
+    `python` is the version markers are judged for; without it, a marker that depends on it is told. `place` is where the file was named.
+    Raises WorkloadError with file and line for what pip would not take, and for pins that contradict each other.
+    """
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(architecture, architecture)
+    reading = _Reading(python, machine)
+    _read(path, reading, False, place)
+    subject = f"requirements {path}"
+    pins = {name: pin for name, pin in reading.pins.items() if name in reading.asked}
+    where = Place(path)
+    frameworks = {name: pins[name].version for name in _FRAMEWORKS if name in pins}
+    library_cuda: dict[str, str] = {}
+    values: dict[str, str] = {}
+    for name, pin in pins.items():
+        found = _LIBRARY.fullmatch(name)
+        if found is not None:
+            library, major = found.groups()
+            library_cuda[library.replace("cuda-runtime", "cudart")] = major
+            values[library.replace("cuda-runtime", "cuda")] = pin.version
+        elif name in ("nvidia-cuda-runtime", "cuda-toolkit"):
+            values["cuda"] = pin.version
+        plugin = _PLUGIN.fullmatch(name)
+        if plugin is not None:
+            library_cuda["jax"] = plugin.group(1)
+            frameworks.setdefault("jax", pin.version)
+    for name, extras in reading.extras.items():
+        for extra in extras:
+            found = re.fullmatch(r"cuda(\d\d)(?:[_-].*)?", extra)
+            if name == "jax" and found is not None:
+                library_cuda["jax"] = found.group(1)
+            if name == "tensorflow" and extra == "and-cuda":
+                row = facts.tensorflow().get(frameworks.get("tensorflow", ""))
+                library_cuda["tensorflow"] = str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
+    if "torch" in frameworks:
+        frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
+    told = [
+        Finding("requirement-open", "unknown", subject, message, (), remedy, Place(line.file, line.number))
+        for line, message, remedy in reading.open
+    ]
+    if reading.no_facts:
+        names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
+        message = f"no facts are held of {names}, which use the GPU"
+        remedy = "run it on one node of the class before it goes to all"
+        told.append(Finding("requirement-open", "unknown", subject, message, (), remedy, where))
+    return Workload(
+        subject=subject,
+        kind="requirements",
+        cuda=values.get("cuda"),
+        cudnn=values.get("cudnn"),
+        nccl=values.get("nccl"),
+        forward_compat=False,
+        python=python,
+        frameworks=frameworks,
+        library_cuda=library_cuda,
+        place=where,
+        told=tuple(told),
+    )
+
+
+def _build(version: str, line: _Line, reading: _Reading) -> str:
+    """PyTorch's version with the build that its index names, where it names one itself."""
+    _, _, local = version.partition("+")
+    if local:
+        if reading.index is not None and reading.index[0] != local and not reading.extra_index:
+            named, other = reading.index
+            message = f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one for {named}"
+            raise line.error(message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}")
+        return version
+    if reading.index is not None:
+        return f"{version}+{reading.index[0]}"
+    return version
+
+
+def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) -> None:
+    if path.resolve() in reading.read:
+        return
+    reading.read.append(path.resolve())
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as problem:
+        raise WorkloadError(f"requirements file {path} does not exist", **_at(place), remedy="correct its name") from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        raise WorkloadError(f"requirements file {path} cannot be read: {problem}", **_at(place)) from problem
+    for line in _lines(path, text):
+        if line.text.startswith("-"):
+            _option(line, reading, constraint)
+        else:
+            _requirement(line, reading, constraint)
+
+
+def _lines(path: Path, text: str) -> Iterator[_Line]:
+    """Logical lines without comments: continued ones are joined and carry the number of the first."""
+    start, held = 0, ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        start = start or number
+        whole = raw.rstrip()
+        comment = whole.lstrip().startswith("#")
+        if whole.endswith("\\") and not comment:
+            held += whole[:-1] + " "
+            continue
+        joined = re.sub(r"(^|\s)#.*$", "", held + ("" if comment else whole)).strip()
+        if joined:
+            yield _Line(path, start, joined)
+        start, held = 0, ""
+    if held.strip():
+        yield _Line(path, start, held.strip())
+
+
+def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
+    name, _, value = re.sub(r"^(--[a-z-]+)=", r"\1 ", line.text).partition(" ")
+    value = value.strip().strip("\"'")
+    if not name.startswith("--") and len(name) > 2:  # -rFILE
+        name, value = name[:2], name[2:]
+    if name in ("-r", "--requirement", "-c", "--constraint"):
+        if not value:
+            raise line.error(f"{name} names no file", "name the file after it")
+        target = line.file.parent / value
+        _read(target, reading, constraint or name in ("-c", "--constraint"), Place(line.file, line.number))
+    elif name in ("-e", "--editable") or name in _FLAGS:
+        return
+    elif name in _VALUED:
+        if not value:
+            raise line.error(f"{name} has no value", "write the value after it")
+        build = _build_of_url(value) if name in _INDEX else None
+        if build is None:
+            return
+        if name in ("--index-url", "-i"):
+            reading.index = (build, line)
+        else:
+            reading.extra_index.append((build, line))
+    else:
+        known = [*_VALUED, *_FLAGS, "-r", "-c", "-e", "--requirement", "--constraint", "--editable"]
+        from goldnode.errors import nearest
+
+        raise line.error(f'"{name}" is no option of a requirements file', nearest(name, known))
+
+
+def _build_of_url(url: str) -> str | None:
+    """The build an index is for: ``…/whl/cu128`` gives cu128."""
+    found = re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url)
+    return found.group(1) if found else None
+
+
+def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+    text = re.split(r"\s+--(?:hash|config-settings|global-option)\b", line.text)[0].strip()
+    wheel = re.search(r"([^/\s]+\.whl)(?:#\S*)?(?:\s|$)", text)
+    if wheel is not None:
+        try:
+            found, version, *_ = parse_wheel_filename(wheel.group(1).replace("%2B", "+").replace("%2b", "+"))
+        except InvalidWheelFilename as problem:
+            raise line.error(f"{problem}", "name the wheel by its whole file name") from None
+        _pinned(str(found), str(version), line, reading, constraint)
+        return
+    if re.match(r"(?:\.{0,2}/|[a-z+]+://|file:)", text) or re.search(r"\.(?:zip|tar\.gz)$", text):
+        return  # a source tree or archive: nothing that the facts know comes that way
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as problem:
+        why = str(problem).splitlines()[0].rstrip(".")
+        message = f'"{text}" is not a requirement: {why[:1].lower()}{why[1:]}'
+        raise line.error(message, "write it as NAME[EXTRA]==VERSION ; MARKER") from None
+    name = canonicalize_name(requirement.name)
+    if not _matters(name):
+        return
+    applies = _applies(requirement, reading)
+    if applies is False:
+        return
+    if applies is None and not constraint:
+        message = f"{name} is asked for where {requirement.marker} only, and which Python the workload has is not known"
+        reading.open.append((line, message, "name the Python, or write one file per Python"))
+    if not constraint:
+        reading.asked.setdefault(name, line)
+        reading.extras.setdefault(name, set()).update(requirement.extras)
+        if _USES_GPU.fullmatch(name):
+            reading.no_facts.append((name, line))
+    exact = [item for item in requirement.specifier if item.operator in ("==", "===") and not item.version.endswith(".*")]
+    if len(exact) == 1:
+        _pinned(name, exact[0].version, line, reading, constraint)
+    elif not constraint and name not in reading.pins and not _USES_GPU.fullmatch(name) and (name in _FRAMEWORKS or _is_library(name)):
+        asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
+        message = f"{name} is not pinned{asked}, so that another day gives another version"
+        reading.open.append((line, message, f"pin it: {name}==VERSION"))
+
+
+def _is_library(name: str) -> bool:
+    return _LIBRARY.fullmatch(name) is not None or _PLUGIN.fullmatch(name) is not None or name in ("nvidia-cuda-runtime", "cuda-toolkit")
+
+
+def _matters(name: str) -> bool:
+    return name in _FRAMEWORKS or _is_library(name) or _USES_GPU.fullmatch(name) is not None
+
+
+def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint: bool) -> None:
+    if not _matters(name):
+        return
+    other = reading.pins.get(name)
+    if other is not None and other.version != version:
+        message = f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
+        raise line.error(message, "keep one of the two")
+    reading.pins[name] = _Pin(version, line, constraint)
+    if not constraint:
+        reading.asked.setdefault(name, line)
+    reading.open = [item for item in reading.open if f"{name} is not pinned" not in item[1]]
+
+
+_PYTHONS = tuple(f"3.{number}" for number in range(8, 17))
+
+
+def _applies(requirement: Requirement, reading: _Reading) -> bool | None:
+    """Whether a requirement's marker holds on Linux; None where it depends on a Python that is not known."""
+    if requirement.marker is None:
+        return True
+    environment = {
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": reading.machine,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+    answers = set()
+    for python in (reading.python,) if reading.python else _PYTHONS:
+        short = ".".join(str(part) for part in key(python)[:2])
+        full = python if len(key(python)) > 2 else f"{short}.0"
+        told = {**environment, "python_version": short, "python_full_version": full, "implementation_version": full}
+        answers.add(requirement.marker.evaluate(told))
+    return answers.pop() if len(answers) == 1 else None
