@@ -1,7 +1,8 @@
 """What a catalog file may not say, given the facts and the other files.
 
 Each check raises the error of the first fault, at the line of the value. What the facts cannot judge is returned by
-`not_checked`, so that silence is never taken for a pass.
+`not_checked`, so that silence is never taken for a pass. Whether things fit together (GPU, driver, kernel, toolkit …) is for
+`goldnode.compat` to say, class by class.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from goldnode.catalog import models
 from goldnode.compat import facts, rules
+from goldnode.compat.model import Waiver
 from goldnode.errors import FactsError, nearest
 
 if TYPE_CHECKING:
@@ -138,36 +140,46 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
 
 
 def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
-    """Refuse a class whose stack is past its end of life on day `on` (default today) and has no waiver in force.
+    """Refuse a class whose stack is past its end of life on day `on` (default today) and has no waiver in force, and one that accepts
+    findings of no rule, or no longer.
 
-    Simulated classes are exempt: they show the machinery, not a stack anyone should run. Raises CatalogError.
+    Simulated classes need no waiver: they show the machinery, not a stack anyone should run. Raises CatalogError.
     """
     today = on or dt.datetime.now(tz=dt.UTC).date()
+    check_accepted(entry, today)
     stack_entry = catalog.stacks[entry.item.stack]
     stack = stack_entry.item
-    if entry.item.simulated or stack.end_of_life.date >= today:
+    waiver = None
+    if stack.waiver is not None:
+        waiver = Waiver(stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes))
+    found = rules.support(stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today)
+    if found is None or found.state == "waived" or entry.item.simulated:
         return
-    ended = f'stack "{stack.stack}" is past its end of life since {stack.end_of_life.date} ({stack.end_of_life.source})'
-    waiver = stack.waiver
-    if waiver is None:
-        raise entry.error(
-            f"{ended} and has no waiver",
-            "stack",
-            remedy=f"choose a supported stack, or record a waiver with reason, owner and expiry in {stack_entry.file}",
-        )
-    if waiver.classes and entry.name not in waiver.classes:
-        raise entry.error(
-            f"{ended}, and its waiver is for {', '.join(waiver.classes)} only",
-            "stack",
-            remedy="choose a supported stack, or have the waiver's owner add the class",
-        )
-    if waiver.expires < today:
-        raise stack_entry.error(
-            f'{ended}, and its waiver expired on {waiver.expires}; class "{entry.name}" uses it',
-            "waiver",
-            "expires",
-            remedy=f"move the class to a supported stack, or have {waiver.owner} renew the waiver",
-        )
+    if found.state == "expired":
+        raise stack_entry.error(f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy)
+    raise entry.error(found.message, "stack", remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""))
+
+
+def check_accepted(entry: Entry[models.NodeClass], on: dt.date) -> None:
+    """Refuse what a class accepts of a rule that does not exist, or accepted until before day `on`. Raises CatalogError."""
+    if not entry.item.compat.accept:
+        return
+    from goldnode.compat.check import registry  # all rules: only what accepts something needs them here
+
+    known = registry()
+    for index, item in enumerate(entry.item.compat.accept):
+        where = ("compat", "accept", index)
+        if item.rule not in known:
+            raise entry.error(
+                f'there is no rule "{item.rule}" whose findings could be accepted', *where, "rule", remedy=nearest(item.rule, known)
+            )
+        if item.expires < on:
+            raise entry.error(
+                f'what {item.owner} accepted of rule "{item.rule}" ({item.reason}) expired on {item.expires}',
+                *where,
+                "expires",
+                remedy=f"mend what it was for, or have {item.owner} renew it",
+            )
 
 
 def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
@@ -190,7 +202,7 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
 
 
 def _check_toolkit(entry: Entry[models.Stack]) -> None:
-    """NVIDIA's container toolkit comes whole, and in no version that a bulletin affects. Raises CatalogError."""
+    """NVIDIA's container toolkit comes whole; rule `toolkit-floor` judges its version. Raises CatalogError."""
     toolkit = entry.item.runtime.toolkit if entry.item.runtime is not None else None
     if toolkit is None or toolkit.vendor != "nvidia":
         return
@@ -203,14 +215,6 @@ def _check_toolkit(entry: Entry[models.Stack]) -> None:
             "toolkit",
             "packages",
             remedy=f"list {', '.join(known)}",
-        )
-    if toolkit.version is not None and not rules.toolkit_safe(toolkit.version):
-        raise entry.error(
-            f"container toolkit {toolkit.version} is affected by {', '.join(rules.toolkit_faults(toolkit.version))}",
-            "runtime",
-            "toolkit",
-            "version",
-            remedy=f"use {rules.toolkit_floor()} or later, or null for the newest",
         )
 
 
@@ -264,14 +268,6 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
                 "count",
                 remedy=f"use at most {slots.count}",
             )
-    driver = stack.driver
-    no_manager = driver is None or driver.fabric_manager is None
-    if platform.nvswitch and no_manager and not item.simulated:
-        raise entry.error(
-            f'platform "{item.platform}" has NVSwitch, but stack "{item.stack}" carries no fabric manager',
-            "stack",
-            remedy="use a stack with `driver.fabric_manager`: without it CUDA does not start on such a machine",
-        )
 
 
 # Words of the kernel's command line that have a key of their own in `policy.host`.
@@ -329,15 +325,6 @@ def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Sta
             "model",
             remedy="correct the model or the stack",
         )
-    if driver.branch is not None and driver.flavour in ("open", "proprietary"):
-        fault = rules.flavour_fault(gpu, driver.branch, driver.flavour)
-        if fault is not None:
-            other = "open" if driver.flavour == "proprietary" else "proprietary"
-            raise entry.error(
-                f'{fault}, but stack "{stack.stack}" carries the {driver.flavour} ones',
-                "stack",
-                remedy=f"use a stack with the {other} modules",
-            )
 
 
 # Settings that only one vendor's driver has.

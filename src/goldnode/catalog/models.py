@@ -433,6 +433,25 @@ class Image(Strict):
     )
 
 
+class Accepted(Strict):
+    """A finding of the compatibility check that a class accepts."""
+
+    rule: str = Field(description="Id of the rule; `goldnode check --list-rules` lists them.")
+    subject: Sentence | None = Field(
+        default=None, description="What the finding is about, for instance an image; null: whatever it is about."
+    )
+    reason: Sentence
+    owner: Sentence
+    expires: IsoDate = Field(description="The last day on which it is accepted.")
+
+
+class Compat(Strict):
+    """What the user of a class decides about its compatibility findings."""
+
+    unknown: Literal["block", "warn", "accept"] = Field(default="warn", description="What is done with what no source says.")
+    accept: list[Accepted] = Field(default_factory=list)
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
 
@@ -452,6 +471,7 @@ class NodeClass(Strict):
     requirements: list[Sentence] = Field(
         default_factory=list, description="Python requirements files of what runs on its nodes, relative to this file."
     )
+    compat: Compat = Field(default_factory=Compat, description="What is done with findings of `goldnode check`.")
 
 
 class SigningKey(Strict):

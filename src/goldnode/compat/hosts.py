@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from goldnode.catalog import models
+from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.compat import facts, rules
-from goldnode.compat.model import Host, Place, Waiver
+from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
 from goldnode.errors import FactsError, LockError
 from goldnode.lock.model import Lock, find_lock
 from goldnode.site import Site
@@ -27,13 +27,42 @@ def host_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = N
         "nvswitch": platform is not None and platform.nvswitch,
         "platform": item.platform,
         "simulated": item.simulated,
+        "unknown": item.compat.unknown,
+        "accept": tuple(Acceptance(each.rule, each.reason, each.owner, each.expires, each.subject) for each in item.compat.accept),
+        "cmdline": tuple(item.policy.host.cmdline) or None,
+        "features": _features(item, catalog.stacks[item.stack].item),
     }
     places = {
-        key: Place(entry.file, entry.source.line((key,))) for key in ("gpu", "platform", "stack", "policy") if key in entry.source.data
+        key: Place(entry.file, entry.source.line((key,)))
+        for key in ("gpu", "platform", "stack", "policy", "compat")
+        if key in entry.source.data
     }
     gpus = (facts.gpu(item.gpu.model),) if item.gpu is not None else ()
     place = Place(entry.file, entry.source.line(("class",)))
     return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
+
+
+def findings_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None) -> list[Finding]:
+    """Return what the check finds of class `name` with the images and requirements it names; see `compat.check.check`.
+
+    Raises CatalogError where it accepts findings of no rule, or no longer, and WorkloadError for an image or file that cannot be read.
+    """
+    from goldnode.compat.check import check
+
+    host = host_of_class(name, catalog, site, lock, on=on)
+    entry = catalog.node_class(name)
+    if host.on is not None:
+        checks.check_accepted(entry, host.on)
+    return check(host, workloads_of_class(entry))
+
+
+def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
+    """Return what the class says to run on its nodes. Raises WorkloadError."""
+    if not entry.item.images and not entry.item.requirements:
+        return []
+    from goldnode.compat import workloads
+
+    return workloads.of_class(entry)
 
 
 def host_of_stack(name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None) -> Host:
@@ -104,6 +133,12 @@ def _host(
         "places": {**_places(entry), **places},
     }
     return Host(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
+    """What of the features that facts speak of the class says to be in use."""
+    mig = any(policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides))
+    return {"MIG": mig, "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules)}
 
 
 def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:

@@ -311,6 +311,8 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
     origins = _distro_origins(row, "rest", "glibc_kernel")
     listed = ", ".join(f"{text} ({suite})" for suite, text in carried.items())
     same = {suite: text for suite, text in carried.items() if numbers(text)[:2] == numbers(version)[:2]}
+    if not same and host.kernel_version is not None and host.stack is not None:
+        return  # apt has found it there
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
@@ -349,7 +351,9 @@ def driver_packages(host: Host | None, workload: Workload | None = None) -> Iter
         return
     data = facts.load("distros.yml")
     row = facts.distribution(host.os)
-    if host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
+    if host.driver_package is not None:
+        pass  # apt has found it there
+    elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
         carried = _carried(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
@@ -628,7 +632,7 @@ def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator
     if host is None or found is None:
         return
     sources = _branch_ends(host)
-    where = host.at("waiver" if found.state == "expired" else "end_of_life")
+    where = host.at("waiver", "stack") if found.state == "expired" else host.at("stack", "end_of_life")
     accepted = _waived(host.waiver) if found.state == "waived" and host.waiver is not None else None
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
