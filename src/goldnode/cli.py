@@ -17,6 +17,7 @@ from goldnode.errors import GoldnodeError
 
 # Commands in files of their own, `goldnode.commands.NAME:NAME`, with the line that the list of commands shows.
 _ELSEWHERE: dict[str, str] = {
+    "check": "Hold classes, stacks, images and requirements against what is known to fit.",
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
 }

@@ -165,4 +165,4 @@ class Rule:
     title: str
     explanation: str
     check: Any  # Callable[[Host | None, Workload | None], Iterable[Finding]]
-    sources: tuple[Origin, ...] | None = None  # None: those of its findings
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what it rests on: keys of `sources`, by facts file

@@ -6,9 +6,10 @@ shown with the row's own doubts.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from goldnode.compat import facts, known_bad, rules
@@ -675,6 +676,118 @@ def known_bad_host(host: Host | None, workload: Workload | None = None) -> Itera
         yield from known_bad.findings(host)
 
 
+# Several hosts
+
+
+def image_on(image: Host, observed: Host) -> list[Finding]:
+    """Return what stands against putting a disk image made for `image` (the host of its class) on the hardware of `observed`.
+
+    Of `observed` count architecture, GPUs and NVSwitch; an empty tuple of GPUs means that it has none. The image brings OS, kernel, driver
+    and modules. The rules of GPU and driver are held against the GPUs that are there.
+    """
+    put = dataclasses.replace(
+        image,
+        subject=f"image of {image.subject} on {observed.subject}",
+        gpus=observed.gpus,
+        nvswitch=observed.nvswitch,
+        simulated=image.simulated or observed.simulated,
+        platform=observed.platform,
+        place=observed.place or image.place,
+    )
+    found = list(_image_hardware(put, image, observed))
+    for check in (gpu_driver, module_flavour, gpu_mix, fabric_manager, amdgpu, known_bad_host):
+        found += check(put)
+    return known_bad.without_repetitions(list(dict.fromkeys(found)))
+
+
+def _image_hardware(put: Host, image: Host, observed: Host) -> Iterator[Finding]:
+    def finding(severity: Severity, message: str, remedy: str) -> Finding:
+        return Finding("image-hardware", severity, put.subject, message, (), remedy, put.place)
+
+    if image.architecture != observed.architecture:
+        message = f"the image is for {image.architecture}, and the machine is {observed.architecture}"
+        yield finding("block", message, f"make an image for {observed.architecture}")
+        return
+    have, made_for = {gpu.vendor for gpu in observed.gpus}, {gpu.vendor for gpu in image.gpus} or {image.vendor} - {None}
+    if made_for and not observed.gpus:
+        message = f"the image brings a driver for {_models(image)}, and the machine has no GPU"
+        yield finding("block", message, "put an image of a class of backend cpu on it")
+    elif have and not have & made_for:
+        which = f"a driver for {_models(image)}" if made_for else "no GPU driver"
+        yield finding(
+            "block", f"the image brings {which}, and the machine has {_models(observed)}", "use the image of the machine's own class"
+        )
+    elif {gpu.sku for gpu in observed.gpus} != {gpu.sku for gpu in image.gpus}:
+        message = (
+            f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: policy and baseline are of other GPUs"
+        )
+        yield finding("warn", message, "use the image of the machine's own class, or declare one for these GPUs")
+
+
+def _models(host: Host) -> str:
+    return ", ".join(dict.fromkeys(gpu.sku for gpu in host.gpus)) or {"nvidia": "NVIDIA's GPUs", "amd": "AMD's GPUs"}.get(
+        host.vendor or "", "no GPU"
+    )
+
+
+def check_cohorts(hosts: Sequence[Host], workloads: Mapping[str, Sequence[Workload]] | None = None) -> list[Finding]:
+    """Return what stands against the cohorts that `hosts` name: nodes that train together have one driver version and one NCCL.
+
+    Hosts of one class and one cohort may be given once. `workloads` are those of each host's subject; of those that name an NCCL, hosts of
+    one cohort have to name the same.
+    """
+    cohorts: dict[str, list[Host]] = {}
+    for host in hosts:
+        if host.cohort is not None:
+            cohorts.setdefault(host.cohort, []).append(host)
+    found: list[Finding] = []
+    for name, members in sorted(cohorts.items()):
+        found += _cohort(f"cohort {name}", list({host.subject: host for host in members}.values()), workloads or {})
+    return found
+
+
+def _cohort(subject: str, hosts: list[Host], workloads: Mapping[str, Sequence[Workload]]) -> Iterator[Finding]:
+    drivers = _by({host.subject: _driver(host) for host in hosts if host.branch is not None})
+    branches = {host.branch for host in hosts if host.branch is not None}
+    exact = {host.driver for host in hosts if host.driver is not None}
+    if len(branches) > 1 or len(exact) > 1:
+        message = f"nodes that train together need one driver version, and these have {_told(drivers)}"
+        yield Finding("cohort-driver", "block", subject, message, (), "give their classes one stack, or split the cohort", hosts[0].place)
+    elif len(branches) == 1 and len(hosts) > 1 and any(host.driver is None for host in hosts) and len({host.stack for host in hosts}) > 1:
+        message = f"whether its nodes have one driver version is not known without locks: {_told(drivers)}"
+        yield Finding(
+            "cohort-driver", "unknown", subject, message, (), "lock their stacks, or give their classes one stack", hosts[0].place
+        )
+    kinds = _by({host.subject: ", ".join(sorted({gpu.architecture for gpu in host.gpus})) for host in hosts if host.gpus})
+    if len(kinds) > 1:
+        message = (
+            f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, and binaries need code for all"
+        )
+        yield Finding("cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place)
+    versions = _by({host.subject: _nccl(workloads.get(host.subject, ())) for host in hosts if _nccl(workloads.get(host.subject, ()))})
+    if len(versions) > 1:
+        message = f"nodes that train together need one NCCL, and their images have {_told(versions)}"
+        yield Finding(
+            "cohort-nccl", "block", subject, message, (), "give their classes images with one NCCL, or split the cohort", hosts[0].place
+        )
+
+
+def _nccl(workloads: Sequence[Workload]) -> str:
+    return ", ".join(sorted({workload.nccl for workload in workloads if workload.nccl is not None}))
+
+
+def _by(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Who has each value."""
+    found: dict[str, list[str]] = {}
+    for who, value in values.items():
+        found.setdefault(value, []).append(who)
+    return found
+
+
+def _told(values: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{value} ({', '.join(who)})" for value, who in sorted(values.items()))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "gpu-driver",
@@ -790,4 +903,31 @@ RULES: tuple[Rule, ...] = (
 )
 
 # Rules over several hosts, which are called with them: see `image_on` and `check_cohorts`.
-MORE: tuple[Rule, ...] = ()
+MORE: tuple[Rule, ...] = (
+    Rule(
+        "image-hardware",
+        "A disk image fits the machine it is put on",
+        "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of modules. The machine's own GPUs are held "
+        "against them.",
+        None,
+    ),
+    Rule(
+        "cohort-driver",
+        "One driver version per cohort",
+        "Hosts with the same inventory variable goldnode_cohort train together. That they have one driver version is goldnode's own rule: "
+        "collectives between different drivers are exercised by nobody.",
+        None,
+    ),
+    Rule(
+        "cohort-mix",
+        "One architecture per cohort",
+        "GPUs of several architectures in one cohort work, at the pace of the slowest.",
+        None,
+    ),
+    Rule(
+        "cohort-nccl",
+        "One NCCL per cohort",
+        "Ranks with different NCCL versions may fail or hang when they connect. What the images of a cohort's classes have is compared.",
+        None,
+    ),
+)

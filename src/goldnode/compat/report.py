@@ -1,0 +1,292 @@
+"""What a check found, told: as text for a person, as JSON (schema goldnode.check/1), and as SARIF 2.1.0 for whatever reads that."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from goldnode.compat import facts
+from goldnode.compat.check import registry
+from goldnode.compat.model import Finding, Place, Rule
+
+SCHEMA = "goldnode.check/1"
+SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+WIDTH = 110
+
+_LEVELS = {"block": "error", "warn": "warning", "unknown": "note"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was checked and found. `subjects` are what was checked, in the order of telling, with where each is declared; `not_checked`
+    are sentences without full stop."""
+
+    subjects: Sequence[tuple[str, Place | None]]
+    findings: Sequence[Finding]
+    not_checked: Sequence[str] = field(default_factory=list)
+    images: int = 0
+    requirements: int = 0
+
+    @property
+    def fatal(self) -> bool:
+        """Whether anything that was checked must not be used."""
+        return any(finding.fatal for finding in self.findings)
+
+    def counts(self) -> dict[str, int]:
+        """How many findings of each severity nobody accepted, and how many somebody did."""
+        found = {name: sum(1 for item in self.findings if item.severity == name and item.accepted is None) for name in _LEVELS}
+        return {**found, "accepted": sum(1 for item in self.findings if item.accepted is not None)}
+
+
+def compiled() -> str:
+    """Return the day on which the facts were compiled."""
+    return str(facts.load("known_bad.yml")["meta"]["compiled"])
+
+
+# For a person
+
+
+def text(report: Report, base: Path | None = None) -> str:
+    """Return the report for a person: by subject, each finding with why, source and what to do instead; a last line that counts.
+
+    Files are told relative to `base`, by default the working directory, where they are below it.
+    """
+    lines: list[str] = []
+    fine: list[str] = []
+    told: set[int] = set()
+    for subject, place in report.subjects:
+        mine = [item for item in report.findings if item.subject == subject or item.subject.endswith(f" on {subject}")]
+        told |= {id(item) for item in mine}
+        if not mine:
+            fine.append(subject)
+            continue
+        lines += [heading(subject, place, base), *(line for item in mine for line in _finding(item, subject, base)), ""]
+    rest: dict[str, list[Finding]] = {}
+    for item in report.findings:
+        if id(item) not in told:
+            rest.setdefault(item.subject, []).append(item)
+    for subject, items in rest.items():
+        lines += [heading(subject, items[0].place, base), *(line for item in items for line in _finding(item, subject, base)), ""]
+    if fine:
+        lines += [*_wrapped("nothing found: ", ", ".join(fine), ""), ""]
+    return "\n".join([*lines, *last_lines(report)])
+
+
+def heading(subject: str, place: Place | None, base: Path | None = None) -> str:
+    """Return the line above the findings of a subject."""
+    return f"{subject}  ({where(place, base)})" if place is not None else subject
+
+
+def where(place: Place, base: Path | None = None) -> str:
+    """Return a place as FILE:LINE."""
+    file = _relative(place.file, base or Path.cwd())
+    return file if place.line is None else f"{file}:{place.line}"
+
+
+def mark(finding: Finding) -> str:
+    """Return the word in front of a finding: its severity, or that it was accepted."""
+    return "accepted" if finding.accepted is not None else finding.severity
+
+
+def _finding(item: Finding, subject: str, base: Path | None) -> list[str]:
+    about = item.subject.removesuffix(f" on {subject}") if item.subject != subject else ""
+    said = f"{about}: {item.message}" if about else item.message
+    lines = _wrapped(f"  {mark(item):<8} ", f"{_sentence(said)} [{item.rule}]", " " * 11)
+    if item.accepted is not None:
+        lines += _wrapped(" " * 11 + f"accepted ({item.severity}): ", item.accepted, " " * 13)
+    if item.remedy:
+        lines += _wrapped(" " * 11 + "instead: ", item.remedy, " " * 13)
+    if item.sources:
+        lines += _wrapped(" " * 11 + "source: ", "; ".join(_origins(item.sources)), " " * 13)
+    if item.doubt:
+        lines += _wrapped(" " * 11 + "in doubt: ", item.doubt, " " * 13)
+    if item.place is not None:
+        lines.append(" " * 11 + f"at: {where(item.place, base)}")
+    return lines
+
+
+def _origins(sources: Iterable[facts.Origin]) -> list[str]:
+    """Titles with their place in the facts, those of one file together."""
+    files: dict[str, list[facts.Origin]] = {}
+    for origin in sources:
+        files.setdefault(origin.file, []).append(origin)
+    return [
+        f"{', '.join(item.title for item in items)} (facts/{file}: {', '.join(item.key for item in items)})"
+        for file, items in files.items()
+    ]
+
+
+def last_lines(report: Report) -> list[str]:
+    """Return the last line: how much was checked and found, and what was not checked."""
+    kinds: dict[str, int] = {}
+    for subject, _ in report.subjects:
+        kind = subject.split(" ")[0]
+        kinds[kind] = kinds.get(kind, 0) + 1
+    plural = {"class": "classes"}
+    things = [f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in kinds.items()]
+    things += [f"{report.images} image{'s' * (report.images != 1)}"] if report.images else []
+    things += [f"{report.requirements} requirements file{'s' * (report.requirements != 1)}"] if report.requirements else []
+    counts = report.counts()
+    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "block")
+    line = f"{', '.join(things)} held against {len(registry())} rules and facts of {compiled()}: {found}."
+    line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
+    return _wrapped("", line, "")
+
+
+def brief(finding: Finding) -> str:
+    """Return a finding as one line: for a run that is about something else."""
+    remedy = f" {_sentence(finding.remedy[:1].upper() + finding.remedy[1:])}" if finding.remedy else ""
+    return f"[{finding.rule}] {finding.message}.{remedy}"
+
+
+def explain(rule: Rule) -> str:
+    """Return what a rule compares, why, and what it rests on."""
+    origins = [
+        str(origin) + (f", {origin.where}" if origin.where else "")
+        for file, keys in rule.facts.items()
+        for origin in facts.origins(file, list(keys))
+    ]
+    lines = [f"{rule.id}: {rule.title}", "", *textwrap.wrap(rule.explanation, WIDTH), ""]
+    if not origins:
+        return "\n".join([*lines, "It rests on no one source: each finding names its own."])
+    return "\n".join([*lines, "It rests on:", *(line for origin in origins for line in _wrapped("- ", origin, "  "))])
+
+
+def _wrapped(first: str, said: str, after: str) -> list[str]:
+    return textwrap.wrap(said, WIDTH, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+
+
+def _sentence(said: str) -> str:
+    return said if said.endswith((".", "!", "?")) else said + "."
+
+
+# For programs
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as JSON can carry it (schema goldnode.check/1); files are absolute."""
+    return {
+        "schema": SCHEMA,
+        "facts": compiled(),
+        "fatal": report.fatal,
+        "subjects": [{"subject": subject, "place": _place(place)} for subject, place in report.subjects],
+        "images": report.images,
+        "requirements": report.requirements,
+        "counts": report.counts(),
+        "findings": [
+            {
+                "rule": item.rule,
+                "severity": item.severity,
+                "fatal": item.fatal,
+                "subject": item.subject,
+                "message": item.message,
+                "remedy": item.remedy,
+                "doubt": item.doubt,
+                "accepted": item.accepted,
+                "row": item.row,
+                "sources": [dataclasses.asdict(origin) for origin in item.sources],
+                "place": _place(item.place),
+            }
+            for item in report.findings
+        ],
+        "not_checked": list(report.not_checked),
+    }
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    return None if place is None else {"file": str(place.file), "line": place.line}
+
+
+def sarif(report: Report) -> dict[str, Any]:
+    """Return the report as a SARIF 2.1.0 log: block is an error, warn a warning, unknown a note; accepted findings are suppressed results.
+
+    Files are relative to the root of the repository that they are in (uriBaseId SRCROOT), so that the log reads the same everywhere.
+    """
+    rules = list(registry().values())
+    index = {rule.id: number for number, rule in enumerate(rules)}
+    return {
+        "$schema": SARIF,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "goldnode",
+                        "semanticVersion": version(),
+                        "rules": [
+                            {
+                                "id": rule.id,
+                                "shortDescription": {"text": rule.title},
+                                "fullDescription": {"text": rule.explanation},
+                                "help": {"text": f"{rule.explanation} See `goldnode check --explain {rule.id}`."},
+                            }
+                            for rule in rules
+                        ],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "originalUriBaseIds": {"SRCROOT": {"description": {"text": "The root of the repository."}}},
+                "properties": {"facts": compiled(), "notChecked": list(report.not_checked)},
+                "results": [_result(item, index) for item in report.findings],
+            }
+        ],
+    }
+
+
+def _result(item: Finding, index: dict[str, int]) -> dict[str, Any]:
+    said = [_sentence(f"{item.subject}: {item.message}")]
+    said += [_sentence(f"Instead: {item.remedy}")] if item.remedy else []
+    said += [_sentence(f"Source: {'; '.join(_origins(item.sources))}")] if item.sources else []
+    said += [_sentence(f"In doubt: {item.doubt}")] if item.doubt else []
+    result: dict[str, Any] = {
+        "ruleId": item.rule,
+        "ruleIndex": index[item.rule],
+        "level": "error" if item.fatal else "warning" if item.severity == "block" else _LEVELS[item.severity],
+        "message": {"text": " ".join(said)},
+        "properties": {"severity": item.severity, "subject": item.subject},
+    }
+    if item.place is not None:
+        location: dict[str, Any] = {"artifactLocation": _artifact(item.place.file)}
+        if item.place.line is not None:
+            location["region"] = {"startLine": item.place.line}
+        result["locations"] = [{"physicalLocation": location}]
+    if item.accepted is not None:
+        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": item.accepted}]
+    return result
+
+
+def _artifact(file: Path) -> dict[str, str]:
+    from urllib.parse import quote
+
+    path = file.absolute()
+    root = next((parent for parent in path.parents if (parent / ".git").exists()), None)
+    if root is None:
+        return {"uri": path.as_uri()}
+    return {"uri": quote(path.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+
+
+def version() -> str:
+    """Return goldnode's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("goldnode")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+def dumps(value: dict[str, Any]) -> str:
+    """Return a JSON document as it is printed."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _relative(file: Path, base: Path) -> str:
+    try:
+        return str(file.absolute().relative_to(base.absolute()))
+    except ValueError:
+        return str(file)
