@@ -460,8 +460,10 @@ class Rocm:
     gfx: tuple[str, ...] | None
     os: tuple[str, ...] | None
     drivers: tuple[str, ...]  # amdgpu driver versions its own pages call compatible
+    pytorch: tuple[str, ...]  # releases of PyTorch that AMD builds for it
     sources: tuple[Origin, ...]
-    derived: str | None
+    gfx_derived: str | None
+    os_derived: str | None
     doubt: str | None
 
 
@@ -493,12 +495,12 @@ def rocms() -> dict[str, Rocm]:
         if systems is not None:
             systems = (*systems, *(name for name in new_os if name not in systems))
         kept = gfx
-        derived = []
+        gfx_derived = os_derived = None
         if gfx is not None and "gfx" not in row:
             kept = tuple(name for name in gfx if key(version) < (7,) or name in current or name in new_gfx)
-            derived.append(f"gfx list of {of['gfx']} with what later releases add")
+            gfx_derived = f"derived: the gfx list of ROCm {of['gfx']} with what later releases add"
         if systems is not None and "os" not in row:
-            derived.append(f"operating systems of {of['os']} with what later releases add")
+            os_derived = f"derived: the systems of ROCm {of['os']} with what later releases add"
         own = [str(item).split()[0] for item in row.get("compatible_amdgpu", ()) if " - " not in str(item)]
         for item in row.get("compatible_amdgpu", ()):
             if " - " in str(item):
@@ -510,7 +512,9 @@ def rocms() -> dict[str, Rocm]:
             os=systems,
             drivers=(*([row["amdgpu"]] if "amdgpu" in row else []), *own),
             sources=origins(ROCM, row["source"]),
-            derived="; ".join(derived) or None,
+            pytorch=tuple(re.findall(r"\d+\.\d+", str(row.get("pytorch", "")))),
+            gfx_derived=gfx_derived,
+            os_derived=os_derived,
             doubt=doubt(row),
         )
     return found

@@ -37,10 +37,9 @@ def runtimes(workload: Workload) -> list[Runtime]:
         found[minor(workload.cuda)] = Runtime(workload.cuda, None)
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
-        build, name = torch
-        chosen = "the wheel of the package index" if build.default else None
-        remark = f"assumed: {chosen}" if chosen and workload.kind == "requirements" else None
-        found.setdefault(build.cuda or "", Runtime(build.cuda or "", f"{name} ({build.build})", build.sources, remark))
+        build, called = torch
+        remark = "assumed: the wheel that the package index gives by itself" if build.default and workload.kind == "requirements" else None
+        found.setdefault(build.cuda or "", Runtime(build.cuda or "", called, build.sources, remark))
     major = workload.library_cuda.get("tensorflow")
     row = facts.tensorflow().get(workload.frameworks.get("tensorflow", "")) if major is not None else None
     if row is not None and row["cudart"]:
@@ -56,13 +55,13 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     stated = workload.frameworks.get("torch")
     if stated is not None:
         build = facts.torch(stated)
-        return None if build is None else (build, f"torch {stated.partition('+')[0]}")
+        return None if build is None else (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
     engine = workload.frameworks.get("vllm")
     row = facts.vllm().get(engine.partition("+")[0]) if engine is not None else None
     if engine is None or row is None or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
-    return None if build is None else (build, f"torch {build.version}, which vllm {engine} pins,")
+    return None if build is None else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
 
 
 # -- words
@@ -85,6 +84,10 @@ def _and(names: Iterable[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     *rest, last = list(names)
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _or(names: Iterable[str]) -> str:
+    return _and(names).replace(" and ", " or ")
 
 
 def _models(host: Host) -> list[Gpu]:
@@ -117,7 +120,8 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     if row is None:
         near = closest(runtime.version, facts.cudas())
         remedy = f"check the version; the nearest that the facts know is CUDA {near}"
-        yield _finding(rule, "unknown", workload, f"no source says which driver {runtime} needs", (), remedy)
+        message = f"{runtime} is not among the releases that the facts know, so that nothing says which driver it needs"
+        yield _finding(rule, "unknown", workload, message, (), remedy)
         return
     branch = _branch(host)
     if branch is None:
@@ -137,6 +141,9 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
             return
         yield _minor_version(host, workload, runtime, row, driver, branch, native)
         return
+    ends = [item.last for gpu in _models(host) if (item := facts.architectures().get(gpu.compute_capability or "")) is not None]
+    if ends and all(last is not None and key(row.version) > key(last) for last in ends):
+        return  # no driver would help: cuda-gpu
     yield _forward(host, workload, runtime, row, driver, branch)
 
 
@@ -166,7 +173,7 @@ def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, 
         options.append(f"driver {newer[1]} or later")
     if native and key(native)[0] == key(row.version)[0]:
         options.append(f"CUDA {native} or older")
-    remedy = f"use {' or '.join(options)} to go without these limits" if options else None
+    remedy = f"use {', or '.join(options)}, to go without these limits" if options else None
     return _finding("cuda-driver", "warn", workload, message, (*family.sources, *limits), remedy, doubt, row.doubt, runtime.doubt)
 
 
@@ -217,7 +224,7 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
         return _finding(rule, "unknown", workload, message, sources, remedy, f"the newest list that was read is of CUDA {near}", *said)
     listed = _and(str(item) for item in package.branches) if package.branches else "none"
     if branch not in package.branches:
-        message = f"{needs}, and {package.package} is for driver branches {listed}"
+        message = f"{needs}, and {package.package} is for " + (f"driver branches {listed}" if package.branches else "no older branch")
         return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *said)
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
@@ -284,10 +291,8 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     rule = "cuda-gpu"
     torch = _torch(workload)
     for runtime in runtimes(workload):
-        if runtime.bringer is not None and torch is not None and runtime.bringer.startswith(torch[1]):
-            built = _built_for(host, torch[0])
-            if built.names is not None:
-                continue  # what its wheels were built for is known, and decides: torch-gpu
+        if torch is not None and torch[0].cuda == minor(runtime.version) and _built_for(host, torch[0]).names is not None:
+            continue  # what its wheel was built for is known, and decides: torch-gpu
         for gpu in _models(host):
             known = facts.architectures().get(gpu.compute_capability or "")
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
@@ -447,7 +452,9 @@ def _cudnn_with(capability: str) -> str:
     fitting = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
     if not fitting:
         return "use a framework that brings its own cuDNN"
-    return f"use cuDNN {fitting[-1].name} with CUDA {fitting[-1].cuda_text}, the newest whose matrix lists this GPU"
+    known = facts.architectures().get(capability)
+    since = f"CUDA {known.first} or later" if known is not None and known.first is not None else f"CUDA {fitting[-1].cuda_text}"
+    return f"use cuDNN {fitting[-1].name} with {since}, the newest whose matrix lists this GPU"
 
 
 def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
@@ -495,10 +502,24 @@ def framework_version(host: Host | None, workload: Workload | None) -> Iterator[
                 yield from _torch_known(workload, build)
                 continue
         elif public in known:
+            yield from _brings_nothing(workload, name, known[public])
             continue
         near = closest(public, known)
         remedy = f"use {name} {near}, the nearest that is known" if near else None
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
+
+
+def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+    """A release whose CUDA the facts do not hold."""
+    asked = "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
+    if name == "tensorflow" and asked and row["cudart"] is None:
+        message = f"no source says which CUDA tensorflow {row['version']} is built for"
+    elif name == "vllm" and "torch" not in workload.frameworks and not row["torch"].startswith("=="):
+        message = f"vllm {row['version']} takes any torch {row['torch']}, so that its CUDA is not known"
+    else:
+        return
+    remedy = "state `cuda` in the class, or check the image's metadata" if workload.kind == "image" else "pin the libraries it is to use"
+    yield _finding("framework-version", "unknown", workload, message, facts.framework_sources(row), remedy)
 
 
 def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
@@ -517,9 +538,16 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
     releases = facts.torch_releases()
     listed = releases.get(build.release)
     offers = [*(listed["cuda_builds"] if listed else ()), *(f"rocm{item}" for item in (listed or {}).get("rocm_builds") or ())]
+    if build.rocm is not None and _from_amd(workload, build):
+        return
     if build.known is False:
+        kin = [item for item in offers if item[:2] == (build.build or "")[:2]] or offers
         message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
-        remedy = f"use {_and(offers[-2:]).replace(' and ', ' or ')}" if offers else None
+        remedy = f"use {_or(kin[-2:])}" if kin else None
+        if workload.kind == "image" and build.rocm is not None:
+            message = f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm {build.rocm}"
+            yield _finding("framework-version", "unknown", workload, message, build.sources, remedy, build.doubt)
+            return
         yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
     elif build.known is None or build.build is None:
         message = f"no source says which builds PyTorch {build.release} has, so that {build.version} is not judged"
@@ -568,14 +596,13 @@ def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
     torch = _torch(workload)
     if torch is None or torch[0].build in (None, "cpu"):
         return
-    build, name = torch
+    build, called = torch
     if host.vendor == "amd" and build.rocm is not None:
-        yield from _torch_gfx(host, workload, build, name)
+        yield from _torch_gfx(host, workload, build, called)
     if host.vendor != "nvidia" or build.cuda is None:
         return
     rule = "torch-gpu"
     built = _built_for(host, build)
-    called = f"{name.removesuffix(',')} ({build.build})"
     for gpu in _models(host):
         if gpu.compute_capability is None:
             continue
@@ -624,13 +651,14 @@ def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
     return f"use another framework build; no known build of PyTorch has code for {gpu.sku}"
 
 
-def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, name: str) -> Iterator[Finding]:
+def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: str) -> Iterator[Finding]:
+    if _from_amd(workload, build):
+        return  # built for what its ROCm serves: rocm-gpu
     built = facts.torch_gfx(build.release, build.rocm or "")
     for gpu in _models(host):
         if gpu.gfx is None:
             continue
         where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
-        called = f"{name} ({build.build})"
         if built.names is None:
             message = f"no source says which gfx names {called} was built for, so that nothing says whether it runs on {where}"
             remedy = "run it on one node of the class before it goes to all"
@@ -712,8 +740,7 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
     major = workload.library_cuda.get(library)
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
-        build, name = torch
-        called = f"{name.removesuffix(',')} ({build.build})"
+        build, called = torch
         brings = (build.cuda or "").partition(".")[0]
         if major is not None and major != brings:
             message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {brings}"
@@ -821,7 +848,13 @@ def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
             yield _finding("rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt)
         elif gpu.gfx not in release.gfx:
             message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
-            yield _finding("rocm-gpu", "block", workload, message, release.sources, _rocm_for(gpu), release.derived, release.doubt)
+            yield _finding("rocm-gpu", "block", workload, message, release.sources, _rocm_for(gpu), release.gfx_derived, release.doubt)
+
+
+def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
+    """Whether an image's PyTorch is one of AMD's own, which its ROCm release lists."""
+    release = facts.rocm(build.rocm or "")
+    return workload.kind == "image" and release is not None and any(same(item, build.release) for item in release.pytorch)
 
 
 def _rocm_for(gpu: Gpu) -> str:
@@ -846,15 +879,16 @@ def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
         listed = [item.version for item in facts.rocms().values() if item.os and any(_is_os(name, host.os or "") for name in item.os)]
         remedy = f"use ROCm {closest(release.version, listed)}, which lists it" if listed else "use an operating system of its list"
         message = f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which {host.subject} runs: {', '.join(release.os)}"
-        yield _finding("rocm-os", "unknown", workload, message, release.sources, remedy, release.derived, release.doubt)
+        yield _finding("rocm-os", "unknown", workload, message, release.sources, remedy, release.os_derived, release.doubt)
     elif "(" in exact[0]:
         message = f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
-        yield _finding("rocm-os", "warn", workload, message, release.sources, None, release.derived, release.doubt)
+        yield _finding("rocm-os", "warn", workload, message, release.sources, None, release.os_derived, release.doubt)
 
 
 def _os(text: str) -> str:
     """ "debian 12" as people write it."""
-    return " ".join(part.upper() if part in ("rhel", "sles") else part.capitalize() for part in text.split())
+    names = {"rhel": "RHEL", "sles": "SLES", "ubi": "UBI", "centos": "CentOS", "rockylinux": "Rocky Linux", "amzn": "Amazon Linux"}
+    return " ".join(names.get(part, part.capitalize()) for part in text.split())
 
 
 def _is_os(listed: str, have: str) -> bool:
