@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from goldnode.catalog import models
 from goldnode.compat import facts, rules
 from goldnode.compat.model import Waiver
-from goldnode.errors import FactsError, nearest
+from goldnode.errors import FactsError, WorkloadError, nearest
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog, Entry
@@ -119,6 +119,8 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
             "gate",
             remedy="use `drain`, which keeps the scheduler from starting work, or a stack with docker or containerd",
         )
+    if item.images or item.requirements:
+        _check_workloads(entry)
     gpu = None
     if item.gpu is not None:
         try:
@@ -137,6 +139,25 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
         return
     _check_gpu(entry, gpu, stack)
     _check_policy(entry, gpu)
+
+
+def _check_workloads(entry: Entry[models.NodeClass]) -> None:
+    """The images' references, what is stated beside them, and that the files named exist. What is in the files is read when it is checked."""
+    from goldnode.compat import workloads
+
+    base = entry.file.parent
+    for index, image in enumerate(entry.item.images):
+        try:
+            workloads.parse_reference(image.ref)
+            if image.metadata is None:
+                workloads.image(image.ref, image)
+        except WorkloadError as error:
+            raise entry.error(error.message, "images", index, remedy=error.remedy) from None
+        if image.metadata is not None and not (base / image.metadata).exists():
+            raise entry.error(f"there is no {base / image.metadata}", "images", index, "metadata", remedy="name it relative to this file")
+    for index, text in enumerate(entry.item.requirements):
+        if not (base / text).is_file():
+            raise entry.error(f"there is no file {base / text}", "requirements", index, remedy="name it relative to this file")
 
 
 def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, PositiveInt, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Vendor = Literal["nvidia", "amd"]
@@ -57,7 +59,6 @@ Package = Annotated[str, AfterValidator(_package)]
 IsoDate = Annotated[dt.date, BeforeValidator(_date)]
 Sentence = Annotated[str, Field(min_length=1)]
 
-ImageName = Annotated[str, Field(min_length=1)]
 _VERSION = r"^\d+(\.\d+)*[A-Za-z0-9.+_-]*$"
 Version = Annotated[
     str, _formed(_VERSION, "not a version | write numbers joined by dots, in quotes"), Field(json_schema_extra={"pattern": _VERSION})
@@ -416,7 +417,7 @@ class Baseline(Strict):
 
 
 class Image(Strict):
-    """An image that runs on the nodes of a class, with what its name does not say."""
+    """An image that runs on the nodes of a class, with what its name does not say; a name alone may stand for it."""
 
     ref: Annotated[str, Field(min_length=1)] = Field(description="[REGISTRY/]NAME[:TAG][@DIGEST].")
     metadata: str | None = Field(
@@ -431,6 +432,15 @@ class Image(Strict):
     frameworks: dict[str, Version] = Field(
         default_factory=dict, description="torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"ref": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler.resolve_ref_schema(handler(schema))]}
 
 
 class Accepted(Strict):
@@ -467,7 +477,7 @@ class NodeClass(Strict):
     )
     policy: Policy = Field(default_factory=Policy)
     baseline: Baseline = Field(default_factory=Baseline)
-    images: list[ImageName | Image] = Field(default_factory=list, description="Images that run on its nodes; checked against the stack.")
+    images: list[Image] = Field(default_factory=list, description="Images that run on its nodes; checked against the stack.")
     requirements: list[Sentence] = Field(
         default_factory=list, description="Python requirements files of what runs on its nodes, relative to this file."
     )

@@ -337,7 +337,7 @@ def _too_old(workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Archit
 
 def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     """cuDNN against the CUDA runtime beside it."""
-    if workload is None or workload.cudnn is None:
+    if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
     for cuda in _beside(workload, "cudnn"):
@@ -380,6 +380,16 @@ def _beside(workload: Workload, library: str) -> list[str]:
     return [item.version for item in runtimes(workload)][:1]
 
 
+def _is_torchs(workload: Workload, library: str) -> bool:
+    """Whether a pinned library is the very one that the workload's PyTorch pins, and was built and tested with."""
+    torch = _torch(workload)
+    if torch is None:
+        return False
+    wanted, pinned = (torch[0].cudnn, workload.cudnn) if library == "cudnn" else (torch[0].nccl, workload.nccl)
+    brings = (torch[0].cuda or "").partition(".")[0]
+    return wanted is not None and wanted == pinned and workload.library_cuda.get(library, brings) == brings
+
+
 def _cudnn_for(major: str) -> str:
     known = facts.wheels("cudnn", major)
     tested = [row.name for row in facts.cudnn_matrix() if row.major == int(major)]
@@ -390,7 +400,7 @@ def _cudnn_for(major: str) -> str:
 
 def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     """cuDNN against the GPU's compute capability and the driver."""
-    if host is None or workload is None or host.vendor != "nvidia" or workload.cudnn is None:
+    if host is None or workload is None or host.vendor != "nvidia" or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-gpu", workload.cudnn
     beside = _beside(workload, "cudnn")
@@ -407,7 +417,7 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             fitting = [row for row in exact if row.has_capability(capability)]
             if not fitting:
                 message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
-                yield _finding(rule, "block", workload, message, exact[0].sources, _cudnn_with(capability))
+                yield _finding(rule, "block", workload, message, exact[0].sources, _cudnn_with(capability, major))
                 continue
             if cuda is not None and not any(row.has_cuda(cuda) for row in fitting) and any(row.has_cuda(cuda) for row in exact):
                 text = fitting[0].cuda_text
@@ -431,10 +441,18 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             message = (
                 f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists {name}, and {version} is between"
             )
-            yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability), "derived from the two matrices around it")
+            yield _finding(
+                rule, "block", workload, message, sources, _cudnn_with(capability, major), "derived from the two matrices around it"
+            )
+            continue
+        oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
+        if below and not above and oldest is not None and key(capability) < oldest:
+            message = f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+            derived = f"derived: the matrix of {version} was not read"
+            yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability, major), derived)
             continue
         message = f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves {name}; the nearest read: {read}"
-        yield _finding(rule, "unknown", workload, message, sources, _cudnn_with(capability))
+        yield _finding(rule, "unknown", workload, message, sources, _cudnn_with(capability, major))
 
 
 @cache
@@ -448,18 +466,21 @@ def _around(version: str, major: int | None) -> tuple[tuple[facts.CudnnRow, ...]
     return below, above
 
 
-def _cudnn_with(capability: str) -> str:
-    fitting = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
+def _cudnn_with(capability: str, major: int | None) -> str:
+    rows = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
+    fitting = [row for row in rows if row.major == major] or rows
     if not fitting:
         return "use a framework that brings its own cuDNN"
-    known = facts.architectures().get(capability)
-    since = f"CUDA {known.first} or later" if known is not None and known.first is not None else f"CUDA {fitting[-1].cuda_text}"
-    return f"use cuDNN {fitting[-1].name} with {since}, the newest whose matrix lists this GPU"
+    row, known = fitting[-1], facts.architectures().get(capability)
+    since = f"CUDA {row.cuda_text}"
+    if known is not None and known.first is not None and any(low < key(known.first) for low, _ in row.cuda):
+        since = f"CUDA {known.first} or later"
+    return f"use cuDNN {row.name} with {since}, the newest whose matrix lists this GPU"
 
 
 def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     """NCCL against the CUDA runtime beside it."""
-    if workload is None or workload.nccl is None:
+    if workload is None or workload.nccl is None or _is_torchs(workload, "nccl"):
         return
     rule, version = "nccl-cuda", workload.nccl
     for cuda in _beside(workload, "nccl"):
@@ -919,7 +940,7 @@ def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Find
         want = "CUDA" if host.vendor == "nvidia" else "ROCm"
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
         message = f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s"
-        yield _finding(rule, "block", workload, message, (), f"use the same image built for {want}")
+        yield _finding(rule, "block", workload, message, (), f"use the same versions built for {want}")
 
 
 def image_architecture(host: Host | None, workload: Workload | None) -> Iterator[Finding]:

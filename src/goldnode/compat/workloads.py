@@ -473,9 +473,7 @@ def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
     base = entry.file.parent
     for index, item in enumerate(entry.item.images):
         place = Place(entry.file, entry.source.line(("images", index)))
-        if isinstance(item, str):
-            found.append(image(item, place=place))
-        elif item.metadata is not None:
+        if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
             found.append(replace(workload, subject=f"image {item.ref}", told=_renamed(workload, f"image {item.ref}")))
         else:
@@ -581,7 +579,7 @@ def requirements(path: Path, *, python: str | None = None, architecture: str = "
     ]
     if reading.no_facts:
         names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
-        message = f"no facts are held of {names}, which use the GPU"
+        message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
         told.append(Finding("requirement-open", "unknown", subject, message, (), remedy, where))
     return Workload(
@@ -710,9 +708,12 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     applies = _applies(requirement, reading)
     if applies is False:
         return
-    if applies is None and not constraint:
-        message = f"{name} is asked for where {requirement.marker} only, and which Python the workload has is not known"
-        reading.open.append((line, message, "name the Python, or write one file per Python"))
+    if applies is None:
+        if not constraint:
+            asked = f"{name}{requirement.specifier}"
+            message = f"{asked} is asked for where {requirement.marker} only; the workload's Python is not known, so that it is not judged"
+            reading.open.append((line, message, "write one file per Python"))
+        return
     if not constraint:
         reading.asked.setdefault(name, line)
         reading.extras.setdefault(name, set()).update(requirement.extras)
