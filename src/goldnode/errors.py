@@ -70,6 +70,10 @@ class EditedLockError(LockError):
     """A lock's content is not what its digest says: it was edited by hand or damaged."""
 
 
+class NewerLockError(LockError):
+    """A lock was written by a later goldnode, and must not be overwritten by this one."""
+
+
 class UnsolvableError(LockError):
     """apt finds no way to install what is asked for."""
 

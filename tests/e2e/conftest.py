@@ -53,7 +53,7 @@ class World:
     def lock(self, site: Site, node: Node, *stacks: str) -> None:
         """Resolve stacks for what the archive has now, on top of what the node had when it was fresh."""
         for stack in stacks:
-            done = goldnode("lock", stack, "--on", str(self.status(node)), "--out", str(site.locks), site=site)
+            done = goldnode("lock", stack, "--upgrade", "--on", str(self.status(node)), "--out", str(site.locks), site=site)
             assert done.returncode == 0, done.stderr
 
 

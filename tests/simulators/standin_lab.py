@@ -42,7 +42,7 @@ class StandinLab:
         status.write_text(self.lab.nodes()[0].read("/var/lib/dpkg/status"), encoding="utf-8")
         program = Path(sys.executable).with_name("goldnode")
         done = subprocess.run(
-            [str(program), "lock", stack, "--on", str(status), "--out", str(self.locks)],
+            [str(program), "lock", stack, "--upgrade", "--on", str(status), "--out", str(self.locks)],
             env={**os.environ, **(env or {}), "GOLDNODE_SITE": str(self.site)},
             capture_output=True,
             text=True,

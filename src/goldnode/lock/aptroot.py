@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from goldnode.errors import LockError
+from goldnode.errors import LockError, UnsolvableError
 
 Stanza = Mapping[str, str]
 
@@ -43,6 +43,13 @@ class AptSource:
         if self.components:
             lines.append(f"Components: {' '.join(self.components)}")
         return "\n".join([*lines, f"Signed-By: {keyring}", ""])
+
+    def offers(self, origin: str) -> bool:
+        """Whether `origin`, as `apt-cache madison` writes it ("URI SUITE/COMPONENT ARCHITECTURE Packages"), is this source."""
+        uri, place, *_ = [*origin.split(" "), ""]
+        # apt writes file:/x for file:///x
+        mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")
+        return uri.rstrip("/") == mine and (place.startswith(f"{self.suite}/") if self.components else True)
 
 
 @dataclass(frozen=True)
@@ -126,12 +133,28 @@ class AptRoot:
         return sorted(self._run(["apt-cache", "pkgnames"]).stdout.split())
 
     def show(self, names: Iterable[str]) -> list[Stanza]:
-        """Return the records of all offered versions of `names` (or NAME=VERSION); unknown ones are left out."""
+        """Return the records of all offered versions of `names` (or NAME=VERSION).
+
+        Unknown ones are left out, and so is what only the given status has.
+        """
         wanted = sorted(set(names))
         if not wanted:
             return []
         done = self._run(["apt-cache", "show", "--all-versions", *wanted], check=False)
-        return list(_stanzas(done.stdout))
+        return [stanza for stanza in _stanzas(done.stdout) if "Filename" in stanza]
+
+    def origins(self, names: Iterable[str]) -> dict[tuple[str, str], frozenset[str]]:
+        """Return which archives offer which version: (name, version) -> ids of sources."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        found: dict[tuple[str, str], set[str]] = {}
+        for line in self._run(["apt-cache", "madison", *wanted], check=False).stdout.splitlines():
+            name, version, origin = [part.strip() for part in [*line.split("|"), "", ""][:3]]
+            for source in self.sources:
+                if origin.endswith(" Packages") and source.offers(origin):
+                    found.setdefault((name, version), set()).add(source.id)
+        return {key: frozenset(ids) for key, ids in found.items()}
 
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""
@@ -139,10 +162,10 @@ class AptRoot:
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
     def resolve(self, requests: Sequence[str]) -> list[Download]:
-        """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises LockError when it cannot."""
+        """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises UnsolvableError when it cannot."""
         done = self._run(["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests], check=False)
         if done.returncode:
-            raise LockError(
+            raise UnsolvableError(
                 f"apt finds no way to install the stack: {_complaint(done)}",
                 remedy="the archives do not fit together today: read the stack's `kernel` and `driver` against them",
             )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import EditedLockError, LockError
+from goldnode.errors import EditedLockError, LockError, NewerLockError
 from goldnode.site import Site
 
 SCHEMA = 1
@@ -140,7 +140,7 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     data = source.data if isinstance(source.data, dict) else {}
     schema = data.get("lock")
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
-        raise LockError(
+        raise NewerLockError(
             f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
             file=path,
             line=source.line(("lock",)),
@@ -180,8 +180,7 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
     The first file found decides. Raises LockError where there is none, or where it was made for another intent.
     """
     remedy = f"run `goldnode lock {stack.name}`"
-    places = [*site.lock_directories(), stack.file.parent]
-    path = next((place / lock_name(stack.name) for place in places if (place / lock_name(stack.name)).is_file()), None)
+    path = lock_file(stack, site)
     if path is None:
         why = "" if stack.item.exercised == "debian-archive" else " (it was never resolved against its real archives)"
         raise LockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
@@ -190,16 +189,28 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
     return lock, path
 
 
+def lock_file(stack: Entry[Stack], site: Site) -> Path | None:
+    """Return the file that `find_lock` reads, or None where there is none."""
+    places = [*site.lock_directories(), stack.file.parent]
+    return next((place / lock_name(stack.name) for place in places if (place / lock_name(stack.name)).is_file()), None)
+
+
 def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
-    if lock.stack != stack.name:
-        raise LockError(f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, remedy="rename the file")
+    check_stack(lock, path, stack)
     if lock.intent != intent_digest(stack.item):
         raise LockError(
             f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
             file=path,
             remedy=f"run `goldnode lock {stack.name}`",
         )
+
+
+def check_stack(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+    """Refuse a lock of another stack. Raises LockError."""
+    if lock.stack != stack.name:
+        line = yamlsource.read(path, error=LockError).line(("stack",)) if path.is_file() else None
+        raise LockError(f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, line=line, remedy="rename the file")
 
 
 def dump_lock(lock: Lock) -> str:

@@ -1,15 +1,18 @@
 """Resolving a stack: apt decides, goldnode asks it well and writes down the answer.
 
 Two choices are goldnode's, because apt has no word for them: the kernel release (the newest of the series whose image
-and headers both exist at one version) and the driver version (the newest of the branch that all lockstep packages have).
+and headers both exist at one version) and the driver version (the newest of the branch that all lockstep packages have). A lock that is there already can be
+kept: its choices and versions stay wherever the archives still have them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from goldnode.catalog.compile import archive_key
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Driver, Stack, Toolkit
 from goldnode.compat import rules
-from goldnode.errors import LockError, SigningKeyError, VanishedError, nearest
+from goldnode.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node import openpgp
@@ -44,6 +47,158 @@ class Finding:
     message: str
 
 
+@dataclass(frozen=True)
+class Resolution:
+    """A lock, and what of the one before could not stay in it (None: all that the archives still have)."""
+
+    lock: Lock
+    relaxed: str | None = None
+
+
+@dataclass(frozen=True)
+class KernelOffer:
+    """A kernel whose image and headers exist at one version, and the archives that have its image."""
+
+    release: str
+    version: str
+    archives: frozenset[str]
+
+
+class Archives:
+    """The archives of one stack as they are now, read once; see `open_archives`."""
+
+    def __init__(self, stack: Entry[Stack], root: AptRoot) -> None:
+        self.stack = stack
+        self._root = root
+        self._names = root.names()
+
+    def resolve(
+        self,
+        today: dt.date,
+        *,
+        keep: Lock | None = None,
+        free: Collection[str] = (),
+        kernel: str | None = None,
+        driver: str | None = None,
+    ) -> Resolution:
+        """Resolve the stack.
+
+        With `keep`, kernel, driver and every version of that lock stay where the intent still allows them and the archives still have
+        them; only packages named in `free` may move, and what is bound to them. What apt cannot satisfy that way is tried with the base
+        system free, then with all of it free. `kernel` (a release) and `driver` (an upstream version) take the place of the lock's, and
+        then the stack set stays in any case. Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
+        """
+        if keep is None:
+            return Resolution(_resolve(self.stack, self._root, self._names, today))
+        driver_free = any(item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages)
+        kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
+        wanted = _Wanted(
+            kernel=kernel or (None if kernel_free else keep.kernel_release),
+            kernel_exact=kernel is not None,
+            driver=driver or (None if driver_free else keep.driver_version),
+            driver_exact=driver is not None,
+            lock=keep,
+            versions=self._kept(keep, free),
+        )
+        tries: list[tuple[_Wanted, str | None]] = [(wanted, None)]
+        held = {item.name for item in keep.packages if item.set == "stack"}
+        stack_only = {name: version for name, version in wanted.versions.items() if name in held}
+        tries.append((dataclasses.replace(wanted, versions=stack_only), "packages of the base system had to move along"))
+        if kernel is None:
+            tries.append((_Wanted(lock=keep), "apt finds no way to keep the locked versions, so everything was resolved anew"))
+        for number, (one, relaxed) in enumerate(tries):
+            try:
+                return Resolution(_resolve(self.stack, self._root, self._names, today, one), relaxed)
+            except UnsolvableError:
+                if number == len(tries) - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def check(self, lock: Lock) -> list[Finding]:
+        """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
+        offered: dict[str, dict[str, set[str]]] = {}
+        for stanza in self._root.show(package.name for package in lock.packages):
+            versions = offered.setdefault(stanza["Package"], {})
+            versions.setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+        found = []
+        for package in lock.packages:
+            versions = offered.get(package.name, {})
+            if package.version not in versions:
+                text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
+                found.append(Finding("vanished", package, text))
+            elif package.sha256 not in versions[package.version]:
+                text = f"{package.name} {package.version} has other bytes than were locked"
+                found.append(Finding("changed", package, text))
+        return found
+
+    def kernels(self) -> list[KernelOffer]:
+        """Return the kernels that the stack's intent allows, newest first."""
+        _, releases, whole = _kernels(self.stack, self._root, self._names)
+        origins = self._root.origins(f"linux-image-{release}" for release in releases)
+        return [
+            KernelOffer(release, version, origins.get((f"linux-image-{release}", version), frozenset()))
+            for version, release in sorted(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])), reverse=True)
+        ]
+
+    def drivers(self) -> list[str]:
+        """Return the driver versions of the stack's branch that are complete, newest first; none for a driver without a branch."""
+        driver = self.stack.item.driver
+        if driver is None or driver.branch is None:
+            return []
+        offered = _family(driver, self._root, self._names)
+        leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
+        of_branch = [version for version in offered.get(leader, {}) if version.startswith(f"{driver.branch}.")]
+        whole = [version for version in of_branch if all(version in offered.get(name, {}) for name in driver.lockstep)]
+        return sorted((version for version in whole if driver.version in (None, version)), key=_order, reverse=True)
+
+    def newer(self, lock: Lock, archives: Collection[str]) -> dict[str, tuple[str, str]]:
+        """Return the locked packages of which one of `archives` has a newer version: name -> that version, archive."""
+        found: dict[str, tuple[str, str]] = {}
+        locked = {item.name: item.version for item in lock.packages}
+        for (name, version), origins in self._root.origins(locked).items():
+            best = found.get(name, (locked[name], ""))[0]
+            source = sorted(origins & set(archives))
+            if source and compare(version, best) > 0:
+                found[name] = (version, source[0])
+        return found
+
+    def _kept(self, lock: Lock, free: Collection[str]) -> dict[str, str]:
+        """The versions of `lock` that can stay: without those that left the archives or are `free`, and what was built with them."""
+        offered: dict[str, set[str]] = {}
+        source: dict[str, str] = {}
+        for stanza in self._root.show(item.name for item in lock.packages):
+            offered.setdefault(stanza["Package"], set()).add(stanza["Version"])
+            source[stanza["Package"]] = _source(stanza)
+        loose = {item.name for item in lock.packages if item.name in free or item.version not in offered.get(item.name, ())}
+        moving = {(source.get(item.name, item.name), item.version) for item in lock.packages if item.name in loose}
+        return {
+            item.name: item.version
+            for item in lock.packages
+            if item.name not in loose and (source.get(item.name, item.name), item.version) not in moving
+        }
+
+
+@contextmanager
+def open_archives(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    status: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+) -> Iterator[Archives]:
+    """Bring the indexes of the stack's archives up to date and give them, on top of dpkg status file `status`.
+
+    `offline` uses the indexes of the cache as they are. Raises LockError, SigningKeyError for a wrong key, before anything is downloaded.
+    """
+    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+        if status is not None:
+            root.use_status(status)
+        _refresh(root, offline)
+        yield Archives(stack, root)
+
+
 def resolve(
     stack: Entry[Stack],
     catalog: Catalog,
@@ -56,15 +211,12 @@ def resolve(
 ) -> Lock:
     """Resolve `stack` to a lock, on top of dpkg status file `status` (default: an empty system).
 
-    `offline` uses the indexes of the cache as they are. Raises LockError where apt finds no solution, VanishedError
+    `offline` uses the indexes of the cache as they are. Raises LockError, UnsolvableError where apt finds no solution, VanishedError
     where an exact kernel or driver version is asked for that the archives no longer have, SigningKeyError for a wrong
     key, before anything is downloaded.
     """
-    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
-        if status is not None:
-            root.use_status(status)
-        _refresh(root, offline)
-        return _resolve(stack, catalog, root, today or dt.datetime.now(tz=dt.UTC).date())
+    with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
+        return archives.resolve(today or dt.datetime.now(tz=dt.UTC).date()).lock
 
 
 def check(
@@ -77,22 +229,8 @@ def check(
     offline: bool = False,
 ) -> list[Finding]:
     """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
-    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
-        _refresh(root, offline)
-        offered: dict[str, dict[str, set[str]]] = {}
-        for stanza in root.show(package.name for package in lock.packages):
-            versions = offered.setdefault(stanza["Package"], {})
-            versions.setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
-    found = []
-    for package in lock.packages:
-        versions = offered.get(package.name, {})
-        if package.version not in versions:
-            text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
-            found.append(Finding("vanished", package, text))
-        elif package.sha256 not in versions[package.version]:
-            text = f"{package.name} {package.version} has other bytes than were locked"
-            found.append(Finding("changed", package, text))
-    return found
+    with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
+        return archives.check(lock)
 
 
 def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
@@ -148,10 +286,38 @@ def _refresh(root: AptRoot, offline: bool) -> None:
         root.update()
 
 
-def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.date) -> Lock:
+@dataclass(frozen=True)
+class _Wanted:
+    """What a resolution is to come out with: choices it takes if it can (`…_exact`: or fails), and versions that stay."""
+
+    kernel: str | None = None
+    kernel_exact: bool = False
+    driver: str | None = None
+    driver_exact: bool = False
+    lock: Lock | None = None
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def staying(self, release: str, driver_version: str | None) -> dict[str, str]:
+        """The versions that stay beside this kernel and this driver: those of another one do not."""
+        kept = dict(self.versions)
+        for item in self.lock.packages if self.lock is not None else ():
+            other_kernel = self.lock is not None and item.part == "kernel" and release != self.lock.kernel_release
+            other_driver = self.lock is not None and _of_driver(item, self.lock) and driver_version != self.lock.driver_version
+            if other_kernel or other_driver:
+                kept.pop(item.name, None)
+        return kept
+
+
+def _of_driver(item: LockedPackage, lock: Lock) -> bool:
+    """Whether `item` carries the driver's own version, and so moves with it."""
+    return item.part == "driver" and lock.driver_version is not None and upstream(item.version) == lock.driver_version
+
+
+def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt.date, keep: _Wanted | None = None) -> Lock:
     item = stack.item
-    names = root.names()
-    release, kernel_version = _kernel(stack, root, names)
+    keep = keep or _Wanted()
+    root.pin({})
+    release, kernel_version = _kernel(stack, root, names, keep)
     kernel = [f"linux-image-{release}", f"linux-headers-{release}"]
     driver = item.driver
     toolkit = item.runtime.toolkit if item.runtime is not None else None
@@ -162,12 +328,15 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     asked = [*wanted, *([manager] if manager else [])]
     _require(stack, asked, names)
     driver_version = None
-    pins = dict.fromkeys(kernel, kernel_version)
+    bound: dict[str, str] = {}
     if driver is not None and driver.branch is not None:
-        driver_version, family = _driver(stack, driver, root, names)
-        pins |= family
+        driver_version, bound = _driver(stack, driver, root, names, keep)
     if toolkit is not None and toolkit.packages:
-        pins |= _toolkit(stack, toolkit, root)
+        bound |= _toolkit(stack, toolkit, root, keep.versions)
+    pins = keep.staying(release, driver_version)
+    # A kept revision of the version that was chosen stays, although there may be a newer one.
+    pins |= {name: version for name, version in bound.items() if name not in pins or upstream(pins[name]) != upstream(version)}
+    pins |= dict.fromkeys(kernel, kernel_version)
     root.pin(pins)
     downloads = root.resolve([f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]])
     stanzas = _records(root, downloads)
@@ -234,8 +403,8 @@ def _resolve(stack: Entry[Stack], catalog: Catalog, root: AptRoot, today: dt.dat
     )
 
 
-def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[str, str]:
-    """Return release and package version of the kernel: image and headers exist, both at that version."""
+def _kernels(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[str, list[str], list[tuple[str, str]]]:
+    """What was asked for in words, the releases that are it, and (version, release) of those that are whole."""
     kernel = stack.item.kernel
     if kernel.release is not None:
         pattern = re.escape(kernel.release)
@@ -253,6 +422,20 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[s
         for release in releases
         for version in versions.get(f"linux-image-{release}", set()) & versions.get(f"linux-headers-{release}", set())
     ]
+    return wanted, releases, whole
+
+
+def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, str]:
+    """Return release and package version of the kernel: image and headers exist, both at that version."""
+    kernel = stack.item.kernel
+    wanted, releases, whole = _kernels(stack, root, names)
+    same = [pair for pair in whole if pair[1] == keep.kernel]
+    if keep.kernel_exact and not same:
+        raise VanishedError(f"kernel {keep.kernel} is not whole in the archives {', '.join(stack.item.archives)}", file=stack.file)
+    if same:
+        kept = [pair for pair in same if pair[0] == keep.versions.get(f"linux-image-{keep.kernel}")]
+        version, release = max(kept or same, key=lambda pair: _order(pair[0]))
+        return release, version
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
         return release, version
@@ -275,13 +458,19 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[s
     )
 
 
-def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
+def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """What the archives have of the driver's family: name -> upstream version -> package versions."""
     family = {name for name in names if in_family(name, driver.family)} | set(driver.lockstep)
     offered: dict[str, dict[str, list[str]]] = {}
     for stanza in root.show(family):
         by_upstream = offered.setdefault(stanza["Package"], {})
         by_upstream.setdefault(upstream(stanza["Version"]), []).append(stanza["Version"])
+    return offered
+
+
+def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, dict[str, str]]:
+    """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
+    offered = _family(driver, root, names)
     leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
     known = sorted(offered.get(leader, {}), key=_order)
     of_branch = [version for version in known if version.startswith(f"{driver.branch}.")]
@@ -300,7 +489,10 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
             remedy="choose a branch the archives have, or lock from a mirror that kept it",
         )
     incomplete = []
-    for version in [driver.version] if driver.version is not None else reversed(of_branch):
+    candidates = [driver.version] if driver.version is not None else of_branch[::-1]
+    if keep.driver in candidates:
+        candidates = [str(keep.driver)] if keep.driver_exact else [str(keep.driver), *(one for one in candidates if one != keep.driver)]
+    for version in candidates:
         lacking = [name for name in driver.lockstep if version not in offered.get(name, {})]
         if not lacking:
             pins = {name: max(versions[version], key=_order) for name, versions in offered.items() if version in versions}
@@ -314,7 +506,7 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
     )
 
 
-def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot) -> dict[str, str]:
+def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
     """Return pins of all packages of the container toolkit: one version, which no known bulletin affects (the catalog refuses one that is)."""
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
     line = stack.source.line(("runtime", "toolkit"))
@@ -334,7 +526,8 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot) -> dict[str, 
         )
     safe = [version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)]
     if safe:
-        return {name: found[safe[0]] for name, found in offered.items()}
+        locked = upstream(kept.get(leader, ""))
+        return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
     if whole:
         raise LockError(
             f"{leader} {whole[0]} is the newest there is, and {', '.join(rules.toolkit_faults(whole[0]))} affects it; the safe floor is {floor}",
@@ -415,7 +608,7 @@ class Graph:
 
     def source(self, name: str) -> str:
         """Return the source package of `name`."""
-        return self._stanzas[name].get("Source", name).split(" ")[0]
+        return _source(self._stanzas[name])
 
     def needs(self, name: str) -> list[str]:
         """Return the resolved packages that satisfy a dependency of `name`."""
@@ -448,6 +641,11 @@ class Graph:
         if driver is not None:
             members |= {name for name in self._stanzas if in_family(name, driver.family)}
         return members
+
+
+def _source(stanza: Stanza) -> str:
+    """The source package of a record, which apt leaves out where it has the same name."""
+    return stanza.get("Source", stanza["Package"]).split(" ")[0]
 
 
 def _names(relation: str) -> list[str]:

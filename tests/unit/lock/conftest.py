@@ -73,6 +73,7 @@ class Place:
         archives: dict[str, dict[str, Any]] = {
             "near": {"suite": "{codename}", "components": ["main"]},
             "flat": {"suite": "/"},
+            "guard": {"suite": "{codename}-security", "components": ["main"]},
         }
         for entry in archives.values():
             entry |= {

@@ -15,8 +15,9 @@ from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
 
 from goldnode.errors import GoldnodeError, LockError, SigningKeyError, SiteError, VanishedError
+from goldnode.lock.aptroot import apt_root
 from goldnode.lock.model import Lock, dump_lock, find_lock, load_lock, write_lock
-from goldnode.lock.resolve import check, resolve
+from goldnode.lock.resolve import apt_sources, check, open_archives, resolve
 
 DAY = dt.date(2026, 11, 21)
 
@@ -494,3 +495,40 @@ def test_an_archive_that_stops_answering_is_no_old_answer(
     server.server_close()
     with pytest.raises(LockError, match="could not be read"):
         locked(place)
+
+
+@pytest.mark.parametrize("below", ["near-flat", "near/flat"])
+def test_which_archive_offers_what(place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str) -> None:
+    flat = Archive(tmp_path / below, key, suite="/", components=())
+    for archive in (flat, near):
+        archive.add("extra", "1-1")
+    flat.add("extra", "1-2")
+    flat.publish()
+    near.publish()
+    guard = Archive(tmp_path / "near", key, suite="bookworm-security")
+    guard.add("extra", "1-3")
+    guard.publish()
+    place.site(near=f"file://{tmp_path}/near", flat=f"file://{tmp_path}/{below}", guard=f"file://{tmp_path}/near")
+    place.stack(archives=["near", "flat", "guard"])
+    lock = locked(place)
+    with apt_root(apt_sources(*place.load()), "amd64") as root:
+        root.update()
+        assert root.origins(["extra"]) == {("extra", "1-1"): {"near", "flat"}, ("extra", "1-2"): {"flat"}, ("extra", "1-3"): {"guard"}}
+    place.stack(archives=["near", "flat", "guard"], packages=["extra"])
+    with open_archives(*place.load()) as archives:
+        old = lock.model_copy(
+            update={"packages": [*lock.packages, lock.packages[0].model_copy(update={"name": "extra", "version": "1-1"})]}
+        )
+        assert archives.newer(old, ["flat", "near"]) == {"extra": ("1-2", "flat")}
+        assert archives.newer(old, ["flat", "guard"]) == {"extra": ("1-3", "guard")}
+
+
+def test_a_version_that_only_the_given_status_has_is_offered_by_nobody(place: Place, near: Archive, tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text(
+        "Package: libcuda1\nStatus: install ok installed\nVersion: 535.999.01-1\nArchitecture: amd64\nMaintainer: n <n@example.org>\nDescription: t\n"
+    )
+    with apt_root(apt_sources(*place.load()), "amd64") as root:
+        root.use_status(status)
+        root.update()
+        assert [stanza["Version"] for stanza in root.show(["libcuda1"])] == ["535.261.03-1"]

@@ -1,0 +1,73 @@
+"""Whether a driver's module is known to build on a kernel: what was built here decides, else the facts say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from goldnode.catalog.models import Driver
+from goldnode.compat import facts
+from goldnode.errors import LockError
+from goldnode.site import Site
+
+Flavour = Literal["open", "proprietary"]
+
+
+@dataclass(frozen=True)
+class KernelBuild:
+    """What is known of one build. `line` is the compiler's own, where a build was watched here and failed; `source` says who knows."""
+
+    outcome: Literal["ok", "fails", "unknown"]
+    reason: str
+    line: str | None = None
+    source: str = ""
+
+
+def results_directory(site: Site) -> Path | None:
+    """Return where `goldnode modules` keeps the results of builds: beside the site's mirror. None for a site without one."""
+    return site.resolve(site.mirror.directory) / "modules" / "results" if site.mirror is not None else None
+
+
+def known_build(kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None) -> KernelBuild:
+    """Say whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has version `kernel_version`.
+
+    A result of `goldnode modules` in directory `results` decides: a JSON object per file with `kernel` (release), `driver` (upstream
+    version), `flavour`, `ok`, and `line` (the compiler's, where it failed). Without one it is the table of the facts, which is of
+    upstream's sources: a distribution's patched package may build where that says `fails`. Raises LockError for an unreadable result.
+    """
+    for path, row in _results(results):
+        if (row.get("kernel"), row.get("driver"), row.get("flavour")) == (kernel, driver, flavour) and isinstance(row.get("ok"), bool):
+            what = f"driver {driver} ({flavour}) on kernel {kernel}"
+            source = f"built by `goldnode modules` ({path.name})"
+            if row["ok"]:
+                return KernelBuild("ok", f"{what} was built", None, source)
+            return KernelBuild("fails", f"{what} does not build", str(row["line"]) if row.get("line") else None, source)
+    # Debian 12 names its kernels 6.1.0-N whatever the stable update is, so the package's version is asked about.
+    known = facts.kernel_build(kernel_version, driver, flavour)
+    return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
+
+
+def known_builds(kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None) -> KernelBuild:
+    """As `known_build`, for the flavour of a stack's driver; one that goes by the GPU (`auto`) must build in both."""
+    flavours: list[Flavour] = ["open", "proprietary"] if asked.flavour in ("auto", None) else [asked.flavour]  # type: ignore[list-item]
+    found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]
+    return next((one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0])
+
+
+def _results(directory: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    if directory is None or not directory.is_dir():
+        return
+    for path in sorted(directory.glob("*.json")):
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise LockError(
+                f"this result of a build cannot be read: {error}",
+                file=path,
+                remedy="remove it: `goldnode modules matrix` builds that pair again",
+            ) from error
+        if isinstance(row, dict):
+            yield path, row

@@ -1,0 +1,214 @@
+"""The lane of kernel updates: kernel and driver module move as a pair, or the lock stays and says which module does not build.
+
+The kernels are those of the stack's security archives. A pair is taken when the driver is known to build on the kernel; one of which
+nothing is known is named, and taken only when the user says so.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from goldnode.catalog.load import Entry
+from goldnode.catalog.models import Stack
+from goldnode.compat import facts, rules
+from goldnode.errors import FactsError, LockError, UnsolvableError
+from goldnode.lock.builds import KernelBuild, known_builds, results_directory
+from goldnode.lock.diff import is_security
+from goldnode.lock.model import Lock, LockedPackage
+from goldnode.lock.resolve import Archives, KernelOffer
+from goldnode.node.state.debversion import compare
+from goldnode.site import Site
+
+State = Literal["moved", "current", "held-back"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kernel with a driver (None: the module comes with the kernel), and whether the one builds on the other."""
+
+    kernel: str
+    driver: str | None
+    build: KernelBuild
+
+    def data(self) -> dict[str, Any]:
+        """Return the pair as plain data."""
+        build = self.build
+        return {
+            "kernel": self.kernel,
+            "driver": self.driver,
+            "outcome": build.outcome,
+            "reason": build.reason,
+            "line": build.line,
+            "source": build.source,
+        }
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A security update of a held package, which this lane does not move."""
+
+    package: LockedPackage
+    version: str
+    archive: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What became of it. `newest` is the newest kernel of the security archives, `passed` the pairs that were newer and not taken.
+
+    moved: the lock is at the newest kernel now. current: it was. held-back: a newer kernel exists whose module does not build, or is not
+    known to; the lock stays, or moved to the newest pair that is known to build.
+    """
+
+    state: State
+    lock: Lock
+    newest: KernelOffer | None
+    taken: Pair | None
+    passed: tuple[Pair, ...]
+    pending: tuple[Pending, ...]
+    free: int
+    notes: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return {
+            "state": self.state,
+            "kernel": self.lock.kernel_release,
+            "driver": self.lock.driver_version,
+            "newest": None if self.newest is None else self.newest.release,
+            "taken": None if self.taken is None else self.taken.data(),
+            "passed": [pair.data() for pair in self.passed],
+            "pending": [
+                {"name": one.package.name, "part": one.package.part, "from": one.package.version, "to": one.version, "archive": one.archive}
+                for one in self.pending
+            ],
+            "base_packages_with_updates": self.free,
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """Return the outcome for a reader, a line each."""
+        found = []
+        for pair in self.passed:
+            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be installed"}[pair.build.outcome]
+            found.append(f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}")
+            if pair.build.line:
+                found.append(f"  the compiler says: {pair.build.line}")
+            if pair.build.source:
+                found.append(f"  source: {pair.build.source}")
+        newest = self.newest.release if self.newest is not None else "none"
+        found.append(
+            {
+                "moved": f"kernel {self.lock.kernel_release} is the newest of the security archives",
+                "current": f"kernel {self.lock.kernel_release} stays: the security archives have nothing newer",
+                "held-back": f"held back at kernel {self.lock.kernel_release}: the newest of the security archives is {newest}",
+            }[self.state]
+        )
+        for one in self.pending:
+            found.append(
+                f"pending: {one.package.name} {one.package.version} -> {one.version} ({one.archive}), held on nodes; `--upgrade-package {one.package.name}`"
+            )
+        if self.free:
+            found.append(f"pending: {self.free} packages of the base system, which nodes update by themselves")
+        return [*found, *(f"note: {note}" for note in self.notes)]
+
+
+def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, today: dt.date, *, allow_unknown: bool = False) -> Lane:
+    """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build; all else stays put.
+
+    The driver moves only where the newer kernel needs a newer one of its branch. Raises LockError where the stack names its kernel
+    exactly, and as `Archives.resolve` does.
+    """
+    if stack.item.kernel.release is not None:
+        raise LockError(
+            f"the stack names kernel {stack.item.kernel.release} itself, so no update can move it",
+            file=stack.file,
+            line=stack.source.line(("kernel", "release")),
+            remedy="name a newer `release` there, or write `series` and `flavour` instead",
+        )
+    notes = []
+    guarded = {item.id for item in lock.archives if is_security(item)}
+    if not guarded:
+        guarded = {item.id for item in lock.archives}
+        notes.append(f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count")
+    locked = next(item.version for item in lock.packages if item.name == f"linux-image-{lock.kernel_release}")
+    offers = [offer for offer in archives.kernels() if offer.archives & guarded]
+    newer = [offer for offer in offers if compare(offer.version, locked) > 0]
+    passed: list[Pair] = []
+    result, taken = lock, None
+    for pair in _pairs(stack.item, lock, newer, archives, site):
+        if pair.build.outcome == "ok" or (pair.build.outcome == "unknown" and allow_unknown):
+            try:
+                found = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
+            except UnsolvableError as error:
+                passed.append(Pair(pair.kernel, pair.driver, KernelBuild("ok", error.message)))
+                continue
+            result, taken = found.lock, pair
+            notes += [found.relaxed] if found.relaxed else []
+            if pair.build.outcome == "unknown":
+                notes.append(f"not verified: {pair.build.reason}; taken because of --allow-unknown")
+            break
+        passed.append(pair)
+    state: State = "current" if not newer else "moved" if taken is not None and taken.kernel == newer[0].release else "held-back"
+    updates = archives.newer(result, guarded)
+    pending, free = [], 0
+    for item in result.packages:
+        if item.name in updates and item.part != "kernel":
+            if item.set == "stack":
+                pending.append(Pending(item, *updates[item.name]))
+            else:
+                free += 1
+    notes += _bulletins(stack.item, result)
+    return Lane(
+        state, result, newer[0] if newer else offers[0] if offers else None, taken, tuple(passed), tuple(pending), free, tuple(notes)
+    )
+
+
+def _pairs(stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: Archives, site: Site) -> Iterator[Pair]:
+    """Every kernel, newest first, with the locked driver and then the newer ones of its branch."""
+    driver, results = stack.driver, results_directory(site)
+    others = [module for module in stack.modules if module.package is not None and module.dkms is not None]
+    untried = (
+        KernelBuild("unknown", f"whether {', '.join(module.name for module in others)} builds there was not tried") if others else None
+    )
+    if driver is None or driver.dkms is None or lock.driver_version is None:
+        inside = KernelBuild("ok", "the GPU's module comes with the kernel" if driver is not None else "the stack has no GPU driver")
+        for kernel in kernels:
+            yield Pair(kernel.release, None, untried or inside)
+        return
+    offered = archives.drivers()
+    drivers = [version for version in (lock.driver_version,) if version in offered]
+    drivers += [version for version in offered if compare(version, lock.driver_version) > 0]
+    for kernel in kernels:
+        for version in drivers:
+            build = known_builds(kernel.release, kernel.version, version, driver, results=results)
+            if build.outcome == "ok" and untried is not None:
+                build = untried
+            yield Pair(kernel.release, version, build)
+
+
+def _bulletins(stack: Stack, lock: Lock) -> list[str]:
+    """What the facts say of the security of the driver and the toolkit that stay."""
+    found = []
+    driver = stack.driver
+    if driver is not None and driver.branch is not None and lock.driver_version is not None:
+        try:
+            floor = facts.security_floor(driver.branch)
+        except FactsError:
+            found.append(f"driver branch {driver.branch} has no security facts, so nothing is known of its bulletins")
+        else:
+            if floor.floor is not None and compare(lock.driver_version, floor.floor) < 0:
+                found.append(
+                    f"driver {lock.driver_version} is below {floor.floor}, the oldest of branch {driver.branch} without known holes"
+                )
+            if not floor.fixed:
+                found.append(f"driver branch {driver.branch} has no version that fixes its newest bulletin")
+    toolkit = stack.runtime.toolkit if stack.runtime is not None else None
+    for item in lock.packages if toolkit is not None and toolkit.packages else ():
+        if item.name == toolkit.packages[0] and not rules.toolkit_safe(item.version):  # type: ignore[union-attr]
+            faults = ", ".join(rules.toolkit_faults(item.version))
+            found.append(f"{item.name} {item.version} is affected by {faults}; the safe floor is {rules.toolkit_floor()}")
+    return found

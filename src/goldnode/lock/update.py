@@ -1,0 +1,329 @@
+"""Making, keeping, moving and checking the lock of a stack: what `goldnode lock` does, as values.
+
+A lock that is good stays as it is. One whose packages left the archives, or whose stack asks for something else now, moves only where it
+has to; `Mode.UPGRADE` moves everything, `Mode.SECURITY` kernel and module as a pair (lock.lane).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.models import Stack
+from goldnode.compat import rules
+from goldnode.errors import EditedLockError, LockError, NewerLockError, UnsolvableError, VanishedError, nearest
+from goldnode.lock import lane, model
+from goldnode.lock.diff import Change, Diff, Why, compare_locks, is_security
+from goldnode.lock.model import Lock
+from goldnode.lock.resolve import Archives, open_archives
+from goldnode.site import Site
+
+REPORT = "goldnode.lock-report/1"
+
+
+class Mode(enum.Enum):
+    """What may move: what has to, everything, or kernel and module."""
+
+    KEEP = "keep"
+    UPGRADE = "upgrade"
+    SECURITY = "security"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something a check has to say. `wrong`: the lock cannot be used as it is; otherwise something newer waits.
+
+    `kind`: edited, intent, vanished, changed, bulletin; kernel, security, newer, unresolved, held-back.
+    """
+
+    kind: str
+    message: str
+    wrong: bool
+    package: str | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of a lock. `action` is written, kept (nothing moved) or would-write; `old` is what was there before."""
+
+    file: Path
+    action: Literal["written", "kept", "would-write"]
+    lock: Lock
+    old: Lock | None
+    diff: Diff
+    notes: tuple[str, ...] = ()
+    lane: lane.Lane | None = None
+
+    def data(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "schema": REPORT,
+            "stack": self.lock.stack,
+            "file": str(self.file),
+            "action": self.action,
+            "digest": self.lock.digest,
+            "digest_before": self.old.digest if self.old is not None else None,
+            "kernel": self.lock.kernel_release,
+            "driver": self.lock.driver_version,
+            "packages": len(self.lock.packages),
+            "diff": self.diff.data(),
+            "security": self.lane.data() if self.lane is not None else None,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is to be said of a lock. `needed` is what `goldnode lock` would change, `pending` what `--upgrade` would (None: not known)."""
+
+    file: Path
+    lock: Lock
+    problems: tuple[Problem, ...]
+    needed: Diff
+    pending: Diff | None
+    lane: lane.Lane | None = None
+
+    @property
+    def wrong(self) -> list[Problem]:
+        """The problems that keep the lock from being used as it is."""
+        return [problem for problem in self.problems if problem.wrong]
+
+    def data(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "schema": REPORT,
+            "stack": self.lock.stack,
+            "file": str(self.file),
+            "action": "checked",
+            "digest": self.lock.digest,
+            "kernel": self.lock.kernel_release,
+            "driver": self.lock.driver_version,
+            "packages": len(self.lock.packages),
+            "good": not self.wrong,
+            "problems": [{"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package} for one in self.problems],
+            "needed": self.needed.data(),
+            "pending": self.pending.data() if self.pending is not None else None,
+            "security": self.lane.data() if self.lane is not None else None,
+        }
+
+
+def update(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    mode: Mode = Mode.KEEP,
+    packages: Collection[str] = (),
+    out: Path | None = None,
+    status: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    write: bool = True,
+    allow_unknown: bool = False,
+    today: dt.date | None = None,
+) -> Update:
+    """Bring the lock of `stack` up to date as `mode` says and write it, or only say what would be written.
+
+    It is written into `out`, else into the first of the site's lock directories, else beside the stack; the lock that is kept is the one
+    in `out`, else the one `model.find_lock` would find. `packages` may move beside what has to. Raises LockError and as
+    `resolve.resolve` does; whatever goes wrong, the lock that is there stays.
+    """
+    day = today or dt.datetime.now(tz=dt.UTC).date()
+    target = out or next(iter(site.lock_directories()), stack.file.parent)
+    path = _place(stack, site, out)
+    old, fault, notes = _old(stack, path, mode)
+    _known(packages, old, path)
+    if mode is Mode.SECURITY:
+        old = _whole(old, fault, stack, path)
+    with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
+        if mode is Mode.SECURITY and old is not None:
+            found = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            why = _why(old, fault, stack, archives)
+            return _written(found.lock, old, target, path, out, why, notes, write, found)
+        why = _why(old, fault, stack, archives) if old is not None else Why()
+        if old is not None and path is not None and mode is Mode.KEEP and status is None and not packages and _good(why, old, stack):
+            return Update(path, "kept", old, old, Diff())
+        made = archives.resolve(day, keep=old if mode is Mode.KEEP else None, free=packages)
+        notes += [made.relaxed] if made.relaxed else []
+        return _written(made.lock, old, target, path, out, why, notes, write, None)
+
+
+def check(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    mode: Mode = Mode.KEEP,
+    out: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    allow_unknown: bool = False,
+    today: dt.date | None = None,
+) -> Check:
+    """Say what of the lock of `stack` moved and vanished, what would change and why; nothing is written.
+
+    With Mode.UPGRADE or Mode.SECURITY what those would move is wrong as well. Raises LockError where there is no lock or it cannot be read.
+    """
+    day = today or dt.datetime.now(tz=dt.UTC).date()
+    path = _place(stack, site, out)
+    old, fault, _ = _old(stack, path, Mode.KEEP)
+    if old is None or path is None:
+        model.find_lock(stack, site)
+        raise LockError("there is no lock here", file=out, remedy=f"run `goldnode lock {stack.name} --out {out}`")
+    problems: list[Problem] = []
+    needed, pending, moved = Diff(), None, None
+    with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
+        why = _why(old, fault, stack, archives)
+        if fault is not None:
+            problems.append(Problem("edited", fault.message, True))
+        if why.intent:
+            problems.append(Problem("intent", f"{stack.file} asks for something else since {old.resolved}", True))
+        for finding in archives.check(old):
+            edited = fault is not None and finding.kind == "changed"
+            note = ", or the lock was edited by hand" if edited else ""
+            problems.append(Problem(finding.kind, finding.message + note, True, finding.package.name))
+        problems += [Problem("bulletin", text, True) for text in _unsafe(old, stack)]
+        if problems:
+            try:
+                needed = compare_locks(old, archives.resolve(day, keep=old).lock, why)
+            except (UnsolvableError, VanishedError) as error:
+                problems.append(Problem("unresolved", f"`goldnode lock` would fail: {error.message}", True))
+        try:
+            pending = compare_locks(old, archives.resolve(day).lock, why)
+        except (UnsolvableError, VanishedError) as error:
+            problems.append(Problem("unresolved", f"what is newer is not known: {error.message}", mode is Mode.UPGRADE))
+        if pending is not None:
+            problems += _waiting(pending, old, mode)
+        if mode is Mode.SECURITY and not any(problem.wrong for problem in problems):
+            moved = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            if moved.state != "current":
+                problems.append(Problem("held-back" if moved.state == "held-back" else "kernel", moved.lines()[-1], True))
+    return Check(path, old, tuple(problems), needed, pending, moved)
+
+
+def compare_files(before: Path, after: Path) -> Diff:
+    """Return what differs between two lock files, without asking an archive. Raises LockError."""
+    return compare_locks(model.load_lock(before), model.load_lock(after))
+
+
+def _place(stack: Entry[Stack], site: Site, out: Path | None) -> Path | None:
+    """The lock that is there."""
+    if out is None:
+        return model.lock_file(stack, site)
+    path = out / model.lock_name(stack.name)
+    return path if path.is_file() else None
+
+
+def _old(stack: Entry[Stack], path: Path | None, mode: Mode) -> tuple[Lock | None, EditedLockError | None, list[str]]:
+    """The lock that is there, what is wrong with it, and what is to be said of it. Raises LockError where it cannot serve."""
+    if path is None:
+        return None, None, []
+    try:
+        lock, fault = model.read_lock(path)
+    except NewerLockError:
+        raise
+    except LockError as error:
+        if mode is not Mode.UPGRADE:
+            raise
+        return None, None, [f"the lock that was there could not be read: {error.message}"]
+    model.check_stack(lock, path, stack)
+    return lock, fault, [] if fault is None else [fault.message]
+
+
+def _whole(old: Lock | None, fault: EditedLockError | None, stack: Entry[Stack], path: Path | None) -> Lock:
+    """The lock that kernel updates start from. Raises LockError for none, an edited or a stale one."""
+    if fault is not None:
+        raise fault
+    if old is None or path is None:
+        raise LockError(f'stack "{stack.name}" has no lock to update', file=stack.file, remedy=f"run `goldnode lock {stack.name}`")
+    model.check_intent(old, path, stack)
+    return old
+
+
+def _known(packages: Collection[str], old: Lock | None, path: Path | None) -> None:
+    names = [item.name for item in old.packages] if old is not None else []
+    for name in packages:
+        if name not in names:
+            raise LockError(f'package "{name}" is not in the lock', file=path, remedy=nearest(name, names) or "leave --upgrade-package out")
+
+
+def _why(old: Lock, fault: EditedLockError | None, stack: Entry[Stack], archives: Archives) -> Why:
+    findings = archives.check(old)
+    return Why(
+        vanished={item.package.name for item in findings if item.kind == "vanished"},
+        changed={item.package.name for item in findings if item.kind == "changed"},
+        edited=fault is not None,
+        intent=old.intent != model.intent_digest(stack.item),
+    )
+
+
+def _good(why: Why, old: Lock, stack: Entry[Stack]) -> bool:
+    return not (why.vanished or why.changed or why.edited or why.intent or _unsafe(old, stack))
+
+
+def _unsafe(lock: Lock, stack: Entry[Stack]) -> list[str]:
+    """A locked container toolkit that a bulletin affects which was not known when it was locked."""
+    toolkit = stack.item.runtime.toolkit if stack.item.runtime is not None else None
+    names = toolkit.packages[:1] if toolkit is not None else []
+    return [
+        f"{item.name} {item.version} is affected by {', '.join(rules.toolkit_faults(item.version))}; the safe floor is {rules.toolkit_floor()}"
+        for item in lock.packages
+        if item.name in names and not rules.toolkit_safe(item.version)
+    ]
+
+
+def _written(
+    lock: Lock,
+    old: Lock | None,
+    target: Path,
+    path: Path | None,
+    out: Path | None,
+    why: Why,
+    notes: Sequence[str],
+    write: bool,
+    moved: lane.Lane | None,
+) -> Update:
+    same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
+    if same and path is not None and old is not None and not why.edited:
+        return Update(path, "kept", old, old, Diff(), tuple(notes), moved)
+    diff = compare_locks(old, lock, why)
+    where = target / model.lock_name(lock.stack)
+    if not write:
+        return Update(where, "would-write", lock, old, diff, tuple(notes), moved)
+    return Update(model.write_lock(lock, target), "written", lock, old, diff, tuple(notes), moved)
+
+
+def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
+    """What is newer in the archives: packages of the stack set one by one, the base system as a number."""
+    wrong = mode is Mode.UPGRADE
+    suites = {item.id: item for item in old.archives}
+    found, base = [], []
+    if "kernel" in pending.header:
+        was, now = pending.header["kernel"]
+        rows = [change for change in pending.changes if change.name == f"linux-image-{now}" and change.now is not None]
+        where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
+        found.append(Problem("kernel", f"kernel {now} is there, {was} is locked{where}", wrong, f"linux-image-{now}"))
+    for change in pending.changes:
+        if change.kind != "moved" or change.was is None or change.now is None:
+            continue
+        if change.part == "kernel" and "kernel" in pending.header:
+            continue
+        if change.now.set == "base":
+            base.append(change)
+            continue
+        safe = change.now.archive in suites and is_security(suites[change.now.archive])
+        text = f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes"
+        found.append(Problem("security" if safe else "newer", text, wrong or (safe and mode is Mode.SECURITY), change.name))
+    if base:
+        found.append(Problem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong))
+    return found
+
+
+def _some(changes: Sequence[Change]) -> str:
+    names = [change.name for change in changes]
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
