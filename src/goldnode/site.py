@@ -145,6 +145,13 @@ def load_site(path: Path | None = None) -> Site:
                 line=source.line(("archives", name, "url")),
                 remedy="write it with its scheme, for instance file:///srv/mirror",
             )
+    if site.mirror is not None and site.mirror.url is not None and not _URL.match(site.mirror.url):
+        raise SiteError(
+            f'the url of the mirror is "{site.mirror.url}", expected an http, https or file address',
+            file=path,
+            line=source.line(("mirror", "url")),
+            remedy="write the address at which nodes find its directory, with the scheme",
+        )
     for key in ("drain", "resume") if site.gate is not None else ():
         words: tuple[str, ...] = getattr(site.gate, key)
         if not words[0].startswith("/"):

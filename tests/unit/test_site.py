@@ -44,6 +44,8 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("gate: {drain: [/bin/x]}\n", 1, 'key "gate.resume" is missing'),
         ("gate: {drain: [/bin/x], resume: []}\n", 1, "gate.resume"),
         ("gate:\n  drain: [/bin/x]\n  resume: [resume-node]\n", 3, '"gate.resume" begins with "resume-node", expected the full path'),
+        ("mirror:\n  directory: x\n  url: mirror.example.org\n", 3, "expected an http, https or file address"),
+        ("mirror: {url: 'http://x'}\n", 1, 'key "mirror.directory" is missing'),
         ("- a\n", 1, "the document is a list, expected a mapping"),
     ],
 )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from goldnode import keys
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.compat import facts, rules
-from goldnode.errors import SigningKeyError
-from goldnode.lock.model import Lock, digest_of, find_lock
+from goldnode.errors import MirrorError, SigningKeyError
+from goldnode.lock import publication
+from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.node import openpgp
 from goldnode.site import Site, archive_url, check_archives
 
@@ -100,7 +101,7 @@ def class_document(
         ],
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "site": {"archives": site_archives(stack_entry, catalog, site)},
+        "site": _site(stack_entry, lock, catalog, site),
     }
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
@@ -174,6 +175,50 @@ def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping
 def _module(module: models.KernelModule, lock: Lock) -> dict[str, Any]:
     versions = {package.name: package.version for package in lock.packages}
     return {**module.model_dump(), "version": lock.driver_version if module.package is None else versions[module.package]}
+
+
+def _site(stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site) -> dict[str, Any]:
+    """What a node needs to know of this site. `only`: what the stack is made of comes from these archives and from no other."""
+    if site.mirror is not None and site.mirror.url is not None:
+        return {"archives": [mirror_archive(stack.name, lock.packages, site)], "only": True}
+    return {"archives": site_archives(stack, catalog, site)}
+
+
+def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site) -> dict[str, Any]:
+    """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
+
+    Raises MirrorError where there is none, or where nodes would be given another key than it is signed with.
+    """
+    assert site.mirror is not None  # noqa: S101 - asked by the caller
+    assert site.mirror.url is not None  # noqa: S101
+    directory = site.resolve(site.mirror.directory)
+    where = publication.place(directory, stack, (item.sha256 for item in packages))
+    again = f"run `goldnode mirror {stack}`"
+    if not (where / publication.RECORD).is_file():
+        raise MirrorError(f'the mirror has no publication "{where.name}" of the lock of stack "{stack}"', file=directory, remedy=again)
+    found = publication.Publication.read(where)
+    path = site.resolve(site.mirror.key) if site.mirror.key is not None else directory / publication.PUBLIC_KEY
+    try:
+        key = openpgp.dearmor(path.read_bytes())
+        fingerprints = openpgp.primary_fingerprints(key)
+    except (OSError, openpgp.OpenPGPError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise MirrorError(f"the mirror's public key cannot be read: {why}", file=path, remedy="correct `mirror.key`") from error
+    if found.fingerprint not in fingerprints:
+        raise MirrorError(
+            f"the publication is signed with {found.fingerprint}, and nodes would be given {', '.join(fingerprints)}",
+            file=path,
+            remedy=f"let `mirror.key` and `mirror.signing_key` name one key pair, and {again}",
+        )
+    return {
+        "id": publication.ARCHIVE,
+        "uri": f"{site.mirror.url.rstrip('/')}/stacks/{stack}/{where.name}",
+        "suite": publication.SUITE,
+        "components": [publication.COMPONENT],
+        "signed_by": "/etc/apt/keyrings/goldnode-mirror.asc",
+        "fingerprints": list(fingerprints),
+        "key": base64.b64encode(keys.armor(key)).decode(),
+    }
 
 
 def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:

@@ -159,8 +159,14 @@ class Compiler:
         return sorted(self.catalog.classes)
 
     def places(self) -> list[str]:
-        """What the site file names: keys, and directories of locks."""
+        """What the site file names: keys, directories of locks, and of its mirror the records of what is published."""
         keys = [self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key]
+        if self.site.mirror is not None and self.site.mirror.url is not None:
+            from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
+
+            mirror = self.site.resolve(self.site.mirror.directory)
+            keys += [self.site.resolve(self.site.mirror.key) if self.site.mirror.key else mirror / PUBLIC_KEY]
+            keys += [place / RECORD for place in publications(mirror)]
         return [str(path) for path in (*keys, *self.site.lock_directories())]
 
     def check(self, inventory: str) -> None:

@@ -16,8 +16,9 @@ from goldnode.catalog.compile import class_document, document_digest
 from goldnode.catalog.load import builtin_catalog
 from goldnode.errors import LockError, SigningKeyError
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
+from goldnode.lock.publication import Publication, place
 from goldnode.node import openpgp
-from goldnode.site import Site, SiteArchive, SiteGate
+from goldnode.site import Site, SiteArchive, SiteGate, SiteMirror
 
 DAY = dt.date(2026, 11, 21)
 SITE = Site(archives={"debian": SiteArchive(url="http://mirror.example.org/debian/")})
@@ -259,6 +260,37 @@ def test_no_key_at_all(tmp_path: Path) -> None:
     archives = ARCHIVES.replace("    keyring: /usr/share/keyrings/debian-archive-keyring.gpg\n", "")
     with pytest.raises(SigningKeyError, match="the site names no key for archive"):
         document(tmp_path, archives=archives)
+
+
+def test_nodes_that_use_the_mirror_use_nothing_else(tmp_path: Path) -> None:
+    packet, fingerprint = _key(1)
+    (tmp_path / "mirror.gpg").write_bytes(packet)
+    directory = tmp_path / "mirror"
+    section = SiteMirror(directory="mirror", url="http://mirror.example.org/goldnode/", key="mirror.gpg")
+    site = SITE.model_copy(update={"mirror": section, "file": tmp_path / "site.yml"})
+    with pytest.raises(LockError, match=r"no publication .* of the lock of stack .r580.\. Run `goldnode mirror r580`"):
+        document(tmp_path, site)
+    where = place(directory, "r580", (item.sha256 for item in LOCK.packages))
+    record = Publication(where, "r580", where.name, "2026-11-21T00:00:00Z", fingerprint, {}, ())
+    where.mkdir(parents=True)
+    (where / "publication.json").write_text(json.dumps(record.to_json()))
+    found = document(tmp_path, site)
+    assert found["site"]["only"] is True
+    [archive] = found["site"]["archives"]
+    assert openpgp.dearmor(base64.b64decode(archive.pop("key"))) == packet
+    assert archive == {
+        "id": "goldnode-mirror",
+        "uri": f"http://mirror.example.org/goldnode/stacks/r580/{where.name}",
+        "suite": "goldnode",
+        "components": ["main"],
+        "signed_by": "/etc/apt/keyrings/goldnode-mirror.asc",
+        "fingerprints": [fingerprint],
+    }
+    # Where it comes from is the site's matter: two sites of one lock agree on the digest.
+    assert found["digest"] == document(tmp_path / "other")["digest"]
+    (tmp_path / "mirror.gpg").write_bytes(_key(2)[0])
+    with pytest.raises(LockError, match=f"signed with {fingerprint}, and nodes would be given {_key(2)[1]}"):
+        document(tmp_path, site)
 
 
 def demo_lock(catalog: Catalog) -> Lock:

@@ -317,3 +317,29 @@ def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_told() 
     code += "sys.argv = ['x', 'answer']; start.main()"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
     assert (told.returncode, told.stdout) == (0, b"\\u2026\n"), told.stderr
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(monkeypatch: pytest.MonkeyPatch, only: bool) -> None:
+    wanted = document()
+    wanted["site"]["only"] = only
+    wanted["site"]["archives"][0]["id"] = "goldnode-mirror"
+    item = wanted["packages"][0]
+    stanza = f"Package: {item['name']}\nVersion: {item['version']}\nSHA256: {item['sha256']}\n"
+    asked: list[tuple[str, ...]] = []
+
+    def run(self: Host, *argv: str, **_: Any) -> Result:
+        asked.append(argv)
+        return Result(argv, 0, stanza if "show" in argv and len(asked) > 2 else "", "")
+
+    monkeypatch.setattr(Host, "run", run)
+    applier = Applier(Host("/"), wanted, {}, lambda text: None)
+    assert applier._known_to_apt([f"{item['name']}={item['version']}"])
+    of_apt = [" ".join(argv) for argv in asked if argv[0].startswith("apt")]
+    assert [bool(" update" in line) for line in of_apt].count(True) == 1
+    assert len(of_apt) >= 3
+    for line in of_apt:
+        assert (
+            "-o Dir::Etc::sourcelist=/etc/apt/sources.list.d/goldnode-mirror.sources -o Dir::Etc::sourceparts=/dev/null" in line
+        ) is only
+        assert ("APT::Get::List-Cleanup=0" in line) is only

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from ..host import Host, Result
 from . import history
 from . import record as records
-from .domains import kernel
+from .domains import apt, kernel
 from .engine import plan, plan_absent
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
@@ -56,6 +56,8 @@ class Applier:
         part: str = "",
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
+        self.sources = apt.only(document)
+        self.apt = (*APT, *self.sources)
         self.planned: List[Action] = []  # all actions of this pass; what is slow to begin is done for several of them at once
         self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}  # what was done that way, for each of them
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
@@ -129,7 +131,7 @@ class Applier:
                 raise NodeError(f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}")
         first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
         again = self._again()
-        request = (*APT, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
+        request = (*self.apt, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
         simulated = self.host.run(*request, "-s", timeout=300).out
         self._refuse_removals(simulated, leave)
         records.before_transaction(self.host, simulated, ())
@@ -157,19 +159,19 @@ class Applier:
         self._hold_boot_entry()
         request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *remove)
         updated = self._known_to_apt(install)
-        simulated = self.host.run(*APT, "-s", *request, timeout=300)
+        simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         if simulated.rc != 0 and not updated:
             self._update()
-            simulated = self.host.run(*APT, "-s", *request, timeout=300)
+            simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         if simulated.rc != 0:
             raise self._apt_error("apt finds no way to install the locked set", simulated)
         self._refuse_removals(simulated.out, action.data["remove"])
-        fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
+        fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
         if fetched.rc != 0:
             if not updated:
                 self._update()
                 self._known_to_apt(install)
-                fetched = self.host.run(*APT, "--download-only", *request, timeout=APT_TIME)
+                fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
             if fetched.rc != 0:
                 raise self._apt_error("a locked package cannot be downloaded; no package was changed", fetched)
         driver = self.document.get("driver") or {}
@@ -178,7 +180,7 @@ class Applier:
         names = [item.partition("=")[0] for item in install]
         records.before_transaction(self.host, simulated.out, names)
         self._begin()
-        done = self.host.run(*APT, "--no-download", *request, timeout=APT_TIME)
+        done = self.host.run(*self.apt, "--no-download", *request, timeout=APT_TIME)
         self.host.run("apt-mark", "hold", *names)
         self._remember("held", names)
         if done.rc != 0:
@@ -199,7 +201,7 @@ class Applier:
 
     def _update(self) -> None:
         self.say("reading package indexes")
-        updated = self.host.run(*APT, "update", timeout=600)
+        updated = self.host.run(*self.apt, "update", timeout=600)
         bad = [line for line in (updated.out + updated.err).splitlines() if re.match(r"(E:|W: (GPG error|An error|Failed))", line)]
         if updated.rc != 0 or bad:
             raise self._apt_error("apt cannot read the stack's archives", updated)
@@ -218,7 +220,11 @@ class Applier:
         missing = self._missing(install, wanted)
         if missing:
             name = missing[0].partition("=")[0]
-            offered = [line.split("|")[1].strip() for line in self.host.run("apt-cache", "madison", name).out.splitlines() if "|" in line]
+            offered = [
+                line.split("|")[1].strip()
+                for line in self.host.run("apt-cache", *self.sources, "madison", name).out.splitlines()
+                if "|" in line
+            ]
             raise NodeError(
                 f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
                 f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
@@ -227,9 +233,9 @@ class Applier:
         return True
 
     def _missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]]) -> List[str]:
-        shown = self.host.run("apt-cache", "show", "--no-all-versions", *install)
+        shown = self.host.run("apt-cache", *self.sources, "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
-            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", "show", item).out for item in install), "")
+            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *self.sources, "show", item).out for item in install), "")
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):
             fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))

@@ -22,6 +22,22 @@ def archives(document: Document) -> List[Mapping[str, Any]]:
     return list(document.get("site", {}).get("archives", ()))
 
 
+def only(document: Document) -> List[str]:
+    """Options that let apt see the site's mirror and no other source, where the site says that the stack comes from there alone.
+
+    Indexes of the node's own sources stay as they are.
+    """
+    if not document.get("site", {}).get("only"):
+        return []
+    settings = {"Dir::Etc::sourcelist": _file(archives(document)[0]), "Dir::Etc::sourceparts": "/dev/null", "APT::Get::List-Cleanup": "0"}
+    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+
+
+def _file(archive: Mapping[str, Any]) -> str:
+    name = archive["id"][len("goldnode-") :] if archive["id"].startswith("goldnode-") else archive["id"]
+    return f"/etc/apt/sources.list.d/goldnode-{name}.sources"
+
+
 def in_family(name: str, globs: Iterable[str]) -> bool:
     """Whether a package belongs to the driver family: the last glob that matches decides, ``!glob`` takes out."""
     member = False
@@ -41,7 +57,8 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
     for archive in archives(document):
         peers = _peers(archive, seen)
         given = {component for peer in peers for component in peer["components"]}
-        missing = [component for component in archive["components"] if component not in given]
+        # A mirror that is all that apt may see has to be in a file of its own.
+        missing = [component for component in archive["components"] if component not in given or only(document)]
         if peers and not missing:
             continue
         signed_by = peers[0]["signed_by"] if peers else archive["signed_by"]
@@ -55,7 +72,7 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
         ]
         wanted.append(
             Wanted(
-                f"/etc/apt/sources.list.d/goldnode-{archive['id']}.sources",
+                _file(archive),
                 "\n".join(lines) + "\n",
                 "node_class",
                 f"archive {archive['id']} of the stack",
@@ -115,6 +132,9 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     ours = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
     family = (document.get("driver") or {}).get("family", ())
+    whose, instead = f"an archive of stack {document['stack']['name']}", ", or declare that archive in the stack"
+    if only(document):
+        whose, instead = "the site's mirror, from which alone the stack comes", ""
     for row in seen.sources:
         if _is_ours(row) or (row["uri"].rstrip("/"), row["suite"]) in ours:
             continue
@@ -123,8 +143,8 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
             found.append(
                 Refusal(
                     "foreign-source",
-                    f"{where}: apt source {row['uri']} offers GPU packages and is not an archive of stack {document['stack']['name']}.",
-                    "Remove the file if nothing else needs it, or declare that archive in the stack; goldnode removes only what it wrote.",
+                    f"{where}: apt source {row['uri']} offers GPU packages and is not {whose}.",
+                    f"Remove the file if nothing else needs it{instead}; goldnode removes only what it wrote.",
                 )
             )
     for pin in seen.pins:
