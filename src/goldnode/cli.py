@@ -20,6 +20,7 @@ _ELSEWHERE: dict[str, str] = {
     "check": "Hold classes, stacks, images and requirements against what is known to fit.",
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
+    "plan": "Show what site.yml would do to the hosts of an inventory.",
 }
 
 

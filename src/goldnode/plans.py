@@ -24,6 +24,7 @@ _PLAN = {
     "refusals": [{"code": str, "message": str, "remedy": str}],
     "notes": [{"subject": str, "message": str}],
     "waiting": [{"part": str, "subject": str, "message": str}],
+    "holders": [{"pid": int, "command": str, "unit": _TEXT, "container": _TEXT}],
     "reboot": {"required": bool, "reasons": [str], "after": [str]},
 }
 

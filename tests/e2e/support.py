@@ -86,15 +86,15 @@ def inventory(path: Path, hosts: Mapping[str, Iterable[Node]]) -> Path:
     return path
 
 
-def command(where: Path, *arguments: str) -> list[str]:
-    """The command line of a run of site.yml."""
-    return [str(BIN / "ansible-playbook"), "-i", str(where), str(ROOT / "site.yml"), *arguments]
+def command(where: Path, *arguments: str, playbook: str = "site.yml") -> list[str]:
+    """The command line of a run of site.yml, or of another playbook beside it."""
+    return [str(BIN / "ansible-playbook"), "-i", str(where), str(ROOT / playbook), *arguments]
 
 
-def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 1800) -> Run:
-    """Run site.yml on an inventory and wait."""
+def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 1800, playbook: str = "site.yml") -> Run:
+    """Run site.yml, or another playbook beside it, on an inventory and wait."""
     done = subprocess.run(
-        command(where, *arguments),
+        command(where, *arguments, playbook=playbook),
         cwd=ROOT,
         env=environment(site),
         stdin=subprocess.DEVNULL,

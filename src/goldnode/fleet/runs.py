@@ -108,6 +108,7 @@ class HostRun:
     verdict: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     unreachable: str | None = None
+    rollback: dict[str, Any] | None = None  # {to, left, again}: see module goldnode_state
     rebooted: bool = False
     out_of_service: bool = False  # taken out by this run and not returned
 
@@ -210,6 +211,7 @@ class HostRun:
             "waiting": plan.get("waiting", []),
             "reboot": {"reasons": self.reboots(check), "done": self.rebooted},
             "out_of_service": self.out_of_service,
+            "rollback": self.rollback,
             "verdict": self.verdict and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
             "faults": self.faults(),
             "error": self.error and {**self.error, "message": cut(self.error["message"])},
@@ -287,10 +289,44 @@ class Run:
             lines.append(f"    {own.pop() if len(own) == 1 else general}")
         if len(order) > REASONS:
             lines.append(f"  and {len(order) - REASONS} more reasons; the record names every host")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.ways_back()])
+
+    def ways_back(self) -> list[str]:
+        """Which hosts were taken back from where to where, and what keeps the next run of site.yml from taking them forward again."""
+        rows: dict[tuple[str, ...], list[HostRun]] = {}
+        for host in self.hosts.values():
+            back = host.rollback
+            if back and host.outcome(self.check) not in (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED):
+                to, left = back["to"], back["left"]
+                key = (str(back["again"]), to["class"], to["stack"], to["lock_digest"], to["release"], left["lock_digest"], left["stack"])
+                rows.setdefault(key, []).append(host)
+        lines: list[str] = []
+        for (again, name, stack, lock, release, left_lock, left_stack), hosts in sorted(rows.items()):
+            there = f"class {name}, lock {digest_start(lock)} ({stack}, kernel {release})"
+            if again == "True":
+                lines += [
+                    f"  taken back already: {names(hosts)}",
+                    f"    they are at {there} and stay there; further back only with -e goldnode_to=LOCK, the beginning of a lock's digest.",
+                ]
+                continue
+            would = "would be taken back" if self.check else "taken back"
+            lines += [f"  {would}: {names(hosts)}", f"    from lock {digest_start(left_lock)} ({left_stack}) to {there}."]
+        if rows:
+            files = sorted({f"{key[2]}.lock.yml" for key in rows} | {f"{key[6]}.lock.yml" for key in rows if key[6]})
+            lines += [
+                "  THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN, unless the class or its stack says otherwise by then. To stay:",
+                f"    take that lock back in git (git log -- '*{files[0]}'; git checkout COMMIT -- FILE), or the `stack:` of the class, and run",
+                "    site.yml --check: no host of theirs may have a difference left.",
+            ]
+        return lines
 
     def _word(self, outcome: str) -> str:
         return "would change" if self.check and outcome == CHANGED else outcome
+
+
+def digest_start(text: str) -> str:
+    """The beginning of a digest, as people name it."""
+    return text.partition(":")[2][:12] or text
 
 
 def alike(text: str) -> str:

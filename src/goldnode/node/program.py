@@ -138,6 +138,9 @@ def run_check(host: Host, options: Any) -> int:
         verdict = unreadable(
             host, options.passive, f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
         )
+    own = host.live and options.document == CLASS and not options.no_write
+    if own and document is not None:
+        verdict = settled(host, document, verdict, options.passive)
     if not options.no_write:
         host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
     if options.json:
@@ -145,10 +148,24 @@ def run_check(host: Host, options: Any) -> int:
     else:
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)
-    if host.live and options.document == CLASS and not options.no_write and not options.no_gate:
+    if own and not options.no_gate:
         for line in gate.act(host, document, verdict):
             print(line, file=sys.stderr)
     return int(verdict["exit_code"])
+
+
+def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
+    """What a verdict settles beside the gate: a kernel that this boot tries, and that the class document is one to return to. Returns the
+    verdict that holds afterwards."""
+    from .state import applied, trial
+
+    told = trial.settle(host, document, verdict)
+    if told:
+        print(told, file=sys.stderr)
+        verdict = checking.check(host, document, passive=passive)
+    if not gate.reasons(verdict):
+        applied.mark(host, document, good=True)
+    return verdict
 
 
 def run_policy(host: Host, options: Any) -> int:

@@ -1,7 +1,8 @@
 """What a controller asks of the program in one call: a request as JSON on standard input, the answer as one line of JSON on standard output.
 
-The request: {operation: plan|apply, state: present|absent, part, document, lock_timeout}. The answer is the result of Ansible's module
-goldnode_state, so {changed, plan, done, verdict, gate}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
+The request: {operation: plan|apply, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier` takes the node back to a class
+document that it has had; `to` says to which (state/rollback.py). The answer is the result of Ansible's module
+goldnode_state, so {changed, plan, done, verdict, gate, rollback}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
 puts on the node, so that nothing else has to travel for that.
 """
 
@@ -13,9 +14,10 @@ import shutil
 import sys
 from typing import Any, Dict, Mapping, Optional
 
-from .host import Host
+from .host import PROGRAM, Host
 from .state.engine import plan, plan_absent
-from .state.model import ABSENT, NodeError
+from .state.model import ABSENT, EARLIER, NodeError
+from .state.observe import INITRAMFS_CACHE
 
 UNPACKED = "/run/goldnode/program"  # by the first lines of the file, in __main__.py
 
@@ -26,7 +28,7 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
     host = Host("/")
     try:
         if request["operation"] == "plan":
-            told: Dict[str, Any] = {"changed": False, "plan": planned(host, request, engine)}
+            told: Dict[str, Any] = {"changed": False, **planned(host, request, engine)}
         else:
             told = applied(host, request, engine, archive)
     except NodeError as problem:
@@ -37,14 +39,23 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
 
 
 def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Dict[str, Any]:
-    """The plan, as JSON has it."""
+    """The plan, as JSON has it, and for a way back what it is about: {plan, rollback}."""
     timeout = float(request["lock_timeout"])
+    payloads = {"program": {"sha256": engine}}
+    if request["state"] == EARLIER:
+        from .state import rollback
+
+        return rollback.planned(host, str(request.get("to") or ""), payloads, timeout)
     if request["state"] == ABSENT:
         found = plan_absent(host, timeout)
         if not found.actions:
             forget_program(host)
-        return found.to_json()
-    return plan(host, request["document"], {"program": {"sha256": engine}}, lock_timeout=timeout).to_json()
+        return {"plan": found.to_json()}
+    told = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
+    if not host.path(PROGRAM).exists():  # a node that was only asked keeps nothing of whoever asked
+        host.remove(INITRAMFS_CACHE)
+        forget_program(host)
+    return {"plan": told}
 
 
 def forget_program(host: Host) -> None:
@@ -57,6 +68,7 @@ def forget_program(host: Host) -> None:
 def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]) -> Dict[str, Any]:
     """One part brought, or everything taken away."""
     from . import gate
+    from .state import applied as kept
     from .state import apply as applying  # what only plans does not wait for the import of what writes
     from .verdict import check as checking
 
@@ -65,11 +77,22 @@ def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archi
         done, _, after = applying.withdraw(host, applying.teller(host), timeout)
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
     document = request["document"]
-    payloads = {"program": {"sha256": engine, "file": archive}}
+    payloads: Dict[str, Any] = {"program": {"sha256": engine, "file": archive}}
+    about = None
+    if request["state"] == EARLIER:
+        from .state import rollback
+
+        try:
+            document, about = rollback.chosen(host, str(request["to"]))
+        except kept.GoneError as problem:
+            raise NodeError(f"{problem.message} {problem.remedy}") from None
+        payloads["back"] = True
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
     # A verdict is of the node as it is: whatever was changed, it is judged anew.
     verdict = checking.check(host, document)
     host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
+    if not after.actions and not gate.reasons(verdict):
+        kept.mark(host, document, good=True)
     # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
     acted = [] if after.actions else gate.act(host, document, verdict)
-    return {"changed": bool(done), "done": done, "plan": after.to_json(), "verdict": verdict, "gate": acted}
+    return {"changed": bool(done), "done": done, "plan": after.to_json(), "verdict": verdict, "gate": acted, "rollback": about}

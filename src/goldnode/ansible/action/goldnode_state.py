@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
@@ -14,12 +15,12 @@ from ansible.plugins.action import ActionBase
 from goldnode.fleet import runs
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
-from goldnode.node.state.model import ABSENT, PRESENT
+from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
 from goldnode.node.state.observe import digest
 from goldnode.nodefile import payload
 from goldnode.plans import PlanError, read_plan
 
-FACT = "goldnode_plan"
+FACT, BACK = "goldnode_plan", "goldnode_rollback"
 FEW = 4  # hosts whose plans a person still reads
 
 # Built as Ansible's main process imports this file, so that it is there in each worker that it forks.
@@ -57,9 +58,17 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
-            {"operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"}, "part": {"type": "str"}},
+            {
+                "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
+                "part": {"type": "str"},
+                "rollback": {"type": "bool", "default": False},
+                "to": {"type": "str", "default": ""},
+                "tolerate": {"type": "list", "elements": "str", "default": []},
+            },
             required_if=[("operation", "apply", ["part"])],
         )
+        if arguments["rollback"]:
+            return self.back(arguments, task_vars)
         absent = self.state(task_vars) == ABSENT
         document = {} if absent else self.document(task_vars)
         if arguments["operation"] == "plan":
@@ -69,6 +78,29 @@ class ActionModule(ActionBase):
         if document:
             digests = {"class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
             result["node_class"] = {"class": document["class"], **digests}
+        return result
+
+    def back(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The way back: by what the node itself has kept, so that neither class nor catalog is asked."""
+        name = task_vars.get("inventory_hostname")
+        if self.state(task_vars) == ABSENT:
+            raise AnsibleActionFail(
+                f"goldnode_state: absent of host {name} takes goldnode away, which is no rollback. Use site.yml for that."
+            )
+        fact = plain(task_vars.get("ansible_facts", {}).get(BACK) or {})
+        if arguments["operation"] == "apply":
+            if not fact:
+                raise AnsibleActionFail("A rollback needs its plan first. Run rollback.yml whole.")
+            result = self.apply({}, arguments["part"], task_vars, state=EARLIER, to=fact["to"]["document"])
+            result.update(part=arguments["part"], rollback=fact)
+        else:
+            result = self.execute({}, task_vars, operation="plan", state=EARLIER, to=arguments["to"])
+            fact = plain(result.get("rollback") or {})
+            if not result.get("failed"):
+                result = self.planned(result, {}, task_vars, arguments["tolerate"])
+                result.setdefault("ansible_facts", {})[BACK] = fact
+        if fact:
+            result["node_class"] = {key: fact["to"][key] for key in ("class", "class_digest", "lock_digest")}
         return result
 
     def state(self, task_vars: dict[str, Any]) -> str:
@@ -103,7 +135,7 @@ class ActionModule(ActionBase):
         """One remote execution of the module."""
         request = {
             # A removal goes by what the node itself has: its class may have left the catalog.
-            **({"document": document} if document else {"state": ABSENT}),
+            **({"document": document} if document else {"state": ABSENT, **arguments}),
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
         }
@@ -122,10 +154,15 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document else None}
         if result["plan"] is None:
             result = self.execute(document, task_vars, operation="plan")
-        if result.get("failed"):
-            return result
+        return result if result.get("failed") else self.planned(result, document, task_vars)
+
+    def planned(
+        self, result: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any], tolerate: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
         plan = plain(result.pop("plan"))
-        if plan["refusals"]:
+        if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
+            result["refused_plan"] = plan
             lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
             result.update(failed=True, msg=f"refused before anything was touched:\n{lines}", refusals=plan["refusals"])
             return result
@@ -169,11 +206,13 @@ class ActionModule(ActionBase):
         if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
             return
         what = f"{document['class']}: {len(plan['actions'])} differences" if document else f"absent: {len(plan['actions'])} removals"
+        if plan["state"] == PRESENT and not document:
+            what = f"way back: {len(plan['actions'])} differences"
         head = f"[{task_vars.get('inventory_hostname')}] {what}"
-        head += f", {len(plan['waiting'])} waiting for a {'drain' if document else 'reboot'}" if plan["waiting"] else ""
+        head += f", {len(plan['waiting'])} waiting for a {'drain' if plan['state'] == PRESENT else 'reboot'}" if plan["waiting"] else ""
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
-    def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str) -> dict[str, Any]:
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
         plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
@@ -185,7 +224,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             return {"changed": True, "msg": told, "diff": diffs(actions), "resources": runs.planned(plan, part)}
         self._lacks_program = bool(document) and any(action["target"] == PROGRAM for action in plan["actions"])
-        result = self.execute(document, task_vars, operation="apply", part=part)
+        result = self.execute(document, task_vars, operation="apply", part=part, **back)
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):
@@ -195,7 +234,7 @@ class ActionModule(ActionBase):
         result["diff"] = diffs(done)
         result["msg"] = [*(line(row) for row in done), *plain(result.get("gate", []))]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
-        if last and document and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+        if last and (document or back) and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
         return result
 

@@ -146,6 +146,8 @@ class CallbackModule(CallbackBase):
     def _state(host: runs.HostRun, found: Mapping[str, Any]) -> None:
         """A result of goldnode_state; see the RETURN section of the module."""
         host.node_class = found.get("node_class") or host.node_class
+        # The first plan of a run says what is left; asked again in the middle of it, a node has returned already.
+        host.rollback = host.rollback or found.get("rollback")
         plan = (found.get("ansible_facts") or {}).get("goldnode_plan")
         if found.get("part"):
             host.saw_apply(found["part"], found.get("resources") or [], plan, found.get("verdict"))

@@ -23,8 +23,9 @@ options:
       - V(present) makes the node what its class says.
       - V(absent) takes everything of goldnode's away again, as the node's own class document and record say; O(document) is not read, and
         O(operation=apply) applies the whole removal, whatever O(part) says.
+      - V(earlier) takes the node back to a class document that it has had and kept; O(document) is not read. C(rollback.yml) uses it.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, earlier]
     default: present
   part:
     description: The part of the plan to apply; the name of the role that owns it.
@@ -33,6 +34,22 @@ options:
   document:
     description: The class document (schema goldnode.class/1, see C(goldnode schema class)); needed with O(state=present).
     type: dict
+  to:
+    description:
+      - With O(state=earlier), the beginning of the digest of the lock, class document or kept document to return to. Empty for the one before.
+    type: str
+    default: ""
+  rollback:
+    description: Of the action plugin; it asks for O(state=earlier) whatever C(goldnode_state) says of the host.
+    type: bool
+    default: false
+  tolerate:
+    description:
+      - Of the action plugin. Codes of refusals with which a plan of O(rollback) does not fail, because what they name will have ended
+        before anything is applied.
+    type: list
+    elements: str
+    default: []
   program:
     description:
       - The on-node program that does the work. Where the node does not have the one of that digest and O(program.content) is not given either,
@@ -117,6 +134,12 @@ verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
   returned: when O(operation=apply) changed something, with O(state=present)
   type: dict
+rollback:
+  description:
+    - What the node returns to and what it leaves, as C(to) and C(left), each with C(document), C(class), C(class_digest), C(lock_digest),
+      C(stack), C(release), C(time) and C(good); C(again) says that it has returned there already. Also as C(goldnode_rollback) among the facts.
+  returned: when O(rollback)
+  type: dict
 needs_program:
   description: The node has another program than was asked for, or none; call again with O(program.content).
   returned: when that is so
@@ -166,7 +189,10 @@ def main() -> None:
                 "type": "str",
                 "choices": ["node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity"],
             },
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "earlier"], "default": "present"},
+            "to": {"type": "str", "default": ""},
+            "rollback": {"type": "bool", "default": False},
+            "tolerate": {"type": "list", "elements": "str", "default": []},
             "document": {"type": "dict"},
             "program": {
                 "type": "dict",
@@ -178,7 +204,7 @@ def main() -> None:
         required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
-    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout")}
+    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout", "to")}
     if module.check_mode:
         request["operation"] = "plan"
     answer: dict[str, Any] = {}

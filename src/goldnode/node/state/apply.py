@@ -12,16 +12,16 @@ import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..host import Host, Result
-from . import history
+from ..host import Host, Result, boot_identity
+from . import applied, history
 from . import record as records
 from .domains import apt, kernel
 from .engine import plan, plan_absent
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
-from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, automatic, boot_choice, load_json
+from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, automatic, boot_choice, load_json
 from .removal import completed, own_document
 
 Document = Mapping[str, Any]
@@ -72,6 +72,7 @@ class Applier:
             "packages.manual": self.manual,
             "initramfs.rebuild": self.rebuild_initramfs,
             "boot.entry": self.boot_entry,
+            "boot.once": self.boot_once,
         }
         for module in (modules, runtime, policy, tuning, units, removal):
             self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
@@ -156,7 +157,7 @@ class Applier:
     def transact(self, action: Action) -> str:
         """The stack set to its lock: indexes compared with the lock, simulated, downloaded, and only then installed."""
         install, remove = list(action.data["install"]), [f"{name}-" for name in action.data["remove"]]
-        self._hold_boot_entry()
+        self._hold_boot_entry(action.data["remove"])
         request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *remove)
         updated = self._known_to_apt(install)
         simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
@@ -185,6 +186,8 @@ class Applier:
         self._remember("held", names)
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
+        if action.data.get("purge"):
+            removal.purge_configuration(self, action.data["purge"])
         return "\n".join(action.data["lines"])
 
     def _refuse_removals(self, simulated: str, expected: List[str]) -> None:
@@ -192,7 +195,7 @@ class Applier:
         free = {*expected, *automatic(self.host.text("/var/lib/apt/extended_states") or "")}
         free |= set((load_json(self.host, RECORD) or {}).get("held", []))
         free |= set((load_json(self.host, RECORD) or {}).get("was_held", []))
-        leaving = sorted(set(re.findall(r"^Remv (\S+)", simulated, re.MULTILINE)) - free)
+        leaving = sorted(records.removed_by(simulated) - free)
         if leaving:
             raise NodeError(
                 f"installing the locked set would remove {', '.join(leaving)}, which goldnode has not been told to remove. "
@@ -213,11 +216,11 @@ class Applier:
         version are refused.
         """
         wanted = {f"{package['name']}={package['version']}": package for package in self.document["packages"]}
-        missing = self._missing(install, wanted)
+        missing = self.missing(install, wanted)
         if not missing:
             return False
         self._update()
-        missing = self._missing(install, wanted)
+        missing = self.missing(install, wanted)
         if missing:
             name = missing[0].partition("=")[0]
             offered = [
@@ -232,10 +235,13 @@ class Applier:
             )
         return True
 
-    def _missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]]) -> List[str]:
-        shown = self.host.run("apt-cache", *self.sources, "show", "--no-all-versions", *install)
+    def missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()) -> List[str]:
+        """Those of `install` (name=version) that apt offers no more; `options` go to apt-cache. Raises NodeError for other bytes."""
+        shown = self.host.run("apt-cache", *self.sources, *options, "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
-            shown = Result(shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *self.sources, "show", item).out for item in install), "")
+            shown = Result(
+                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *self.sources, *options, "show", item).out for item in install), ""
+            )
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):
             fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))
@@ -297,9 +303,10 @@ class Applier:
 
     # -- boot
 
-    def _hold_boot_entry(self) -> None:
-        """Before a kernel arrives: name the one that runs as the default, so that a run that ends here still boots what worked."""
-        if not self.host.live or self.document["kernel"]["image"] in self._installed():
+    def _hold_boot_entry(self, leave: Sequence[str]) -> None:
+        """Before a kernel arrives or leaves: name the one that runs as the default, so that a run that ends here still boots what worked."""
+        stays = not any(name.startswith("linux-image-") for name in leave)
+        if not self.host.live or (stays and self.document["kernel"]["image"] in self._installed()):
             return
         entry = boot_choice(self.host, os.uname().release)["entry"]
         if entry:
@@ -310,13 +317,48 @@ class Applier:
         return [row.split()[0] for row in rows if row.endswith(" installed")]
 
     def boot_entry(self, action: Action) -> None:
-        release = action.data["release"]
+        self.make_default(action.data["release"])
+
+    def _entry(self, release: str) -> str:
+        """The entry of a kernel in grub.cfg, which is made anew where it has none."""
         entry = boot_choice(self.host, release)["entry"]
         if not entry:
             self._update_grub()
             entry = boot_choice(self.host, release)["entry"]
         if not entry:
             raise NodeError(f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node.")
+        return entry
+
+    def boot_once(self, action: Action) -> None:
+        """Keep the kernel that runs the default, and have the next boot alone start another; GRUB forgets that wish as it follows it."""
+        release, runs = action.data["release"], os.uname().release
+        entry = self._entry(release)
+        self._environment("unset", "next_entry")
+        if boot_choice(self.host, runs)["release"] != runs:
+            self.make_default(runs)
+        trial = {"release": release, "selector": entry, "boot_identity": boot_identity(self.host), "failed": None}
+        self.host.write(TRIAL, json.dumps({**trial, "class_digest": self.document["digest"]}, indent=1).encode())
+        self._environment("set", f"next_entry={entry}")
+        choice = boot_choice(self.host, release)
+        if (choice["release"], choice["via"]) != (release, "next_entry"):
+            raise NodeError(
+                f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}, once. "
+                "Look at `grub-editenv list` on the node."
+            )
+
+    def _environment(self, *words: str) -> None:
+        done = self.host.run("grub-editenv", "/boot/grub/grubenv", *words)
+        if done.rc != 0:
+            raise NodeError(f"grub-editenv {' '.join(words)} fails: {done.tail(2)}. Look at /boot/grub/grubenv on the node.")
+
+    def make_default(self, release: str) -> None:
+        """Make a kernel the default of every boot, proved by reading grub.cfg; a trial of another one, or of this one, ends with that."""
+        entry = self._entry(release)
+        trial = load_json(self.host, TRIAL)
+        if trial:
+            choice = boot_choice(self.host, release)
+            if choice["via"] == "next_entry" and trial["release"] == choice["release"]:
+                self._environment("unset", "next_entry")
         self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
         self._update_grub()
         choice = boot_choice(self.host, release)
@@ -325,6 +367,7 @@ class Applier:
                 f"after update-grub the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}. "
                 "Look at /etc/default/grub.d and at grub-editenv list."
             )
+        self.host.remove(TRIAL)
 
     def _update_grub(self) -> None:
         done = self.host.run("update-grub", timeout=300)
@@ -431,9 +474,14 @@ def apply(
         if before.part(part):
             records.first_contact(host)
         earlier, begun = history.earlier_lock(host, document["lock"]["digest"]), time.monotonic()
+        by = applied.BY_ROLLBACK if payloads.get("back") else applied.BY_APPLY
+        if before.part(part) and host.live:
+            applied.enter(host, document, by)
         try:
             after = settle(host, document, part, before, Applier(host, document, payloads, say, part), done)
             error = None
+            if host.live and not after.actions:
+                applied.mark(host, document, whole=True)
         except Exception as problem:
             error = str(problem) or type(problem).__name__
             raise
@@ -441,7 +489,7 @@ def apply(
             # An image keeps none: the hour at which it was made would make every build another.
             if done and host.live:
                 try:
-                    history.record(host, document, part, done, earlier, time.monotonic() - begun, error)
+                    history.record(host, document, part, done, earlier, time.monotonic() - begun, error, by)
                 except OSError as problem:
                     say(f"no record of this run could be kept: {problem}")
         return done, before, after

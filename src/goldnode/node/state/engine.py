@@ -6,7 +6,7 @@ import time
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
-from . import preflight, record, removal
+from . import applied, preflight, record, removal
 from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
@@ -90,19 +90,22 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
     return Plan(
         tuple(actions),
         tuple(refusals),
-        (*notes, *preflight.notes(document, seen)),
+        (*notes, *preflight.notes(document, seen), *(Note(*note) for note in seen.back.get("notes", ()))),
         tuple(waiting),
         tuple(reboot_reasons(document, seen)),
         document["digest"],
         seen.boot_identity,
+        holders=tuple(seen.holders),
     )
 
 
-def look(host: Host, document: Document) -> Observed:
-    """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads. Reads only."""
+def look(host: Host, document: Document, back: bool = False) -> Observed:
+    """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads; `back`: and what a rollback asks. Reads only."""
     seen = observe(host, document)
     for domain in DOMAINS:
         domain.observe(host, document, seen)
+    if back:
+        applied.observe_back(host, document, seen)
     return seen
 
 
@@ -115,12 +118,14 @@ def plan(
 ) -> Plan:
     """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere.
 
+    :param payloads: what travels beside the document; `back` says that the node returns to it.
     :param lock_timeout: seconds to wait for whoever holds dpkg's lock, where the plan needs it; then the holder is named in a refusal.
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
-    found = judge(document, seen := look(host, document), payloads or {}, phases)
+    back = bool((payloads or {}).get("back"))
+    found = judge(document, seen := look(host, document, back), payloads or {}, phases)
     if any(action.kind.startswith("packages.") for action in found.actions) and wait_for_dpkg(host, lock_timeout):
-        found = judge(document, seen := look(host, document), payloads or {}, phases)
+        found = judge(document, seen := look(host, document, back), payloads or {}, phases)
     if not found.actions:
         return found
     observe_use(host, document, seen)

@@ -45,6 +45,7 @@ def record(
     earlier: Optional[str],
     seconds: float,
     error: Optional[str],
+    by: str = "apply",
 ) -> None:
     """Write one record and drop the oldest. Names count up, so that their order does not hang on the node's clock."""
     names = [os.path.basename(name) for name in host.glob(HISTORY, "*.json")]
@@ -56,6 +57,7 @@ def record(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         "seconds": round(seconds, 2),
         "part": part,
+        "by": by,
         "class": document["class"],
         "class_digest": document["digest"],
         "lock_digest": document["lock"]["digest"],

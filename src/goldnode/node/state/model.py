@@ -17,6 +17,8 @@ PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy"
 
 # What a plan takes a node to: what its class says, or what it was before goldnode came.
 PRESENT, ABSENT = "present", "absent"
+# What a controller asks for that takes a node back: its plan is one to a class document, so PRESENT.
+EARLIER = "earlier"
 
 PLAN_SCHEMA = "goldnode.plan/1"
 
@@ -90,6 +92,7 @@ class Plan:
     class_digest: str = ""
     boot_identity: Optional[str] = None
     state: str = PRESENT
+    holders: Tuple[Mapping[str, Any], ...] = ()  # who has a GPU open; looked for only where something is to be changed
 
     def part(self, name: str) -> Tuple[Action, ...]:
         """The actions of one role."""
@@ -111,6 +114,7 @@ class Plan:
             "refusals": [asdict(refusal) for refusal in self.refusals],
             "notes": [asdict(note) for note in self.notes],
             "waiting": [asdict(item) for item in self.waiting],
+            "holders": [dict(holder) for holder in self.holders],
             "reboot": {"required": bool(self.reboot), "reasons": list(self.reboot), "after": self.reboot_after()},
         }
 
@@ -125,11 +129,13 @@ class Observed:
     modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None. other_modules: name -> what
     domains/modules.py reads of each further out-of-tree module for the class's kernel, or None. kernels: releases with a /boot/vmlinuz.
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
-    boot: {loader, release, reason, entry, cmdline}. loaded: module -> version of what the kernel holds now.
+    boot: {loader, release, reason, entry, cmdline, via}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
     runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
     simulated: whether a hardware simulator is installed on this node.
     traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
+    back: what a rollback asks beyond that (:func:`applied.observe_back`); empty for any other plan. trial: a kernel that a boot tries
+    (state/trial.py); empty when there is none.
     held_by_us: packages that goldnode has put on hold, now or earlier. space: path -> free bytes;
     filesystems: path -> device number. compiler: {kernel, installed} version texts.
     """
@@ -169,6 +175,8 @@ class Observed:
     tuning: Dict[str, Any] = field(default_factory=dict)
     units: Dict[str, Any] = field(default_factory=dict)
     traces: Dict[str, Any] = field(default_factory=dict)
+    back: Dict[str, Any] = field(default_factory=dict)
+    trial: Dict[str, Any] = field(default_factory=dict)
     journal: Optional[Dict[str, Any]] = None
     reboot_marks: List[str] = field(default_factory=list)
 

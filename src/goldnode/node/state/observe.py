@@ -56,6 +56,7 @@ SIMULATOR = "/opt/goldnode-simulator"
 SIMULATED_BUS = "/sys/bus/pci/goldnode-simulator"
 JOURNAL = "/var/lib/goldnode/journal.json"
 RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
+TRIAL = "/var/lib/goldnode/trial.json"  # a kernel that a boot is to try: see state/trial.py
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 # Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node. goldnode's own units (the
@@ -88,6 +89,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         boot=boot_choice(host, document["kernel"]["release"]),
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
+        trial=load_json(host, TRIAL) or {},
         simulated=host.path(SIMULATOR).exists(),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
@@ -348,7 +350,8 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     if text is None:
         places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
         other = any(host.path(name).exists() for name in places)
-        return {"loader": "systemd-boot" if other else None, "release": None, "reason": None, "entry": None, "cmdline": None}
+        loader = "systemd-boot" if other else None
+        return {"loader": loader, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
     from . import grub
 
     choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
@@ -362,6 +365,7 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
         "reason": choice.reason,
         "entry": wanted.selector if wanted else None,
         "cmdline": " ".join(choice.entry.words) if choice.entry else None,
+        "via": choice.via,
     }
 
 

@@ -330,4 +330,8 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
     remedy = f"Run site.yml: without it {release} would not find its root."
     initrd = judge_item("boot.initramfs", image, there, "drain", remedy)
+    if seen.trial.get("release") == release and seen.trial.get("failed"):
+        remedy = "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots."
+        tried = Finding("boot.trial", MISMATCH, "drain", f"{release}, tried and found good", str(seen.trial["failed"]), remedy)
+        return [finding, tried, initrd, pending]
     return [finding, initrd, pending] if seen.live else [finding, initrd]

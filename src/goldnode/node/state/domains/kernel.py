@@ -84,6 +84,8 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
                 f"which kernel boots next: boot loader {loader} is not read by this version",
             )
         ]
+    if tried(document, seen):
+        return once(document, seen, part)
     before = (seen.files.get(DROP_IN) or {}).get("content")
     if seen.boot.get("release") == release:
         if seen.boot.get("entry") and before == drop_in(str(seen.boot["entry"])):
@@ -95,3 +97,31 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     entry = seen.boot.get("entry")
     after = drop_in(entry) if entry else f"(entry of {release}, once it is installed)\n"
     return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []
+
+
+def tried(document: Document, seen: Observed) -> bool:
+    """Whether the class's kernel is booted once first, and made the default by the check of that boot: on a way back, to a kernel that does
+    not run and is not the default already. Forward it is not: there the module is proved before, and a node that somebody boots twice
+    before its check has ended must come up in its class's kernel both times."""
+    release = document["kernel"]["release"]
+    if seen.trial.get("release") == release:
+        return True
+    stands = seen.boot.get("release") == release and seen.boot.get("via") != "next_entry"
+    return bool(seen.back) and not seen.back.get("boot") and seen.running_kernel not in (None, release) and not stands
+
+
+def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
+    """Have the next boot try the class's kernel. What the check of that boot has to settle is no action of a plan's."""
+    release = document["kernel"]["release"]
+    failed = seen.trial.get("failed")
+    if seen.running_kernel == release:
+        text = f"{release} becomes the default with a check that finds nothing against it"
+        return [], [Note("boot.entry", f"{text}; the last one found: {failed}" if failed else text)]
+    if seen.trial.get("release") == release and seen.boot.get("release") == release and seen.boot.get("via") == "next_entry":
+        return [], []
+    reason = f"{release} is to be tried by one boot; the default stays what it is until the check of that boot finds nothing against it"
+    if failed:
+        reason += f" (tried before: {failed})"
+    entry = seen.boot.get("entry") or f"(entry of {release}, once it is installed)"
+    reboot = f"kernel {release} is tried with the next boot"
+    return [Action(part, "boot.once", release, reason, BOOT, None, f"next_entry={entry}\n", reboot, {"release": release})], []

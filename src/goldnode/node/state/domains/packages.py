@@ -72,6 +72,11 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
             lines.append(f"remove    {name} {have['version']} (of the driver family, not of this stack)")
             remove.append(name)
             roles.add("gpu_driver")
+    for name in seen.back.get("leave", ()):
+        if name not in remove:
+            lines.append(f"remove    {name} {seen.packages[name]['version']} (came with the stack that is left)")
+            remove.append(name)
+            roles.add("kernel")
     if not lines:
         return None
     part = next(role for role in PARTS if role in roles)
@@ -93,6 +98,8 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         "remove": remove,
         "lines": lines,
     }
+    if seen.back:  # so that nothing of it is left, as if it had not been here
+        data["purge"] = [name for name in remove if name not in seen.back["residual"]]
     return Action(part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
 
 from ... import gate
 from .. import record as records
@@ -100,15 +100,23 @@ def leave(applier: Applier, action: Action) -> Optional[str]:
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
                 raise NodeError(f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again.")
-    host.remove(NUKE)
     if "docker.io" in purge and host.path(DOCKER).exists():
         told.append(f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}")
-    left = [name for name in purge if name in set(records.residual_states(host))]
+    purge_configuration(applier, purge)
+    return "\n".join([*told, *data["lines"]])
+
+
+def purge_configuration(applier: Applier, names: Sequence[str]) -> None:
+    """Take away the configuration of packages that were removed; what docker's containers have stored stays."""
+    from ..apply import APT_TIME
+
+    host = applier.host
+    host.remove(NUKE)
+    left = [name for name in names if name in set(records.residual_states(host))] if names else []
     if left:
         done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
         if done.rc != 0:
             raise NodeError(f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Put that right, then run again.")
-    return "\n".join([*told, *data["lines"]])
 
 
 def automatic(applier: Applier, action: Action) -> None:

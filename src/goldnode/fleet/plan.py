@@ -1,0 +1,419 @@
+"""`goldnode plan`: what site.yml would do to a fleet, asked of every node at once and told per class; nothing is changed anywhere.
+
+Nodes of one class that would change alike are told once, and the others by what is different about them. :func:`overview` gives the whole as
+JSON (schema goldnode.plans/1), :func:`text` as lines for a person. Both are pure; :func:`ask` alone talks to nodes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from goldnode.errors import GoldnodeError
+from goldnode.fleet import runs
+from goldnode.fleet.adopt import CONFIGURATION
+from goldnode.plans import PlanError, read_plan
+
+SCHEMA = "goldnode.plans/1"
+
+# What a host may be, the worst first; the first three mean that site.yml would not go through on it.
+UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
+CHANGE, WAITING, REBOOT, CONVERGED = "to change", "waiting for drain", "reboot pending", "converged"
+STATES = (UNREACHABLE, FAILED, REFUSED, CHANGE, WAITING, REBOOT, CONVERGED)
+BAD, PENDING = (UNREACHABLE, FAILED, REFUSED), (CHANGE, WAITING, REBOOT)
+
+# Sections of a plan in the order in which a person asks for them, by the beginning of an action's kind; a file's place goes before that.
+PACKAGES, FILES, UNITS, MODULES, INITRAMFS, BOOT = "packages", "files", "units", "kernel modules", "initramfs", "boot loader"
+GPU, HOST = "GPU settings", "host settings"
+REFUSALS, WAITS, HOLDERS, REBOOTS = "refused", "waits for a drain", "holds a GPU", "reboot afterwards"
+SECTIONS = (REFUSALS, HOLDERS, PACKAGES, MODULES, INITRAMFS, BOOT, FILES, UNITS, GPU, HOST, WAITS, REBOOTS)
+PLACES = (
+    (UNITS, r"^/etc/systemd/system/"),
+    (MODULES, r"^/etc/(modprobe\.d|modules-load\.d|modules)\b"),
+    (INITRAMFS, r"^/etc/initramfs-tools/"),
+    (BOOT, r"^/etc/default/grub"),
+    (HOST, r"^/etc/(sysctl\.d|security/limits\.d|udev|fstab)"),
+)
+KINDS = (
+    (PACKAGES, "packages."),
+    (MODULES, "module."),
+    (INITRAMFS, "initramfs."),
+    (BOOT, "boot."),
+    (BOOT, "cmdline."),
+    (UNITS, "units."),
+    (UNITS, "runtime."),
+    (UNITS, "systemd."),
+    (GPU, "gpu."),
+    (HOST, "tuning."),
+    (HOST, "swap."),
+    (FILES, ""),
+)
+PARTS = ("kernel", "driver", "module", "runtime", "base")
+LINES = 8  # of one file's diff, unless all are asked for
+WIDTH = 116
+
+
+class FleetPlanError(GoldnodeError):
+    """The hosts of an inventory cannot be told, so that no plan can be whole."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that would happen: its section, a line, and lines below it (a diff). Equal items of two nodes are one."""
+
+    section: str
+    line: str
+    detail: tuple[str, ...] = ()
+    data: tuple[tuple[str, str | None], ...] = field(default=(), compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The item for a program."""
+        return {"text": self.line, **dict(self.data), **({"diff": list(self.detail)} if self.detail else {})}
+
+
+@dataclass
+class HostPlan:
+    """What one node answered. `message` says why there is no plan; `plan` is of schema goldnode.plan/1."""
+
+    name: str
+    node_class: str | None
+    plan: dict[str, Any] | None = None
+    state: str = ""
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and not self.state:
+            plan = self.plan
+            pending = WAITING if plan["waiting"] else REBOOT if plan["reboot"]["required"] else CONVERGED
+            self.state = REFUSED if plan["refusals"] else CHANGE if plan["actions"] else pending
+
+
+@dataclass
+class Group:
+    """Nodes of a class whose items are the same. `like`: the first group, where it is shorter to say what differs from that."""
+
+    hosts: list[str]
+    items: list[Item]
+    like: list[str] | None = None
+    also: list[Item] = field(default_factory=list)
+    lacks: list[Item] = field(default_factory=list)
+
+
+# Asking
+
+
+def ask(inventory: str, limit: str | None, names: Iterable[str], forks: int | None = None, options: Sequence[str] = ()) -> list[HostPlan]:
+    """The plan of every host of an inventory, through Ansible, whose connections, users and become are what the inventory says.
+
+    :param names: of the classes of the catalog: a host that gives no answer is told with the class of its group.
+    :raises FleetPlanError: when the inventory cannot be read or holds no such host.
+    """
+    where = ["-i", inventory, *(["--limit", limit] if limit else [])]
+    quiet = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_LOCALHOST_WARNING": "false"}
+    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, **quiet}
+    groups = _groups(where, environment)
+    classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
+    with tempfile.TemporaryDirectory() as tree:
+        # One file per host, with the result as it came: what a callback prints is for people.
+        command = [_program("ansible"), *where, "all", "-m", "goldnode_state", "-a", "operation=plan", "--tree", tree]
+        done = subprocess.run(
+            [*command, *(["--forks", str(forks)] if forks else []), *options], env=environment, capture_output=True, text=True, check=False
+        )
+        answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
+    said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
+    return [_host(name, classes.get(name), answers.get(name), said) for name in sorted(groups["all"])]
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """Group -> its hosts, those of its children included, as Ansible itself reads the inventory; `all` are all of them."""
+    # Without vars plugins: a class document per host is not what is asked for here.
+    done = subprocess.run(
+        [_program("ansible-inventory"), *where, "--list"],
+        env={**environment, "ANSIBLE_VARS_PLUGINS": os.devnull},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    if done.returncode or not isinstance(found, dict):
+        raise FleetPlanError(f"the inventory cannot be read: {_error(done.stderr)}", remedy="correct it, -i or --limit")
+
+    def hosts(group: str, seen: frozenset[str] = frozenset()) -> list[str]:
+        node = found.get(group, {})
+        inner = [host for child in node.get("children", ()) if child not in seen for host in hosts(child, seen | {group})]
+        return sorted({*node.get("hosts", ()), *inner})
+
+    groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
+    if not groups["all"]:
+        raise FleetPlanError("there is no host in the inventory", remedy="name another one with -i, or correct --limit")
+    return groups
+
+
+def _error(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(("[ERROR]", "ERROR"))), lines[-1] if lines else "nothing was said")
+
+
+def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
+    """One host from what Ansible kept of its answer, which is a stranger's text."""
+    if answer is None:
+        return HostPlan(name, node_class, state=FAILED, message=f"there was no answer: {said}")
+    try:
+        result = json.loads(answer)
+        told = result.get("node_class") or {}
+        plan = (result.get("ansible_facts") or {}).get("goldnode_plan") or result.get("refused_plan")
+        plan = None if plan is None else read_plan(json.dumps(plan), str(told.get("class_digest")))
+    except (ValueError, AttributeError, PlanError) as problem:
+        return HostPlan(name, node_class, state=FAILED, message=f"its answer is no plan: {problem}")
+    if plan is not None:
+        return HostPlan(name, told.get("class") or node_class, plan)
+    message = runs.last_line(str(result.get("msg") or "no reason was given"))
+    if result.get("unreachable"):
+        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(message))
+    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(str(result.get("msg") or message))))
+
+
+# Items
+
+
+def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
+    """All that a plan would do, refuse, wait for and need afterwards. `parts`: part of the stack by package."""
+    found = [Item(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip()) for row in plan["refusals"]]
+    if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
+        found += [Item(HOLDERS, holder(row)) for row in plan["holders"]]
+    for action in plan["actions"]:
+        found += _transaction(action, parts) if action["kind"] == "packages.transact" else [_item(action)]
+    found += [Item(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]]
+    found += [Item(REBOOTS, reason) for reason in plan["reboot"]["after"]]
+    return sorted(found, key=lambda item: SECTIONS.index(item.section))
+
+
+def holder(row: Mapping[str, Any]) -> str:
+    """Who has a GPU open: process, unit, container."""
+    text = f"pid {row['pid']} {row['command']}"
+    return text + (f", unit {row['unit']}" if row["unit"] else "") + (f", container {row['container']}" if row["container"] else "")
+
+
+def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
+    """One item per package that moves, by part: the engine's own lines say which way."""
+    found = []
+    for line in action["data"].get("lines", ()):
+        verb, name, *rest = str(line).split()
+        versions = " ".join(rest).split(" (")[0]
+        before, _, after = versions.rpartition(" -> ")
+        if verb in ("install", "repair"):
+            before, after = "", versions.split(" ")[0]
+        elif verb == "remove":
+            before, after = versions, ""
+        part = parts.get(name, "driver" if verb == "remove" else "other")
+        move = f"{before or '(none)'} → {after or '(gone)'}"
+        data = (("part", part), ("verb", verb), ("package", name), ("from", before or None), ("to", after or None))
+        found.append(Item(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
+    order = {part: number for number, part in enumerate(PARTS)}
+    return sorted(found, key=lambda item: (order.get(str(dict(item.data)["part"]), 9), str(dict(item.data)["package"])))
+
+
+def _item(action: Mapping[str, Any]) -> Item:
+    kind, target = str(action["kind"]), str(action["target"])
+    section = next((name for name, pattern in PLACES if re.search(pattern, target)), None) if target.startswith("/") else None
+    section = section or next(name for name, start in KINDS if kind.startswith(start))
+    verb = kind.partition(".")[2] or kind
+    data = (("kind", kind), ("target", target), ("reason", str(action["reason"])))
+    return Item(section, runs.masked(f"{verb} {target}: {action['reason']}"), diff(action), data)
+
+
+def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an action changes as a unified diff without its head; of what is written anew, its lines."""
+    if action["kind"].startswith(("packages.", "initramfs.", "module.")) and action["kind"] != "packages.hold":
+        return ()
+    before, after = (runs.masked(action[side] or "").splitlines() for side in ("before", "after"))
+    rows = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
+    return tuple(row for row in rows if not (row.startswith("@@") and (not before or not after)))
+
+
+def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
+    """Hosts with the same items together, the largest group first; the others by their difference from it where that is shorter."""
+    sets: dict[tuple[Item, ...], list[str]] = {}
+    for name, found in sorted(plans.items()):
+        sets.setdefault(tuple(found), []).append(name)
+    groups = [Group(hosts, list(found)) for found, hosts in sets.items()]
+    groups.sort(key=lambda group: (-len(group.hosts), group.hosts[0]))
+    for group in groups[1:]:
+        first = groups[0]
+        also = [item for item in group.items if item not in first.items]
+        lacks = [item for item in first.items if item not in group.items]
+        if len(also) + len(lacks) < len(group.items):
+            group.like, group.also, group.lacks = first.hosts, also, lacks
+    return groups
+
+
+# Telling
+
+
+def overview(hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
+
+    {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
+    [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name -> {class, state, message, holders}}.
+    """
+    classes: dict[str, Any] = {}
+    for name in sorted({host.node_class or "" for host in hosts}):
+        mine = [host for host in hosts if (host.node_class or "") == name]
+        document = documents.get(name) or {}
+        classes[name or "(none)"] = {
+            "stack": (document.get("stack") or {}).get("name"),
+            "lock_digest": (document.get("lock") or {}).get("digest"),
+            "class_digest": document.get("digest"),
+            "counts": counts(mine),
+            "converged": [host.name for host in mine if host.state == CONVERGED],
+            "groups": [
+                {
+                    "hosts": group.hosts,
+                    "sections": {
+                        section: [item.to_json() for item in group.items if item.section == section]
+                        for section in SECTIONS
+                        if any(item.section == section for item in group.items)
+                    },
+                }
+                for group in _groups_of(mine, document)
+            ],
+            "not_verified_here": _notes(mine),
+        }
+    return {
+        "schema": SCHEMA,
+        **about,
+        "counts": counts(hosts),
+        "classes": classes,
+        "hosts": {
+            host.name: {
+                "class": host.node_class,
+                "state": host.state,
+                "message": host.message,
+                "holders": host.plan["holders"] if host.plan else None,
+            }
+            for host in hosts
+        },
+    }
+
+
+def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
+    """State -> number of hosts, the worst first, without those that no host is in."""
+    found = [host.state for host in hosts]
+    return {state: found.count(state) for state in STATES if state in found}
+
+
+def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[Group]:
+    parts = {package["name"]: package["part"] for package in document.get("packages", ())}
+    return grouped({host.name: items(host.plan, parts) for host in hosts if host.plan is not None and host.state != CONVERGED})
+
+
+def _notes(hosts: Sequence[HostPlan]) -> list[str]:
+    found = [str(note["message"]) for host in hosts if host.plan is not None for note in host.plan["notes"]]
+    return sorted(set(found))
+
+
+def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], full: bool = False) -> str:
+    """The whole for a person. `full`: every line of every diff."""
+    named = sorted({host.node_class or "" for host in hosts})
+    known = len([name for name in named if name])
+    lines = [f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."]
+    for name in named:
+        mine = [host for host in hosts if (host.node_class or "") == name]
+        document = documents.get(name) or {}
+        lines += ["", _head(name, mine, document)]
+        for host in mine:
+            if host.plan is None:
+                lines += _wrapped(f"{host.state}: {host.name}: {host.message}", "  ")
+        converged = [host.name for host in mine if host.state == CONVERGED]
+        if converged:
+            lines += _wrapped(f"converged: {', '.join(converged)}", "  ")
+        for group in _groups_of(mine, document):
+            lines += ["", *_group(group, full)]
+        for note in _notes(mine):
+            lines += _wrapped(f"not verified here: {note}", "  ")
+    return "\n".join(lines)
+
+
+def _head(name: str, hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> str:
+    if not name:
+        return f"of no class: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+    about = ""
+    if document.get("stack"):
+        about = f" (stack {document['stack']['name']}, lock {runs.digest_start(document['lock']['digest'])}"
+        about += ", SIMULATED HARDWARE)" if document.get("simulated") else ")"
+    return f"class {name}{about}: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+
+
+def _said(hosts: Sequence[HostPlan]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in counts(hosts).items())
+
+
+def _plural(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        line, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _group(group: Group, full: bool) -> list[str]:
+    who = ", ".join(group.hosts)
+    if group.like is None:
+        return [*_wrapped(f"{who}:", "  "), *_sections(group.items, full)]
+    lines = _wrapped(f"{who}: as {', '.join(group.like)}, but", "  ")
+    if group.lacks:
+        for section in SECTIONS:
+            rows = [item.line for item in group.lacks if item.section == section]
+            if rows:
+                lines += [f"    without, of {section}", *(line for row in rows for line in _wrapped(row, "      "))]
+    return lines + (_sections(group.also, full, "also, ") if group.also else [])
+
+
+def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
+    lines: list[str] = []
+    for section in SECTIONS:
+        rows = [item for item in found if item.section == section]
+        if not rows:
+            continue
+        lines.append(f"    {before}{section}{_sum(section, rows)}")
+        for item in rows:
+            lines += _wrapped(item.line, "      ") if section != PACKAGES else [f"      {item.line}"]
+            shown = item.detail if full or len(item.detail) <= LINES + 1 else item.detail[:LINES]
+            lines += [f"          {row}" for row in shown]
+            if len(shown) < len(item.detail):
+                lines.append(f"          … {len(item.detail) - len(shown)} more lines: --full shows them")
+    return lines
+
+
+def _sum(section: str, rows: Sequence[Item]) -> str:
+    """What moves in all, behind the name of the section."""
+    verbs = [str(dict(item.data).get("verb")) for item in rows if dict(item.data).get("verb")]
+    if section != PACKAGES or not verbs:
+        return ""
+    return ": " + ", ".join(f"{verbs.count(verb)} {verb}" for verb in dict.fromkeys(verbs)) + ", in one transaction"
+
+
+def exit_code(hosts: Sequence[HostPlan], detailed: bool) -> int:
+    """2: a host gave no plan, or refuses; else with `detailed` 1 where anything is pending; else 0."""
+    if any(host.state in BAD for host in hosts):
+        return 2
+    return 1 if detailed and any(host.state in PENDING for host in hosts) else 0

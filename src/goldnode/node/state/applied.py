@@ -1,0 +1,231 @@
+"""The class documents that a node has had: each kept whole, under the digest of its bytes, so that the node can return to the one before.
+
+INDEX (schema goldnode.kept/1) is {schema, rows}, oldest first; the last row is what the node was last taken to. A row: {document: digest of
+the bytes in PLACE, class, class_digest, lock_digest, stack, release, by: BY_APPLY or BY_ROLLBACK, time, whole: every part of it was
+brought, good: a check found nothing against it that drains}. Beside a document lies which packages the node had when it was left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..host import Host, Json
+from . import record as records
+from . import removal
+from .domains.program import CLASS, class_file
+from .model import Observed
+from .observe import digest, load_json, packages
+
+PLACE = "/var/lib/goldnode/classes"
+INDEX = f"{PLACE}/index.json"
+SCHEMA = "goldnode.kept/1"
+BY_APPLY, BY_ROLLBACK = "apply", "rollback"
+KEEP = 8
+
+Document = Mapping[str, Any]
+
+
+class GoneError(Exception):
+    """There is no document to return to: a code, a sentence, and what to do."""
+
+    def __init__(self, code: str, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.code, self.message, self.remedy = code, message, remedy
+
+
+class Choice(NamedTuple):
+    """The row to return to, the one that is left, and whether the node has already returned there (`again`)."""
+
+    to: Json
+    left: Json
+    again: bool
+
+
+def rows(host: Host) -> List[Json]:
+    """The rows of the index. On a node that an older goldnode has made: its class document alone."""
+    found = load_json(host, INDEX)
+    if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("rows"):
+        return list(found["rows"])
+    own = removal.own_document(host)
+    return [row_of(own, BY_APPLY, whole=True)] if own else []
+
+
+def row_of(document: Document, by: str, whole: bool = False) -> Json:
+    """A row for a document that the node is about to be taken to."""
+    return {
+        "document": digest(class_file(document).content.encode()),
+        "class": document["class"],
+        "class_digest": document["digest"],
+        "lock_digest": document["lock"]["digest"],
+        "stack": document["stack"]["name"],
+        "release": document["kernel"]["release"],
+        "by": by,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "whole": whole,
+        "good": False,
+    }
+
+
+def enter(host: Host, document: Document, by: str) -> None:
+    """Note, before the first change, that the node is being taken to a document. The one it leaves is kept with the packages of now."""
+    known = rows(host)
+    own = removal.own_document(host)
+    fresh = row_of(document, by)
+    if known and known[-1]["class_digest"] == fresh["class_digest"]:
+        # Its site may have moved: the archives of now are where its packages are.
+        known[-1] = {**known[-1], "document": fresh["document"]}
+    else:
+        if known:
+            left = known[-1]
+            if own and own["digest"] == left["class_digest"]:
+                _write(host, own)
+            if left["whole"]:
+                have = {name: package["version"] for name, package in packages(host).items()}
+                host.write(_beside(left["class_digest"]), json.dumps(have, indent=0, sort_keys=True).encode())
+        same = [row for row in known if row["class_digest"] == fresh["class_digest"]]
+        known = [row for row in known if row not in same]
+        known.append({**fresh, "good": bool(same and same[-1]["good"])})
+    _write(host, document)
+    _keep(host, kept(known))
+
+
+def mark(host: Host, document: Document, whole: bool = False, good: bool = False) -> None:
+    """Note that all of the document was brought, or that a check found it good. Writes only what is new."""
+    found = load_json(host, INDEX)
+    known = list(found["rows"]) if isinstance(found, dict) and found.get("rows") else []
+    if not known or known[-1]["class_digest"] != document["digest"]:
+        return
+    last = known[-1]
+    now = {**last, "whole": last["whole"] or whole, "good": last["good"] or (good and (last["whole"] or whole))}
+    if now != last:
+        _keep(host, [*known[:-1], now])
+
+
+def kept(known: List[Json]) -> List[Json]:
+    """The rows that stay: the newest few, and always the last one that was found good before the one in force."""
+    stay = known[-KEEP:]
+    good = [row for row in known[:-1] if row["good"]]
+    return stay if not good or good[-1] in stay else [good[-1], *stay[1:]]
+
+
+def earlier(known: List[Json], to: str = "") -> Choice:
+    """Which document a node returns to. Pure.
+
+    Without `to`: the newest before the one in force that a check found good; where none was, the newest that was wholly brought. A node that
+    was taken back already stays where it is. `to`: beginning of the digest of a lock, a class document, or a kept document.
+
+    :raises GoneError: when there is none.
+    """
+    if not known:
+        raise GoneError(
+            "nothing-earlier", "The node has no class document.", "Run site.yml for this host; there is nothing to return from."
+        )
+    now = known[-1]
+    if to:
+        wanted = to.partition(":")[2] if to.startswith("sha256:") else to
+        names = ("lock_digest", "class_digest", "document")
+        found = [row for row in known if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)]
+        if not found or len({row["lock_digest"] for row in found}) > 1:
+            have = "; ".join(f"{short(row['lock_digest'])} ({row['stack']}, kernel {row['release']}, {row['time']})" for row in known)
+            what = "is the beginning of several digests" if found else "is not kept on this node"
+            raise GoneError("nothing-earlier", f"{to} {what}.", f"Kept are the locks: {have}.")
+        return Choice(found[-1], now, found[-1] is now)
+    if now["by"] == BY_ROLLBACK:
+        return Choice(now, now, True)
+    before = known[:-1]
+    found = [row for row in before if row["good"]] or [row for row in before if row["whole"]]
+    if not found:
+        raise GoneError(
+            "nothing-earlier",
+            f"The node has had no other class document than that of lock {short(now['lock_digest'])} ({now['stack']}), wholly brought.",
+            "There is nothing to return to: change the stack or its lock, and run site.yml.",
+        )
+    return Choice(found[-1], now, False)
+
+
+def read(host: Host, row: Json) -> Json:
+    """The document of a row, byte for byte what was applied.
+
+    :raises GoneError: when it is not there, or is another one.
+    """
+    data = host.data(_file(row["document"]))
+    if data is None and load_json(host, CLASS) and row["class_digest"] == load_json(host, CLASS).get("digest"):
+        data = host.data(CLASS)
+    if data is None or digest(data) != row["document"]:
+        what = "is not there" if data is None else "was changed on the node"
+        raise GoneError(
+            "damaged",
+            f"{_file(row['document'])}, the class document to return to, {what}.",
+            "Take the class or the stack's lock back in git instead, and run site.yml.",
+        )
+    found: Json = json.loads(data)
+    return found
+
+
+def short(text: str) -> str:
+    """The beginning of a digest, as people name it."""
+    return text.partition(":")[2][:12] or text
+
+
+def _file(name: str) -> str:
+    return f"{PLACE}/{name.partition(':')[2]}.json"
+
+
+def _beside(class_digest: str) -> str:
+    return f"{PLACE}/{class_digest.partition(':')[2]}.packages"
+
+
+def _write(host: Host, document: Document) -> None:
+    content = class_file(document).content.encode()
+    name = _file(digest(content))
+    if host.data(name) != content:
+        host.write(name, content)
+
+
+def _keep(host: Host, known: List[Json]) -> None:
+    """Write the index, then drop every file that no row names."""
+    host.write(INDEX, json.dumps({"schema": SCHEMA, "rows": known}, indent=1, sort_keys=True).encode())
+    named = {INDEX, *(_file(row["document"]) for row in known), *(_beside(row["class_digest"]) for row in known)}
+    for name in host.glob(PLACE, "*"):
+        if name not in named:
+            host.remove(name)
+
+
+# -- what a rollback asks beyond other plans
+
+
+def observe_back(host: Host, document: Document, seen: Observed) -> None:
+    """Fill `seen.back`: {leave: packages that came with what is left, residual: those of which configuration was there before goldnode,
+    notes: [[subject, message]], boot: what GRUB cannot write its environment to, or None}. Reads only."""
+    record = records.read(host)
+    had = load_json(host, _beside(document["digest"]))
+    wanted = {package["name"] for package in document["packages"]}
+    if had is None:  # it was never left whole: what the document in force names, as far as goldnode brought it
+        own = removal.own_document(host) or {}
+        came = {package["name"] for package in own.get("packages", ())}
+    else:
+        came = set(seen.packages) - set(had)
+    candidates = sorted(name for name in set(record.get("brought", ())) & came if name in seen.packages and name not in wanted)
+    # The kernel that runs stays with its headers, and every one while a trial is not settled: it is the way back from this way back.
+    kernels = {name: re.match(r"linux-(?:image|headers)-(\d.*)$", name) for name in candidates}
+    stay = {name for name, found in kernels.items() if found and (seen.trial or found.group(1) == seen.running_kernel)}
+    leave: List[str] = []
+    notes: List[Tuple[str, str]] = []
+    if candidates:
+        traces, seen.traces = seen.traces, removal.relations(host)
+        leave, told = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
+        seen.traces = traces
+        notes = [(note.subject, note.message) for note in told if note.subject == "packages.needed" and not stay]
+    blocked: Optional[str] = None
+    if seen.boot.get("loader") == "grub" and not seen.container:
+        for target in ("abstraction", "fs"):
+            said = host.run("grub-probe", f"--target={target}", "/boot/grub")
+            words = said.out.split()
+            # GRUB writes to plain partitions alone, and not to file systems that check their own blocks (its manual, "Environment block").
+            if said.rc == 0 and (words if target == "abstraction" else set(words) & {"btrfs", "zfs", "f2fs"}):
+                blocked = " ".join(words)
+    back: Dict[str, Any] = {"leave": leave, "residual": list(record.get("residual", ())), "notes": notes, "boot": blocked}
+    seen.back = back

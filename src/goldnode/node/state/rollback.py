@@ -1,0 +1,128 @@
+"""The way back: a plan that takes a node to a class document that it has had, by what the node itself has kept; no catalog is asked.
+
+It is the plan that the document has on any node, and two things more: packages that came with what is left leave in the same transaction,
+and a kernel that does not run is booted once, to be tried (state/trial.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Tuple
+
+from ..host import Host, Json
+from . import applied
+from .domains import apt
+from .engine import look, plan
+from .model import NodeError, Plan, Refusal
+from .removal import own_document
+
+Document = Mapping[str, Any]
+FIELDS = ("document", "class", "class_digest", "lock_digest", "stack", "release", "time", "good")
+
+
+def chosen(host: Host, to: str) -> Tuple[Json, Json]:
+    """The document to return to, and {to, left, again} for whoever asks. Raises applied.GoneError."""
+    choice = applied.earlier(applied.rows(host), to)
+    about = {"to": _fields(choice.to), "left": _fields(choice.left), "again": choice.again}
+    return applied.read(host, choice.to), about
+
+
+def _fields(row: Json) -> Json:
+    return {name: row[name] for name in FIELDS}
+
+
+def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: float) -> Dict[str, Any]:
+    """{plan, rollback}: what would be done; a node that cannot return is a plan of refusals alone. Reads only."""
+    try:
+        document, about = chosen(host, to)
+    except applied.GoneError as problem:
+        known = (own_document(host) or {}).get("digest", "")
+        refusal = Refusal(problem.code, problem.message, problem.remedy)
+        return {"plan": Plan((), (refusal,), class_digest=known).to_json(), "rollback": None}
+    found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
+    moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
+    if moves and not found.refusals:
+        found = replace(found, refusals=tuple(obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))))
+    return {"plan": found.to_json(), "rollback": about}
+
+
+def obtainable(host: Host, document: Document, install: List[str], remove: List[str]) -> List[Refusal]:
+    """Whether apt could still bring the earlier packages, byte for byte: asked of the archives of that document as they are now, with
+    indexes, sources and pins in a directory of its own. The node's own apt is not touched."""
+    from . import apply as applying
+
+    base = host.path("/run/goldnode")
+    base.mkdir(parents=True, exist_ok=True)
+    place = tempfile.mkdtemp(dir=str(base), prefix="apt-")
+    try:
+        options = _isolated(host, document, place)
+        updated = host.run("apt-get", *options, "update", timeout=600)
+        lost: List[str] = []
+        try:
+            wanted = {f"{package['name']}={package['version']}": package for package in document["packages"]}
+            lost = applying.Applier(host, document, {}, lambda text: None).missing(install, wanted, options)
+        except NodeError as problem:  # other bytes under a locked version
+            return [Refusal("not-obtainable", str(problem), "")]
+        if not lost:
+            request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *(f"{name}-" for name in remove))
+            done = host.run("apt-get", *options, "-y", "--no-install-recommends", "-s", *request, timeout=300)
+            if done.rc == 0:
+                return []
+            what = f"apt finds no way to install them: {done.tail(3)}"
+        else:
+            what = f"{len(lost)} packages are in no archive of it any more: {', '.join(lost[:4])}{' …' if len(lost) > 4 else ''}"
+            errors = [line for line in updated.err.splitlines() if line.startswith(("E:", "W: Failed"))]
+            what += f" ({errors[0]})" if errors else ""
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return [
+        Refusal(
+            "not-obtainable",
+            f"The packages of lock {applied.short(document['lock']['digest'])} ({document['stack']['name']}) cannot be had: {what}.",
+            "Only a mirror keeps what its archive has dropped: see `goldnode mirror`, and `mirror:` in the site file. Nothing was changed.",
+        )
+    ]
+
+
+def _isolated(host: Host, document: Document, place: str) -> List[str]:
+    """apt's options for a configuration in `place`: the node's own sources, and the archives of the document instead of goldnode's."""
+    seen = look(host, document)
+    only = bool(document.get("site", {}).get("only"))
+    for name in ("sources", "preferences", "lists/partial", "cache/archives/partial"):
+        os.makedirs(f"{place}/{name}")
+    # apt asks an archive only for what has changed since.
+    host.run("cp", "-a", "--reflink=auto", "/var/lib/apt/lists/.", f"{place}/lists/", timeout=120)
+    for directory, target in (("/etc/apt/sources.list.d", "sources"), ("/etc/apt/preferences.d", "preferences")):
+        for name in host.glob(directory, "*"):
+            base = name.rpartition("/")[2]
+            if not base.startswith("goldnode-") and not (only and target == "sources"):
+                shutil.copy(str(host.real(name)), f"{place}/{target}/{base}")
+    if only:
+        seen = replace(seen, sources=[])
+    keys = {file.path: file for file in apt.keys(document)}
+    for file in apt.sources(document, seen):
+        text = file.content
+        for path, key in keys.items():
+            copy = f"{place}/{path.rpartition('/')[2]}"
+            host.write(copy, _bytes(key))
+            text = text.replace(f"Signed-By: {path}\n", f"Signed-By: {copy}\n")
+        host.write(f"{place}/sources/{file.path.rpartition('/')[2]}", text.encode())
+    host.write(f"{place}/preferences/goldnode-stack", apt.pins(document).content.encode())
+    values = {
+        "Dir::Etc::SourceParts": f"{place}/sources",
+        "Dir::Etc::PreferencesParts": f"{place}/preferences",
+        "Dir::State::Lists": f"{place}/lists",
+        "Dir::Cache": f"{place}/cache",
+        "APT::Sandbox::User": "root",
+        **({"Dir::Etc::SourceList": "/dev/null"} if only else {}),
+    }
+    return [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
+
+
+def _bytes(key: Any) -> bytes:
+    import base64
+
+    return base64.b64decode(key.base64)
