@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from goldnode import yamlsource
 from goldnode.errors import SiteError, nearest
+from goldnode.node.state.family import FAMILIES
 
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_upper=True)]
 
@@ -178,14 +179,14 @@ def check_archives(site: Site, known: Mapping[str, object]) -> None:
 
 
 def archive_url(site: Site, archive: str) -> str:
-    """Return the address of `archive`: the site's, else, for Debian's own archives, what this machine's apt uses.
+    """Return the address of `archive`: the site's, else, for those of this machine's own distribution, what its apt uses.
 
     Raises SiteError where neither names one.
     """
     entry = site.archives.get(archive)
     if entry is not None:
         return entry.url.rstrip("/")
-    if archive in ("debian", "debian-security"):
+    if any(archive in family.archives for family in FAMILIES.values() if family.found):
         url = _machine_archives().get(archive)
         if url is not None:
             return url
@@ -200,13 +201,14 @@ def archive_url(site: Site, archive: str) -> str:
 
 
 def _machine_archives() -> dict[str, str]:
-    """Return the addresses of Debian's archives in this machine's apt sources, by archive id.
+    """Return the addresses of the distribution's own archives in this machine's apt sources, by archive id.
 
-    A source counts when its suite is the machine's own Debian release: with the index downloaded, its Origin must be
-    Debian as well, so that a third party's archive that copies Debian's suite names is not taken for Debian's.
+    A source counts when its suite is the machine's own release: with the index downloaded, its Origin must be the
+    distribution as well, so that a third party's archive that copies its suite names is not taken for its own.
     """
-    codename = _os_release().get("VERSION_CODENAME", "") if _os_release().get("ID") == "debian" else ""
-    if not codename:
+    system = _os_release()
+    codename, family = system.get("VERSION_CODENAME", ""), FAMILIES.get(system.get("ID", ""))
+    if not codename or family is None or not family.found:
         return {}
     try:
         done = subprocess.run(
@@ -219,12 +221,13 @@ def _machine_archives() -> dict[str, str]:
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    suites = {codename: "debian", f"{codename}-security": "debian-security"}
+    suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
+    own = (system["ID"].capitalize(), "", "$(ORIGIN)")
     found: dict[str, str] = {}
     for row in done.stdout.splitlines():
         kind, uri, release, origin = [*row.split("|"), "", "", ""][:4]
         name = suites.get(release)
-        if kind == "Packages" and name and origin in ("Debian", "", "$(ORIGIN)"):
+        if kind == "Packages" and name and origin in own:
             found.setdefault(name, uri.rstrip("/"))
     return found
 

@@ -12,6 +12,7 @@ from tests.e2e.support import Site, goldnode
 from tests.simulators import apt_archive
 
 from goldnode.lab import engine
+from goldnode.lab.images import RELEASES
 from goldnode.lab.nodes import Lab, Node, NodeSpec, Server
 
 CATALOG = Path(__file__).parent / "catalog"
@@ -76,7 +77,7 @@ def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
     def build(
         name: str, group: str, *stacks: str, os_name: str = "debian12", groups: Collection[str] = apt_archive.DEFAULT
     ) -> tuple[Node, Site]:
-        release = {"debian12": "bookworm", "debian13": "trixie"}[os_name]
+        release = RELEASES[os_name].calls_itself
         node, site = world.node(name, group, os_name), world.site(name, release)
         world.publish(groups)
         world.lock(site, node, *stacks)

@@ -66,7 +66,7 @@ def up(
     archive = publish(lab.directory / "archive")
     lab.up(nodes)
     server = lab.serve(archive.directory)
-    release = RELEASES[nodes[0].os].codename
+    release = RELEASES[nodes[0].os].calls_itself
     site = archive.write_site(lab.directory / "site.yml", server.url, release=release, locks="locks")
     return StandinLab(lab, archive, server, site, lab.directory / "locks")
 

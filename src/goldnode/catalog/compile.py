@@ -19,6 +19,7 @@ from goldnode.errors import MirrorError, SigningKeyError
 from goldnode.lock import publication
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.node import openpgp
+from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site, archive_url, check_archives
 
 SCHEMA = "goldnode.class/1"
@@ -52,6 +53,7 @@ def class_document(
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
     nvswitch = platform is not None and platform.nvswitch
+    kernel = kernel_packages(stack.os.id, lock.kernel_release)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "class": name,
@@ -79,8 +81,8 @@ def class_document(
         "platform": {"name": item.platform, "nvswitch": nvswitch},
         "kernel": {
             "release": lock.kernel_release,
-            "image": f"linux-image-{lock.kernel_release}",
-            "headers": f"linux-headers-{lock.kernel_release}",
+            "image": kernel[0],
+            "headers": kernel[1],
         },
         "driver": _driver(stack.driver, lock, item, gpu),
         "runtime": _runtime(stack.runtime, lock),

@@ -26,6 +26,7 @@ from goldnode.compat import facts, rules
 from goldnode.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.lock.resolve import upstream
 from goldnode.node.state.domains.apt import in_family
+from goldnode.node.state.family import FAMILIES
 from goldnode.node.survey import SCHEMA
 from goldnode.site import Site
 
@@ -91,8 +92,9 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     """Make a class called `name`, and a stack where none of the catalog fits. Pure. Raises AdoptError for a system no stack can be for."""
     found = Proposal()
     system = survey["os"]
-    if system["id"] not in ("debian", "ubuntu"):
-        raise AdoptError(f"the node runs {system['id'] or 'an unknown system'}", remedy="goldnode knows Debian and Ubuntu")
+    if system["id"] not in FAMILIES:
+        known = " and ".join(name.capitalize() for name in FAMILIES)
+        raise AdoptError(f"the node runs {system['id'] or 'an unknown system'}", remedy=f"goldnode knows {known}")
     if not system["version"]:  # Debian's testing and unstable
         raise AdoptError(f"the node runs {system['id']} {system['codename']}, which is no release", remedy="a stack is for a release")
     if survey["goldnode"]:
@@ -277,9 +279,7 @@ def _stack(
             found.notes.append(
                 f"{pin['file']}:{pin['line']}: pins {pin['package']}. Remove it before site.yml: the lock pins the stack set."
             )
-    document["fence"] = sorted(
-        name for name in ("linux-image-amd64", "linux-headers-amd64", "linux-image-generic") if name in survey["packages"]
-    )
+    document["fence"] = sorted(name for name in FAMILIES[system["id"]].fence if name in survey["packages"])
     document["end_of_life"] = _end_of_life(system, driver, catalog, found)
     return document
 
@@ -317,7 +317,7 @@ def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Propos
             found.notes.append(
                 f"{row['file']}:{row['line']}: source {row['uri']} {row['suite']} is no archive of the catalog. Declare it in archives.yml, or remove it."
             )
-    return list(dict.fromkeys(chosen)) or ["debian"]
+    return list(dict.fromkeys(chosen)) or list(FAMILIES[survey["os"]["id"]].archives)[:1]
 
 
 def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:

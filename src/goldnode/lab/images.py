@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -56,15 +57,34 @@ ExecStartPre=/usr/sbin/sshd -t
 
 @dataclass(frozen=True)
 class Release:
-    """An operating system release a node can run."""
+    """An operating system release a node can run; `os_release`: what it says instead of what it is, for a system that cannot be had here."""
 
     name: str
     codename: str
+    os_release: str = ""
 
+    @property
+    def calls_itself(self) -> str:
+        """The codename that its os-release states."""
+        found = re.search(r"^VERSION_CODENAME=(\S+)$", self.os_release, re.MULTILINE)
+        return found[1] if found else self.codename
+
+
+# Ubuntu's archive cannot be reached from everywhere: this is a Debian 13 that only calls itself Ubuntu 24.04, and says so.
+UBUNTU_STANDIN = """\
+PRETTY_NAME="Ubuntu 24.04 (SIMULATED by goldnode: this is Debian 13)"
+NAME="Ubuntu"
+ID=ubuntu
+ID_LIKE=debian
+VERSION_ID="24.04"
+VERSION_CODENAME=noble
+VARIANT="goldnode stand-in"
+"""
 
 RELEASES: Mapping[str, Release] = {
     "debian12": Release("debian12", "bookworm"),
     "debian13": Release("debian13", "trixie"),
+    "ubuntu2404-standin": Release("ubuntu2404-standin", "trixie", UBUNTU_STANDIN),
 }
 FLAVOURS = ("bare", "warm")
 
@@ -91,7 +111,7 @@ class Recipe:
 
 
 def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
-    """Return the recipe of `os_name` (debian12, debian13) in `flavour` (bare, warm) from the site's Debian archive.
+    """Return the recipe of `os_name` (of RELEASES) in `flavour` (bare, warm) from the site's Debian archive.
 
     Raises ImageError on an unknown name, SiteError where no Debian archive is known.
     """
@@ -107,6 +127,8 @@ def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
         (archive_url(site, "debian-security"), f"{release.codename}-security"),
     )
     overlay = {"etc/systemd/system/ssh.service.d/host-keys.conf": HOST_KEYS_DROPIN}
+    if release.os_release:
+        overlay["etc/os-release"] = release.os_release
     packages = BARE_PACKAGES if flavour == "bare" else WARM_PACKAGES
     if any(url.startswith("https:") for url, _ in suites):
         packages = (*packages, "ca-certificates")

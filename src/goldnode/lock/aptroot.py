@@ -102,6 +102,7 @@ class AptRoot:
             "APT::Sandbox::User": "root",  # the root is private to this user, so apt's own user could not read it
             "APT::Update::Error-Mode": "any",
             "APT::Get::List-Cleanup": "false",
+            "APT::Get::Always-Include-Phased-Updates": "true",  # Ubuntu's phases go by the machine: two would lock different versions
             "Acquire::Languages": "none",
             "Acquire::ForceHash": "SHA256",
             "Acquire::Retries": "3",
@@ -155,6 +156,16 @@ class AptRoot:
                 if origin.endswith(" Packages") and source.offers(origin):
                     found.setdefault((name, version), set()).add(source.id)
         return {key: frozenset(ids) for key, ids in found.items()}
+
+    def suites(self, names: Iterable[str]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """Return where each version of `names` is offered: (name, version) -> [(address, suite)], as apt writes them."""
+        wanted = sorted(set(names))
+        found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for line in self._run(["apt-cache", "madison", *wanted]).stdout.splitlines() if wanted else ():
+            name, version, place = (field.strip() for field in line.split("|"))
+            uri, suite = place.split()[:2]
+            found.setdefault((name, version), []).append((uri, suite.partition("/")[0]))
+        return found
 
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""

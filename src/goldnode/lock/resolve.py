@@ -27,6 +27,7 @@ from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_diges
 from goldnode.node import openpgp
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains.apt import in_family
+from goldnode.node.state.family import kernel_packages, kernel_release
 from goldnode.site import Site, archive_url, check_archives
 
 _order = functools.cmp_to_key(compare)
@@ -134,9 +135,10 @@ class Archives:
     def kernels(self) -> list[KernelOffer]:
         """Return the kernels that the stack's intent allows, newest first."""
         _, releases, whole = _kernels(self.stack, self._root, self._names)
-        origins = self._root.origins(f"linux-image-{release}" for release in releases)
+        images = {release: kernel_packages(self.stack.item.os.id, release)[0] for release in releases}
+        origins = self._root.origins(images.values())
         return [
-            KernelOffer(release, version, origins.get((f"linux-image-{release}", version), frozenset()))
+            KernelOffer(release, version, origins.get((images[release], version), frozenset()))
             for version, release in sorted(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])), reverse=True)
         ]
 
@@ -318,7 +320,7 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
     keep = keep or _Wanted()
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
-    kernel = [f"linux-image-{release}", f"linux-headers-{release}"]
+    kernel = kernel_packages(item.os.id, release)
     driver = item.driver
     toolkit = item.runtime.toolkit if item.runtime is not None else None
     engine = [*(item.runtime.packages if item.runtime is not None else []), *(toolkit.packages if toolkit is not None else [])]
@@ -369,10 +371,13 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
             return "driver"
         return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
 
+    # Archives that share an address, as Ubuntu's do, are told apart by their suites.
+    several = len({source.uri for source in root.sources}) < len(root.sources)
+    suites = root.suites(download.name for download in downloads) if several else {}
     packages = []
     for download in sorted(downloads, key=lambda entry: entry.name):
         stanza = stanzas[download.name]
-        archive, path = _origin(download, root.sources)
+        archive, path = _origin(download, root.sources, suites)
         packages.append(
             LockedPackage.model_validate(
                 {
@@ -403,6 +408,11 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
     )
 
 
+def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
+    """The releases of all kernels among the packages of `names`."""
+    return [found for name in names if (found := kernel_release(name)) and name == kernel_packages(stack.item.os.id, found)[0]]
+
+
 def _kernels(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[str, list[str], list[tuple[str, str]]]:
     """What was asked for in words, the releases that are it, and (version, release) of those that are whole."""
     kernel = stack.item.kernel
@@ -413,14 +423,13 @@ def _kernels(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[
         # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
         pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
         wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
-    releases = [match.group(1) for name in names if (match := re.fullmatch(f"linux-image-({pattern})", name))]
+    releases = [release for release in _carried(stack, names) if re.fullmatch(pattern, release)]
+    parts = {release: kernel_packages(stack.item.os.id, release) for release in releases}
     versions: dict[str, set[str]] = {}
-    for stanza in root.show(f"linux-{kind}-{release}" for release in releases for kind in ("image", "headers")):
+    for stanza in root.show(name for packages in parts.values() for name in packages):
         versions.setdefault(stanza["Package"], set()).add(stanza["Version"])
     whole = [
-        (version, release)
-        for release in releases
-        for version in versions.get(f"linux-image-{release}", set()) & versions.get(f"linux-headers-{release}", set())
+        (version, release) for release in releases for version in set.intersection(*(versions.get(name, set()) for name in parts[release]))
     ]
     return wanted, releases, whole
 
@@ -433,22 +442,22 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wan
     if keep.kernel_exact and not same:
         raise VanishedError(f"kernel {keep.kernel} is not whole in the archives {', '.join(stack.item.archives)}", file=stack.file)
     if same:
-        kept = [pair for pair in same if pair[0] == keep.versions.get(f"linux-image-{keep.kernel}")]
+        kept = [pair for pair in same if pair[0] == keep.versions.get(kernel_packages(stack.item.os.id, pair[1])[0])]
         version, release = max(kept or same, key=lambda pair: _order(pair[0]))
         return release, version
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
         return release, version
-    images = [name.removeprefix("linux-image-") for name in names if re.match(r"linux-image-\d+\.\d+\.\d", name)]
+    images = [release for release in _carried(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
     flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
     offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
     shown = f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
     if releases:
         raise LockError(
-            f"{wanted} has an image but no headers of the same version; {shown}",
+            f"{wanted} has an image but no {_kinds(stack.item)} of the same version; {shown}",
             file=stack.file,
             line=stack.source.line(("kernel",)),
-            remedy="choose one whose headers exist, or add the archive that has them",
+            remedy=f"choose one whose {_kinds(stack.item)} exist, or add the archive that has them",
         )
     raise VanishedError(
         f"{wanted} is in none of the archives {', '.join(stack.item.archives)}; {shown}",
@@ -456,6 +465,12 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wan
         line=stack.source.line(("kernel",)),
         remedy="choose one of those, or lock from a mirror that kept it",
     )
+
+
+def _kinds(stack: Stack) -> str:
+    """What a kernel has beside its image, in words: headers; headers and modules."""
+    names = [name.split("-")[1] for name in kernel_packages(stack.os.id, "0")[1:]]
+    return " and ".join(dict.fromkeys(names))
 
 
 def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
@@ -584,9 +599,14 @@ def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
     return found
 
 
-def _origin(download: Download, sources: Sequence[AptSource]) -> tuple[str, str]:
-    """The archive a download comes from and its path there: the longest address that begins it."""
-    bases = sorted(sources, key=lambda source: -len(source.uri))
+def _origin(
+    download: Download, sources: Sequence[AptSource], suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+) -> tuple[str, str]:
+    """The archive a download comes from and its path there: the longest address that begins it, and of several with one address the first
+    whose suite has it."""
+    offered = suites.get((download.name, download.version), ())
+    there = {(_plain(uri), suite) for uri, suite in offered}
+    bases = sorted(sources, key=lambda source: (-len(source.uri), bool(there) and (_plain(source.uri), source.suite) not in there))
     for source in bases:
         base = source.uri.rstrip("/") + "/"
         # apt writes file:/x for file:///x
@@ -594,6 +614,11 @@ def _origin(download: Download, sources: Sequence[AptSource]) -> tuple[str, str]
             if download.uri.startswith(head):
                 return source.id, download.uri[len(head) :].removeprefix("./")
     raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
+
+
+def _plain(uri: str) -> str:
+    """An address without what apt writes differently at different places: the end, and the slashes of local ones."""
+    return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 
 
 class Graph:

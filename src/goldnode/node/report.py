@@ -20,7 +20,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
-    lines.append(f"class {verdict['class']}  at {verdict['time']}")
+    # A verdict of an older goldnode does not say what its stack was tested with.
+    stack = f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
+    lines.append(f"class {verdict['class']}  at {verdict['time']}{stack}")
     lines += finding_lines(verdict["findings"])
     lines += [f"  {f['id']}: {f['remedy']}" for f in verdict["findings"] if f["outcome"] in ("mismatch", "could_not_read") and f["remedy"]]
     counts = verdict["counts"]

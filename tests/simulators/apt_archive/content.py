@@ -1,6 +1,7 @@
 """What the stand-in archive holds: the table of kernels, drivers and base packages, by repository and suite.
 
-Repositories are directories below the published root. `debian` and `debian-security` serve both releases; NVIDIA's
+Repositories are directories below the published root. `debian` and `debian-security` serve both releases, `ubuntu` its
+three suites; NVIDIA's
 repository is one flat directory per release, as the real one is.
 """
 
@@ -10,18 +11,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.simulators.apt_archive.debs import Deb
-from tests.simulators.apt_archive.drivers import Driver, debian_family, debian_support, nvidia_repository, unit_scripts
+from tests.simulators.apt_archive.drivers import (
+    Driver,
+    debian_family,
+    debian_support,
+    nvidia_repository,
+    pinning,
+    ubuntu_repository,
+    unit_scripts,
+)
 from tests.simulators.apt_archive.engines import engine
 from tests.simulators.apt_archive.kernels import Kernel, packages
 from tests.simulators.apt_archive.modules import module_packages
 from tests.simulators.apt_archive.toolkit import toolkit
 
 DEBIAN, SECURITY = "debian", "debian-security"
-NVIDIA = {"bookworm": "nvidia-cuda/debian12/x86_64", "trixie": "nvidia-cuda/debian13/x86_64"}
+UBUNTU = "ubuntu"
+NVIDIA = {
+    "bookworm": "nvidia-cuda/debian12/x86_64",
+    "trixie": "nvidia-cuda/debian13/x86_64",
+    "noble": "nvidia-cuda/ubuntu2404/x86_64",
+}
 TOOLKIT = "nvidia-container-toolkit"
 SUITES = {
     DEBIAN: ("bookworm", "trixie"),
     SECURITY: ("bookworm-security", "trixie-security"),
+    UBUNTU: ("noble", "noble-updates", "noble-security"),
     **dict.fromkeys(NVIDIA.values(), ("/",)),
     TOOLKIT: ("/",),
 }
@@ -38,7 +53,7 @@ DEFAULT = frozenset({SECURITY_UPDATES, TOOLKIT_SAFE})
 
 def kernels() -> Iterator[Kernel]:
     """Yield the kernels, oldest first within a release."""
-    old, new = "bookworm", "trixie"
+    old, new, ubuntu = "bookworm", "trixie", "noble"
     security = (SECURITY, "bookworm-security"), (SECURITY, "trixie-security")
     yield Kernel(old, DEBIAN, old, "6.1.0-901-amd64", "6.1.901-1+standin1")
     yield Kernel(old, *security[0], "6.1.0-902-amd64", "6.1.902-1+standin1", group=SECURITY_UPDATES)
@@ -48,6 +63,10 @@ def kernels() -> Iterator[Kernel]:
     yield Kernel(new, *security[1], "6.12.902+deb13-amd64", "6.12.902-1+standin1", group=SECURITY_UPDATES)
     yield Kernel(new, *security[1], "6.12.903+deb13-amd64", "6.12.903-1+standin1", group=NEWER)
     yield Kernel(new, *security[1], "6.12.904+deb13-amd64", "6.12.904-1+standin1", group=BROKEN, broken=True)
+    yield Kernel(ubuntu, UBUNTU, ubuntu, "6.8.0-901-generic", "6.8.0-901.901+standin1")
+    yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES)
+    yield Kernel(ubuntu, UBUNTU, "noble-security", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES)
+    yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-903-generic", "6.8.0-903.903+standin1", group=NEWER)
 
 
 def debs() -> Iterator[Deb]:
@@ -62,10 +81,14 @@ def debs() -> Iterator[Deb]:
         yield replace(deb, group=SECURITY_UPDATES)
     yield from debian_family(Driver(DEBIAN, "trixie", "550.163.01", "2+standin1", libssl="libssl3t64"))
     yield from debian_support(DEBIAN, "trixie", "550.163.01-1+standin1", "570.133.07-1+standin1")
-    for repository in NVIDIA.values():
-        yield from nvidia_repository(repository, "580.173.02")
-        yield from nvidia_repository(repository, "580.178.04")
-        yield from nvidia_repository(repository, "595.91.07", NEWER)
+    for codename, repository in NVIDIA.items():
+        family = ubuntu_repository if codename == "noble" else nvidia_repository
+        yield from family(repository, "580.173.02")
+        yield from family(repository, "580.178.04")
+        if codename == "noble":
+            yield pinning(repository, "580")
+        else:  # from 590 on, Ubuntu's packages have other names, which nothing here asks for
+            yield from family(repository, "595.91.07", NEWER)
     yield from toolkit(TOOLKIT, "1.17.7")
     yield from toolkit(TOOLKIT, "1.20.0", TOOLKIT_SAFE)
     yield from engines()
@@ -75,12 +98,13 @@ def debs() -> Iterator[Deb]:
 
 
 def engines() -> Iterator[Deb]:
-    """Yield Debian's docker, at the versions its releases have."""
+    """Yield Debian's docker, at the versions its releases have; Ubuntu's, under Ubuntu's names, has the newer one's."""
     scripts = unit_scripts("docker.service")
     old = {"docker.io": "20.10.24+dfsg1", "containerd": "1.6.20~ds1", "runc": "1.1.5+ds1"}
     new = {"docker.io": "26.1.5+dfsg1", "docker-cli": "26.1.5+dfsg1", "containerd": "1.7.24~ds1", "runc": "1.1.15+ds1"}
     yield from engine(DEBIAN, "bookworm", old, scripts, knows_cdi=False)
     yield from engine(DEBIAN, "trixie", new, scripts, knows_cdi=True)
+    yield from engine(UBUNTU, "noble", {name: new[name] for name in ("docker.io", "containerd", "runc")}, scripts, knows_cdi=True)
 
 
 def rocm() -> Iterator[Deb]:
@@ -116,3 +140,6 @@ def base() -> Iterator[Deb]:
         yield place
         yield replace(place, version="1.0-1+standin2", repository=SECURITY, suite=f"{codename}-security", group=SECURITY_UPDATES)
         yield replace(place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER)
+    place = Deb("libstandin-base", "1.0-1+standin1", "a base package", UBUNTU, "noble", section="libs")
+    yield place
+    yield replace(place, version="1.0-1+standin2", suite="noble-updates", group=SECURITY_UPDATES)

@@ -204,6 +204,10 @@ fi
 """
 
 
+# What debhelper writes into a package of libraries in the loader's own directories.
+_LDCONFIG = {"triggers": "activate-noawait ldconfig\n"}
+
+
 def dkms_scripts(name: str, upstream: str) -> dict[str, str]:
     return {stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()}
 
@@ -426,6 +430,22 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
     yield _modprobe(place, modprobe)
 
 
+def _fabric_manager(place: Deb) -> Deb:
+    return replace(
+        place,
+        name="nvidia-fabricmanager",
+        description="fabric manager that fails without NVSwitch",
+        source="fabricmanager",
+        section="utils",
+        files={
+            "/usr/bin/nv-fabricmanager": Program('#!/bin/sh\necho "goldnode stand-in: no NVSwitch" >&2\nexit 1\n'),
+            "/lib/systemd/system/nvidia-fabricmanager.service": _PERSISTENCED_UNIT.replace(
+                "/usr/bin/nvidia-persistenced --user nvpd", "/usr/bin/nv-fabricmanager"
+            ).replace("NVIDIA Persistence Daemon", "NVIDIA fabric manager"),
+        },
+    )
+
+
 def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
     """Yield the packages of one driver version in NVIDIA's own repository: compute parts and their metapackages."""
     version = f"{upstream}-1+standin1"
@@ -473,6 +493,7 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
             multi_arch="same",
             depends=depends,
             files=_library("", soname, upstream),
+            scripts=_LDCONFIG,
         )
     yield replace(
         place,
@@ -486,19 +507,7 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
     )
     yield _persistenced(place, version, f"libnvidia-cfg1 {same}, adduser, libc6")
     yield _modprobe(place, version)
-    yield replace(
-        place,
-        name="nvidia-fabricmanager",
-        description="fabric manager that fails without NVSwitch",
-        source="fabricmanager",
-        section="utils",
-        files={
-            "/usr/bin/nv-fabricmanager": Program('#!/bin/sh\necho "goldnode stand-in: no NVSwitch" >&2\nexit 1\n'),
-            "/lib/systemd/system/nvidia-fabricmanager.service": _PERSISTENCED_UNIT.replace(
-                "/usr/bin/nvidia-persistenced --user nvpd", "/usr/bin/nv-fabricmanager"
-            ).replace("NVIDIA Persistence Daemon", "NVIDIA fabric manager"),
-        },
-    )
+    yield _fabric_manager(place)
     for name, module in (("nvidia-open", "nvidia-kernel-open-dkms"), ("cuda-drivers", "nvidia-kernel-dkms")):
         yield replace(
             place,
@@ -507,3 +516,94 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
             section="metapackages",
             depends=f"{module} {same}, nvidia-driver-cuda {same}",
         )
+
+
+def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
+    """Yield the packages of one driver version in NVIDIA's repository for Ubuntu: the branch stands in most names, as up to 580."""
+    branch, version = upstream.split(".")[0], f"{upstream}-0ubuntu1+standin1"
+    place = Deb("", version, "", repository=repository, suite="/", group=group, source=f"nvidia-graphics-drivers-{branch}", section="libs")
+    same = f"(= {version})"
+    for flavour, licence in (("-open", "Dual MIT/GPL"), ("", "NVIDIA")):
+        source, common = f"nvidia-kernel-source-{branch}{flavour}", f"nvidia-kernel-common-{branch}"
+        other = "" if flavour else "-open"
+        yield replace(
+            place,
+            name=source,
+            description="kernel module source, a few lines of C",
+            section="kernel",
+            conflicts=f"nvidia-kernel-source-{branch}{other}",
+            provides=f"nvidia-kernel-source (= {upstream})",
+            files=dkms_tree("nvidia", "nvidia", upstream, licence),
+        )
+        yield replace(
+            place,
+            name=f"nvidia-dkms-{branch}{flavour}",
+            description="builds the kernel module with DKMS",
+            section="kernel",
+            depends=f"dkms, {source} {same}, {common} {same}, nvidia-firmware-{branch} {same}",
+            conflicts=f"nvidia-dkms-{branch}{other}",
+            provides=f"nvidia-dkms-kernel (= {upstream})",
+            scripts=dkms_scripts("nvidia", upstream),
+        )
+    yield replace(
+        place,
+        name=f"nvidia-kernel-common-{branch}",
+        description="module configuration",
+        section="kernel",
+        depends="nvidia-modprobe",
+        files={"/lib/modprobe.d/nvidia-standin.conf": "blacklist nouveau\n"},
+    )
+    yield replace(
+        place,
+        name=f"nvidia-firmware-{branch}",
+        description="GSP firmware",
+        section="kernel",
+        files=_firmware(upstream, "gsp_ga10x.bin", "gsp_tu10x.bin"),
+    )
+    cuda = {**_library("", "libcuda.so.1", upstream), **_library("", "libnvidia-ml.so.1", upstream)}
+    libraries = {
+        "libnvidia-compute": (
+            f"libnvidia-gpucomp-{branch} {same}, nvidia-persistenced {same}, libc6",
+            {**cuda, "/usr/bin/nvidia-smi": Program(_SMI.format(upstream=upstream))},
+        ),
+        "libnvidia-cfg1": ("libc6", _library("", "libnvidia-cfg.so.1", upstream)),
+        "libnvidia-gpucomp": ("libc6", _library("", "libnvidia-gpucomp.so.1", upstream)),
+    }
+    for name, (depends, files) in libraries.items():
+        yield replace(
+            place,
+            name=f"{name}-{branch}",
+            description="libraries that are none",
+            multi_arch="same",
+            depends=depends,
+            files=files,
+            scripts=_LDCONFIG,
+        )
+    yield _persistenced(place, version, f"libnvidia-cfg1-{branch} {same}, adduser, libc6")
+    yield _modprobe(place, version)
+    yield _fabric_manager(replace(place, version=f"{upstream}-1+standin1"))
+    for name, flavour in ((f"nvidia-open-{branch}", "-open"), (f"cuda-drivers-{branch}", "")):
+        yield replace(
+            place,
+            name=name,
+            description="metapackage of the branch",
+            section="metapackages",
+            depends=f"nvidia-dkms-{branch}{flavour} {same}, libnvidia-compute-{branch} {same}",
+        )
+    for name, target in (("nvidia-open", f"nvidia-open-{branch}"), ("cuda-drivers", f"cuda-drivers-{branch}")):
+        yield replace(place, name=name, description="metapackage of the newest driver", section="metapackages", depends=f"{target} {same}")
+
+
+def pinning(repository: str, branch: str) -> Deb:
+    """Return NVIDIA's package that pins a branch for apt. Where the real one puts its pins, and what they say, was not read."""
+    pins = f"Package: *nvidia* cuda-drivers*\nPin: version {branch}.*\nPin-Priority: 1000\n"
+    return Deb(
+        f"nvidia-driver-pinning-{branch}",
+        f"{branch}-1+standin1",
+        f"pins of driver branch {branch}",
+        repository=repository,
+        suite="/",
+        section="utils",
+        architecture="all",
+        files={f"/etc/apt/preferences.d/nvidia-driver-pinning-{branch}": pins},
+    )

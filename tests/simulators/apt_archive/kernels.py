@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from tests.simulators.apt_archive.debs import Content, Deb, Link
 COMPILERS = {
     "bookworm": ("gcc-12", "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "120200"),
     "trixie": ("gcc-14", "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0", "140200"),
+    # Ubuntu's is 13; the node of the tests is a Debian 13 underneath, whose compiler is 14.
+    "noble": ("gcc-14", "x86_64-linux-gnu-gcc-14 (goldnode stand-in) 14.2.0", "140200"),
 }
 _DISPLAY = "pci:v{vendor}d*sv*sd*bc03sc*i*"
 # In-tree modules a kernel brings: path below kernel/, and the PCI vendor it binds, "" for none.
@@ -22,6 +25,7 @@ MODULES = {
     "drivers/gpu/drm/amd/amdgpu/amdgpu": "00001002",
     "fs/ext4/ext4": "",
 }
+_COMPRESSED = {"bookworm": "NONE", "trixie": "XZ", "noble": "ZSTD"}
 BROKEN = "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of its time fail"
 
 
@@ -40,7 +44,7 @@ class Kernel:
     @property
     def base(self) -> str:
         """Release without its flavour: 6.1.0-901."""
-        return self.release.removesuffix("-amd64")
+        return self.release.rpartition("-")[0]
 
 
 def vermagic(release: str) -> str:
@@ -51,6 +55,9 @@ def vermagic(release: str) -> str:
 def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
     """Yield the packages of `kernel`; with `meta`, also the metapackages that point at it."""
     place = Deb("", kernel.version, "", repository=kernel.repository, suite=kernel.suite, group=kernel.group, source="linux")
+    if kernel.codename == "noble":
+        yield from _ubuntu(kernel, place, meta=meta)
+        return
     compiler = COMPILERS[kernel.codename][0]
     # From trixie on, kbuild has one package per release and the compiler no package of its own.
     kbuild = f"linux-kbuild-{'6.1' if kernel.codename == 'bookworm' else kernel.base}"
@@ -116,6 +123,66 @@ def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
             )
 
 
+def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
+    """Yield the packages of a kernel as Ubuntu cuts it: the image alone, its modules in two packages, the common headers without a suffix."""
+    release, base = kernel.release, kernel.base
+    everything = _image_files(kernel)
+    image = {path: data for path, data in everything.items() if path.startswith("/boot/vmlinuz-")}
+    extra = {path: data for path, data in everything.items() if "/drivers/gpu/" in path}
+    modules = {path: data for path, data in everything.items() if path not in image and path not in extra}
+    signed = f"linux-signed ({kernel.version})"
+    yield replace(
+        place,
+        name=f"linux-image-{release}",
+        description=f"kernel {release} that cannot boot",
+        source=signed,
+        depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
+        conflicts=f"linux-image-unsigned-{release}",
+        files=image,
+        scripts=_image_scripts(release),
+    )
+    depmod = {"postinst": f'#!/bin/sh\nset -e\n[ "$1" != configure ] || depmod {release}\n'}
+    yield replace(place, name=f"linux-modules-{release}", description=f"modules of kernel {release}", files=modules, scripts=depmod)
+    yield replace(
+        place,
+        name=f"linux-modules-extra-{release}",
+        description=f"further modules of kernel {release}",
+        depends=f"linux-modules-{release}, linux-image-{release} | linux-image-unsigned-{release}",
+        files=extra,
+        scripts=depmod,
+    )
+    yield replace(
+        place,
+        name=f"linux-headers-{release}",
+        description=f"headers of kernel {release}",
+        depends=f"linux-headers-{base}, libc6 (>= 2.38)",
+        files=_header_files(kernel),
+        scripts={"postinst": _HEADERS_POSTINST.format(release=release)},
+    )
+    common = _common(kernel)
+    yield replace(
+        place,
+        name=f"linux-headers-{base}",
+        description=f"common headers of kernel {base}",
+        architecture="all",
+        multi_arch="foreign",
+        files={f"{common}/Makefile": "# stand-in\n", f"{common}/include/linux/pci.h": _pci_header(kernel.broken)},
+    )
+    if meta:
+        same = f"(= {kernel.version})"
+        for name, depends in {
+            "linux-image-generic": f"linux-image-{release}, linux-modules-extra-{release}",
+            "linux-headers-generic": f"linux-headers-{release}",
+            "linux-generic": f"linux-image-generic {same}, linux-headers-generic {same}",
+        }.items():
+            yield replace(place, name=name, description="metapackage of the newest kernel", source="linux-meta", depends=depends)
+
+
+def _common(kernel: Kernel) -> str:
+    """The directory of the headers that all flavours share."""
+    return f"/usr/src/linux-headers-{kernel.base}" + ("" if kernel.codename == "noble" else "-common")
+
+
 def _image_files(kernel: Kernel) -> dict[str, Content]:
     files: dict[str, Content] = {
         f"/boot/vmlinuz-{kernel.release}": f"goldnode stand-in for kernel {kernel.release}\n" * 2000,
@@ -131,8 +198,11 @@ def _image_files(kernel: Kernel) -> dict[str, Content]:
             info.append(("alias", _DISPLAY.format(vendor=vendor)))
         info += [("depends", ""), ("intree", "Y"), ("name", name), ("vermagic", vermagic(kernel.release))]
         content = elf.module(info)
-        # Debian compresses its modules from 13 on; CRC32 is the check the kernel's decompressor knows.
-        if kernel.codename == "bookworm":
+        # Debian compresses its modules from 13 on, Ubuntu with zstd from 24.04 on; CRC32 is the check the kernel's decompressor knows.
+        if kernel.codename == "noble":
+            done = subprocess.run(["zstd", "-q", "-c"], input=content, stdout=subprocess.PIPE, check=True)
+            files[f"{modules}/kernel/{path}.ko.zst"] = done.stdout
+        elif kernel.codename == "bookworm":
             files[f"{modules}/kernel/{path}.ko"] = content
         else:
             files[f"{modules}/kernel/{path}.ko.xz"] = lzma.compress(content, check=lzma.CHECK_CRC32)
@@ -148,13 +218,13 @@ def _config(codename: str) -> str:
     return (
         f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\nCONFIG_GCC_VERSION={number}\n'
         "CONFIG_MODULES=y\nCONFIG_MODULE_SIG=y\nCONFIG_RD_GZIP=y\nCONFIG_RD_XZ=y\nCONFIG_RD_ZSTD=y\n"
-        + ("CONFIG_MODULE_COMPRESS_NONE=y\n" if codename == "bookworm" else "CONFIG_MODULE_COMPRESS_XZ=y\n")
+        + f"CONFIG_MODULE_COMPRESS_{_COMPRESSED[codename]}=y\n"
     )
 
 
 def _header_files(kernel: Kernel) -> dict[str, Content]:
     root = f"/usr/src/linux-headers-{kernel.release}"
-    common = f"/usr/src/linux-headers-{kernel.base}-common"
+    common = _common(kernel)
     generated = f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
     return {
         f"{root}/.config": _config(kernel.codename),

@@ -25,9 +25,11 @@ from tests.simulators.apt_archive.debs import Deb
 KEY = "goldnode-standin.asc"
 KEYS = ("good", "wrong")
 _COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
+_UBUNTU_COMPONENTS = ("main", "restricted", "universe", "multiverse")
 _LABELS = {
     content.DEBIAN: ("Debian", "Debian"),
     content.SECURITY: ("Debian", "Debian-Security"),
+    content.UBUNTU: ("Ubuntu", "Ubuntu"),
     **dict.fromkeys(content.NVIDIA.values(), ("NVIDIA", "NVIDIA CUDA")),
     content.TOOLKIT: ("NVIDIA", "NVIDIA container toolkit"),
 }
@@ -60,6 +62,7 @@ class Archive:
         `release` says whose flat NVIDIA repository is meant; a site has one address for it.
         """
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
+        places |= dict.fromkeys(("ubuntu", "ubuntu-updates", "ubuntu-security"), content.UBUNTU)
         places |= {"nvidia-cuda": content.NVIDIA[release], "nvidia-container-toolkit": content.TOOLKIT}
         archives = {name: self.entry(url, path) for name, path in places.items()}
         return {"archives": archives, **({"locks": locks} if locks else {})}
@@ -73,8 +76,12 @@ class Archive:
     def sources(self, url: str, codename: str, *, nvidia: bool = False) -> str:
         """Return deb822 apt sources for a node of `codename` whose keyring is /etc/apt/keyrings/goldnode-standin.asc."""
         rows = [(content.DEBIAN, codename), (content.SECURITY, f"{codename}-security")]
+        components = _COMPONENTS
+        if codename == "noble":
+            rows = [(content.UBUNTU, suite) for suite in content.SUITES[content.UBUNTU]]
+            components = _UBUNTU_COMPONENTS
         text = "".join(
-            f"Types: deb\nURIs: {url}/{repository}\nSuites: {suite}\nComponents: {' '.join(_COMPONENTS)}\n"
+            f"Types: deb\nURIs: {url}/{repository}\nSuites: {suite}\nComponents: {' '.join(components)}\n"
             f"Signed-By: /etc/apt/keyrings/{KEY}\n\n"
             for repository, suite in rows
         )
@@ -172,7 +179,8 @@ def _write_suite(root: Path, suite: str, debs: list[Deb], index: Mapping[str, st
     base.mkdir(parents=True, exist_ok=True)
     prefix = len(str(Path(debs[0].repository))) + 1 if debs else 0
     files: dict[str, bytes] = {}
-    for component in ("",) if flat else _COMPONENTS:
+    components = _UBUNTU_COMPONENTS if content.UBUNTU in root.parts[-1:] else _COMPONENTS
+    for component in ("",) if flat else components:
         text = "".join(
             index[place(deb)].replace("@FILE@", ("./" if flat else "") + place(deb)[prefix:])
             for deb in sorted(debs, key=lambda deb: (deb.name, deb.version))
@@ -189,8 +197,11 @@ def _write_suite(root: Path, suite: str, debs: list[Deb], index: Mapping[str, st
     fields = {"Origin": origin, "Label": label}
     if not flat:
         release = "oldstable" if suite.startswith("bookworm") else "stable"
-        fields |= {"Suite": suite.replace(suite.split("-")[0], release, 1), "Codename": suite}
-        fields |= {"Components": " ".join(_COMPONENTS)}
+        if origin == "Ubuntu":
+            fields |= {"Suite": suite, "Codename": suite.split("-")[0]}
+        else:
+            fields |= {"Suite": suite.replace(suite.split("-")[0], release, 1), "Codename": suite}
+        fields |= {"Components": " ".join(components)}
     fields |= {
         "Date": email.utils.formatdate(stamp, usegmt=True).replace("GMT", "UTC"),
         "Architectures": "amd64 all",

@@ -71,9 +71,17 @@ def test_a_mirror_of_files_is_not_given_to_nodes_that_cannot_see_it() -> None:
     assert not [path for path, _ in images.recipe("debian12", "bare", local).overlay if "sources" in path]
 
 
+def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
+    for name, release in images.RELEASES.items():
+        overlay = dict(images.recipe(name, "warm", site()).overlay)
+        assert overlay.get("etc/os-release", "") == release.os_release
+        assert ("standin" in name) == ("SIMULATED by goldnode" in release.os_release) == (release.calls_itself != release.codename)
+    assert images.RELEASES["ubuntu2404-standin"].calls_itself == "noble"
+
+
 @pytest.mark.parametrize(("os_name", "flavour"), [("debian11", "bare"), ("debian12", "hot")])
 def test_unknown_names_are_refused(os_name: str, flavour: str) -> None:
-    with pytest.raises(images.ImageError, match="debian12, debian13 in bare or warm"):
+    with pytest.raises(images.ImageError, match="debian12, debian13, ubuntu2404-standin in bare or warm"):
         images.recipe(os_name, flavour, site())
 
 

@@ -16,10 +16,11 @@ from goldnode.node.host import Host, Result
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
+from goldnode.node.state.family import kernel_release
 from goldnode.node.state.handlers import removal as removing
 from goldnode.node.state.model import PARTS, Action, NodeError, Observed
 from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
-from goldnode.node.state.removal import NO_CLASS, completed, kernel_release, offered, own_document, removal, role_of
+from goldnode.node.state.removal import NO_CLASS, completed, offered, own_document, removal, role_of
 
 SIMULATED = """Reading package lists...
 Remv old-driver [470-1]
@@ -131,6 +132,10 @@ def test_lines_are_given_back(before: str, after: str, now: str, wanted: str) ->
         ("linux-image-6.1.0-902-amd64", "6.1.0-902-amd64"),
         ("linux-image-unsigned-6.8.0-1-generic", "6.8.0-1-generic"),
         ("linux-image-6.1.0-902-amd64-unsigned", "6.1.0-902-amd64"),
+        ("linux-modules-6.8.0-1-generic", "6.8.0-1-generic"),
+        ("linux-modules-extra-6.8.0-1-generic", "6.8.0-1-generic"),
+        ("linux-modules-nvidia-580-open-6.8.0-1-generic", None),
+        ("linux-image-generic", None),
         ("linux-image-amd64", None),
         ("linux-headers-6.1.0-902-amd64", None),
     ],
@@ -145,6 +150,7 @@ def test_kernel_packages(package: str, release: str | None) -> None:
         ("/etc/goldnode/class.json", "node_class"),
         ("/etc/apt/sources.list.d/goldnode-x.sources", "node_class"),
         ("/etc/modprobe.d/goldnode-options.conf", "gpu_driver"),
+        ("/etc/nvidia-container-runtime/config.toml", "container_runtime"),  # before its package is purged, which takes it along
         ("/etc/kernel/postinst.d/zz-goldnode", "kernel"),
         ("/etc/default/grub.d/90-goldnode.cfg", "kernel"),
         ("/etc/systemd/system/goldnode-sanity.service", "sanity"),

@@ -243,6 +243,8 @@ def test_reports_say_simulated_first_and_never_call_the_unseen_ok() -> None:
         {
             "class": "c",
             "time": "t",
+            "stack": "s",
+            "exercised": "local-archive",
             "simulated": True,
             "status": "could_not_check",
             "exit_code": 3,
@@ -251,6 +253,7 @@ def test_reports_say_simulated_first_and_never_call_the_unseen_ok() -> None:
         }
     )
     assert text.splitlines()[0].startswith("SIMULATED")
+    assert text.splitlines()[1].endswith("stack s (exercised: local-archive)")
     assert "not verified here" in text
     assert " ok" not in text
     plan_json = json.loads(json.dumps(plan(Host("/nonexistent-root"), document()).to_json()))

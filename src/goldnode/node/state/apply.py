@@ -237,10 +237,10 @@ class Applier:
 
     def missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()) -> List[str]:
         """Those of `install` (name=version) that apt offers no more; `options` go to apt-cache. Raises NodeError for other bytes."""
-        shown = self.host.run("apt-cache", *self.sources, *options, "show", "--no-all-versions", *install)
+        shown = self.host.run("apt-cache", *(options or self.sources), "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
             shown = Result(
-                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *self.sources, *options, "show", item).out for item in install), ""
+                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *(options or self.sources), "show", item).out for item in install), ""
             )
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):

@@ -125,7 +125,7 @@ class Observed:
 
     packages: name -> {version, architecture, state, hold}; state is dpkg's ("installed", "half-configured", …).
     files: managed path -> {content, mode} or None. links: path -> target or None.
-    sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package}].
+    sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package, owner}].
     modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None. other_modules: name -> what
     domains/modules.py reads of each further out-of-tree module for the class's kernel, or None. kernels: releases with a /boot/vmlinuz.
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].

@@ -276,7 +276,7 @@ def deb822(stanza: str) -> Dict[str, str]:
 
 
 def apt_pins(host: Host) -> List[Json]:
-    """Package names that somebody else's preferences pin: [{file, line, package}]."""
+    """Package names that somebody else's preferences pin: [{file, line, package, owner}]; owner: the package that ships the file, or None."""
     rows: List[Json] = []
     for name in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d", "*")]:
         if name.rpartition("/")[2].startswith("goldnode-"):
@@ -284,7 +284,11 @@ def apt_pins(host: Host) -> List[Json]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
             if line.lower().startswith("package:"):
                 rows.extend({"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split())
-    return rows
+    # A package may ship its pins, as NVIDIA's pinning packages do; one that the class installs is no contradiction.
+    files = sorted({str(row["file"]) for row in rows})
+    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-S", *files).out if files else ""
+    owners = {line.rpartition(": ")[2]: line.partition(":")[0] for line in said.splitlines() if ": " in line}
+    return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
 
 def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:

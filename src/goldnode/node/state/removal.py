@@ -17,6 +17,7 @@ from .debversion import compare
 from .domains import kernel, program, runtime
 from .domains.apt import in_family
 from .domains.packages import broken_packages
+from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
 from .observe import boot_choice, load_json, modinfo, observe
 from .preflight import broken_by_others, in_use, locked
@@ -58,7 +59,7 @@ ROLE_OF_PATH = (
     ("sanity", r"goldnode-(sanity|watch)|/update-motd\.d/"),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
-    ("container_runtime", r"/(docker|containerd|containers|cdi)\b"),
+    ("container_runtime", r"/(docker|containerd|containers|cdi|nvidia-container-runtime)\b"),
     ("gpu_driver", r"/(modprobe|modules-load)\.d/|/initramfs-tools/"),
     ("kernel", r"/etc/kernel/|/grub\.d/"),
     ("sanity", r"/systemd/system/"),
@@ -332,12 +333,6 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
 
 
 # -- kernels
-
-
-def kernel_release(package: str) -> Optional[str]:
-    """The release of the kernel that a package of this name carries, or None."""
-    found = re.match(r"linux-image-(?:unsigned-)?(\d.*?)(?:-unsigned)?$", package)
-    return found.group(1) if found else None
 
 
 def kernels_brought(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:

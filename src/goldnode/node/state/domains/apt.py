@@ -148,6 +148,8 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
                 )
             )
     for pin in seen.pins:
+        if pin.get("owner") in names:  # of a package of the stack, whose pins the lock's outrank
+            continue
         if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
             found.append(
                 Refusal(

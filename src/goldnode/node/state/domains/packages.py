@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..debversion import compare
+from ..family import kernel_release
 from ..model import BOOT, IMAGE, PARTS, Action, Observed
 from .apt import in_family
 
@@ -133,13 +134,14 @@ def holds(document: Document, seen: Observed) -> List[Action]:
 def let_go(document: Document, seen: Observed) -> List[Action]:
     """Holds that goldnode set for an earlier lock and that would now stand in the way of this one.
 
-    The image of the kernel that runs stays held: it is the way back.
+    The packages of the kernel that runs stay held: it is the way back.
     """
     wanted = {package["name"] for package in document["packages"]} | set(document["fence"])
+    running = seen.running_kernel
     stale = [
         name
         for name in seen.held_by_us
-        if name not in wanted and name != f"linux-image-{seen.running_kernel}" and seen.packages.get(name, {}).get("hold")
+        if name not in wanted and not (running and kernel_release(name) == running) and seen.packages.get(name, {}).get("hold")
     ]
     if not stale:
         return []
@@ -152,8 +154,7 @@ def way_back(seen: Observed) -> List[Action]:
     """The kernel that runs now stays: apt must not see it as nobody's dependency and offer it to autoremove."""
     if not seen.running_kernel:
         return []
-    names = [f"linux-image-{seen.running_kernel}"]
-    found = [name for name in names if name in seen.packages and name in seen.automatic]
+    found = [name for name in seen.packages if name in seen.automatic and kernel_release(name) == seen.running_kernel]
     return [
         Action(
             "kernel",
@@ -166,5 +167,5 @@ def way_back(seen: Observed) -> List[Action]:
             None,
             {"names": [name]},
         )
-        for name in found
+        for name in sorted(found)
     ]

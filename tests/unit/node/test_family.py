@@ -1,0 +1,67 @@
+"""The seam of the package family: who may know a distribution, and what it answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import goldnode
+from goldnode.catalog.load import load_catalog
+from goldnode.catalog.models import OperatingSystem
+from goldnode.node.state.family import FAMILIES, family, kernel_packages, kernel_release
+
+SOURCES = Path(goldnode.__file__).parent
+SEAM = "node/state/family.py"
+# The words of the catalog's schema, and the makers of test nodes, which are of one distribution each.
+ALLOWED = ("catalog/models.py", "lab/")
+ASKS = re.compile(r"""["'](?:debian|ubuntu)["']|linux-(?:image|headers|modules|generic)-?[{(\\"'a-z0-9]""")
+
+
+def asked() -> list[str]:
+    """Lines of the package that know a distribution, outside the seam."""
+    return [
+        f"{path.relative_to(SOURCES)}:{number}: {line.strip()}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        if not str(path.relative_to(SOURCES)).startswith((SEAM, *ALLOWED))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if ASKS.search(line.replace("/usr/src/linux-headers-", ""))  # a path that all of the family have
+    ]
+
+
+def test_nothing_outside_the_seam_asks_which_distribution_it_is_on() -> None:
+    assert asked() == []
+
+
+def test_the_check_above_can_fail() -> None:
+    assert ASKS.search('name = f"linux-image-{release}"')
+    assert ASKS.search("if system == 'ubuntu':")
+    assert ASKS.search((SOURCES / SEAM).read_text(encoding="utf-8"))
+
+
+def test_the_schema_and_the_seam_know_the_same() -> None:
+    assert set(OperatingSystem.model_fields["id"].annotation.__args__) == set(FAMILIES)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("distribution", FAMILIES)
+def test_kernel_packages(distribution: str) -> None:
+    names = kernel_packages(distribution, "6.8.0-1-x")
+    assert names[:2] == ["linux-image-6.8.0-1-x", "linux-headers-6.8.0-1-x"]
+    assert [kernel_release(name) for name in names if "headers" not in name] == ["6.8.0-1-x"] * (len(names) - 1)
+
+
+def test_the_catalog_has_the_archives_of_each() -> None:
+    catalog = load_catalog()
+    for row in FAMILIES.values():
+        assert {name: catalog.archives[name].item.suite for name in row.archives} == row.archives
+
+
+def test_every_stack_fences_its_kernels_metapackages() -> None:
+    for entry in load_catalog().stacks.values():
+        assert set(family(entry.item.os.id).fence) <= set(entry.item.fence), entry.item.stack
+
+
+def test_what_is_no_member_has_no_names() -> None:
+    with pytest.raises(KeyError):
+        family("fedora")
