@@ -10,6 +10,7 @@ from goldnode.compat import facts, rules
 from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
 from goldnode.errors import FactsError, LockError
 from goldnode.lock.model import Lock, find_lock
+from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site
 
 
@@ -104,7 +105,7 @@ def _host(
         "os": f"{stack.os.id} {stack.os.version}",
         "architecture": stack.os.architecture,
         "kernel": release,
-        "kernel_version": _upstream(versions.get(f"linux-image-{release}")),
+        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0])) if release is not None else None,
         "vendor": driver.vendor if driver is not None else None,
         "branch": driver.branch if driver is not None else None,
         "driver": (lock.driver_version if lock is not None else driver.version)
