@@ -65,7 +65,9 @@ def moved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     place = tmp_path_factory.mktemp("moved")
     node, site = make("moved", "e2e_main", "e2e_main", "debian12_r535")
     site = dataclasses.replace(site, runs=place / "runs")
-    return Moved(node, site, inventory(place / "older", {"e2e_main": [node]}), inventory(place / "newer", {"e2e_r535": [node]}), place / "runs")
+    return Moved(
+        node, site, inventory(place / "older", {"e2e_main": [node]}), inventory(place / "newer", {"e2e_r535": [node]}), place / "runs"
+    )
 
 
 def test_a_node_that_has_had_one_stack_has_nothing_to_return_to(moved: Moved) -> None:

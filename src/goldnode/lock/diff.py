@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage
 from goldnode.node.state.debversion import compare
+from goldnode.node.state.family import kernel_release
 
 PARTS = ("kernel", "driver", "module", "runtime", "base")
 
@@ -141,7 +142,7 @@ def is_security(archive: LockedArchive) -> bool:
 
 
 def _role(text: str, lock: Lock) -> str:
-    """A package's name without the kernel's release: linux-image-6.1.0-50-amd64 and …-56-amd64 are the same thing twice."""
+    """A package's name without the kernel's release: the images of 6.1.0-50-amd64 and 6.1.0-56-amd64 are the same thing twice."""
     release = lock.kernel_release
     for part, mark in ((release, "RELEASE"), (release.rpartition("-")[0], "ABI")):
         if part:
@@ -180,7 +181,7 @@ def _diff(changes: list[Change], notes: int, old: Lock | None, new: Lock) -> Dif
 def _reboot(changes: list[Change], new: Lock) -> str | None:
     """As a node's own plan decides it (node.state.domains.packages)."""
     put = [change.now for change in changes if change.now is not None and change.now.set == "stack" and change.kind != "rebuilt"]
-    if any(item.name == f"linux-image-{new.kernel_release}" for item in put):
+    if any(kernel_release(item.name) == new.kernel_release for item in put):
         return f"kernel {new.kernel_release} has to be booted"
     if any(item.part == "driver" for item in put):
         return "the GPU driver is replaced" if new.driver_version else "firmware or libraries of the GPU driver are replaced"

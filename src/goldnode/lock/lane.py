@@ -20,6 +20,7 @@ from goldnode.lock.diff import is_security
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.resolve import Archives, KernelOffer
 from goldnode.node.state.debversion import compare
+from goldnode.node.state.family import kernel_release
 from goldnode.site import Site
 
 State = Literal["moved", "current", "held-back"]
@@ -134,7 +135,7 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
     if not guarded:
         guarded = {item.id for item in lock.archives}
         notes.append(f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count")
-    locked = next(item.version for item in lock.packages if item.name == f"linux-image-{lock.kernel_release}")
+    locked = next(item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release)
     offers = [offer for offer in archives.kernels() if offer.archives & guarded]
     newer = [offer for offer in offers if compare(offer.version, locked) > 0]
     passed: list[Pair] = []

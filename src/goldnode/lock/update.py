@@ -21,6 +21,7 @@ from goldnode.lock import lane, model
 from goldnode.lock.diff import Change, Diff, Why, compare_locks, is_security
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Archives, open_archives
+from goldnode.node.state.family import kernel_release
 from goldnode.site import Site
 
 REPORT = "goldnode.lock-report/1"
@@ -305,9 +306,9 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
     found, base = [], []
     if "kernel" in pending.header:
         was, now = pending.header["kernel"]
-        rows = [change for change in pending.changes if change.name == f"linux-image-{now}" and change.now is not None]
+        rows = [change for change in pending.changes if kernel_release(change.name) == now and change.now is not None]
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
-        found.append(Problem("kernel", f"kernel {now} is there, {was} is locked{where}", wrong, f"linux-image-{now}"))
+        found.append(Problem("kernel", f"kernel {now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"))
     for change in pending.changes:
         if change.kind != "moved" or change.was is None or change.now is None:
             continue

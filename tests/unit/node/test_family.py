@@ -14,8 +14,9 @@ from goldnode.node.state.family import FAMILIES, family, kernel_packages, kernel
 
 SOURCES = Path(goldnode.__file__).parent
 SEAM = "node/state/family.py"
-# The words of the catalog's schema, and the makers of test nodes, which are of one distribution each.
-ALLOWED = ("catalog/models.py", "lab/")
+# The words of the catalog's schema, the makers of test nodes, which are of one distribution each, and what the facts know of operating
+# systems, those of images among them.
+ALLOWED = ("catalog/models.py", "lab/", "compat/")
 ASKS = re.compile(r"""["'](?:debian|ubuntu)["']|linux-(?:image|headers|modules|generic)-?[{(\\"'a-z0-9]""")
 
 

@@ -19,6 +19,7 @@ from . import applied, history
 from . import record as records
 from .domains import apt, kernel
 from .engine import plan, plan_absent
+from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
 from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, automatic, boot_choice, load_json
@@ -305,7 +306,7 @@ class Applier:
 
     def _hold_boot_entry(self, leave: Sequence[str]) -> None:
         """Before a kernel arrives or leaves: name the one that runs as the default, so that a run that ends here still boots what worked."""
-        stays = not any(name.startswith("linux-image-") for name in leave)
+        stays = not any(kernel_release(name) for name in leave)
         if not self.host.live or (stays and self.document["kernel"]["image"] in self._installed()):
             return
         entry = boot_choice(self.host, os.uname().release)["entry"]
