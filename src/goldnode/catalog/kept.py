@@ -1,6 +1,7 @@
 """Class documents for a run of Ansible, kept for the next run while everything that they were made from is as it was.
 
-Compiling costs a run a quarter of a second before it does anything, nearly all of it imports, and mostly nothing has changed. What was made
+Compiling, and checking that what a class declares fits together, costs a run half a second before it does anything, nearly all of it
+imports, and mostly nothing has changed. What was made
 is kept with the state (size, time, inode; or absence) of every file it can depend on: the catalogs, the facts and goldnode's own sources, the
 site file with its keys and locks, this machine's apt sources, the inventory. Any difference, another day (ends of life and waivers have
 dates) or another environment, and it is made anew. Faults are never kept.
@@ -16,7 +17,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from goldnode.errors import GoldnodeError
+
+if TYPE_CHECKING:
+    from goldnode.compat.model import Finding
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # What `goldnode.site` looks at beside the site file: where this machine's apt takes Debian from.
@@ -100,11 +106,18 @@ class ClassDocuments:
             if name not in self._unusable:
                 document = self._compiled().document(name)
                 if "error" not in document:
+                    self._kept["told"][name] = self._compiled().told(name)
                     self._keep("documents", name, document)
                     return document
                 self._unusable[name] = document
             return self._unusable[name]
         found: Json = self._kept["documents"][name]
+        return found
+
+    def told(self, name: str) -> list[str]:
+        """What the compatibility check says of a class that is not blocked, a line for each finding. Raises GoldnodeError."""
+        self.document(name)
+        found: list[str] = self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
         return found
 
     def _compiled(self) -> Compiler:
@@ -116,7 +129,7 @@ class ClassDocuments:
         return self._compiler
 
     def _read(self) -> Json:
-        empty: Json = {"classes": [], "documents": {}, "inventories": {}}
+        empty: Json = {"classes": [], "documents": {}, "told": {}, "inventories": {}}
         try:
             with self._file.open("rb") as opened:
                 owner = os.fstat(opened.fileno())
@@ -153,13 +166,15 @@ class Compiler:
         from goldnode.site import load_site
 
         self.catalog, self.site = load_catalog(), load_site()
+        self._found: dict[str, list[Finding]] = {}
 
     def classes(self) -> list[str]:
         """The names of all classes."""
         return sorted(self.catalog.classes)
 
     def places(self) -> list[str]:
-        """What the site file names: keys, directories of locks, and of its mirror the records of what is published."""
+        """What the site file names: keys, directories of locks, and of its mirror the records of what is published; and what classes name:
+        metadata of images, requirements files."""
         keys = [self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key]
         if self.site.mirror is not None and self.site.mirror.url is not None:
             from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
@@ -167,6 +182,9 @@ class Compiler:
             mirror = self.site.resolve(self.site.mirror.directory)
             keys += [self.site.resolve(self.site.mirror.key) if self.site.mirror.key else mirror / PUBLIC_KEY]
             keys += [place / RECORD for place in publications(mirror)]
+        for entry in self.catalog.classes.values():
+            named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
+            keys += [entry.file.parent / name for name in named if name is not None]
         return [str(path) for path in (*keys, *self.site.lock_directories())]
 
     def check(self, inventory: str) -> None:
@@ -178,9 +196,33 @@ class Compiler:
     def document(self, name: str) -> Json:
         """The class document, or why there is none for this class alone: other hosts go on. Raises GoldnodeError."""
         from goldnode.catalog.compile import class_document
-        from goldnode.errors import LockError
+        from goldnode.compat.report import brief
+        from goldnode.errors import CatalogError, FactsError, LockError, WorkloadError
 
         try:
+            fatal = [finding for finding in self._findings(name) if finding.fatal]
+            if fatal:
+                lines = "\n".join(f"- {brief(finding)}" for finding in fatal)
+                return {
+                    "class": name,
+                    "error": f"blocked before anything was touched:\n{lines}\n`goldnode check --class {name}` tells more.",
+                }
             return class_document(name, catalog=self.catalog, site=self.site)
-        except LockError as problem:
+        except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
+
+    def told(self, name: str) -> list[str]:
+        """What the compatibility check finds of a class and does not block it for, a line for each. Raises GoldnodeError."""
+        from goldnode.compat.report import brief, mark
+
+        try:
+            return [f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal]
+        except GoldnodeError:
+            return []  # `document` says so
+
+    def _findings(self, name: str) -> list[Finding]:
+        from goldnode.compat.hosts import findings_of_class
+
+        if name not in self._found:
+            self._found[name] = findings_of_class(name, self.catalog, self.site)
+        return self._found[name]

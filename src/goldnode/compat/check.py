@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from goldnode.compat import known_bad, rules_host, rules_workload
+from goldnode.compat import known_bad, rules_host
 from goldnode.compat.model import Acceptance, Finding, Host, Rule, Workload
 from goldnode.errors import FactsError, nearest
 
@@ -16,6 +16,8 @@ _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 @cache
 def registry() -> dict[str, Rule]:
     """Return every rule by its id: of hosts, of workloads, and of several hosts together. Raises FactsError for an id used twice."""
+    from goldnode.compat import rules_workload
+
     found: dict[str, Rule] = {}
     for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES):
         if rule.id in found:
@@ -44,10 +46,13 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
     if host is not None:
         for each in rules_host.RULES:
             found += each.check(host, None)
-    for workload in workloads:
-        for each in rules_workload.RULES:
-            found += each.check(host, workload)
-        found += known_bad.findings(host, workload)
+    if workloads:
+        from goldnode.compat import rules_workload  # a check of nodes alone does without
+
+        for workload in workloads:
+            for each in rules_workload.RULES:
+                found += each.check(host, workload)
+            found += known_bad.findings(host, workload)
     return settle(found, host)
 
 

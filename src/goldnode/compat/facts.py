@@ -5,6 +5,9 @@ Every answer carries where it comes from (`Origin`), so that an error can say wh
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from goldnode.errors import FactsError, nearest
 
 FACTS = Path(__file__).parent / "facts"
 
 Flavour = Literal["open", "proprietary"]
 
-_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_KEPT = 100  # parsed files in the cache: ten for each of some versions of the facts
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,51 @@ def load(name: str) -> dict[str, Any]:
     path = FACTS / name
     if not path.is_file():
         raise FactsError(f'there is no facts file "{name}"', remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]))
-    with path.open(encoding="utf-8") as stream:
-        data: dict[str, Any] = yaml.load(stream, Loader=_Loader)  # noqa: S506 - a safe loader
+    content = path.read_bytes()
+    kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
+    data = _kept(kept)
+    if data is None:
+        import yaml  # parsing costs thirty times what reading the parsed costs, and the import is not needed then
+
+        data = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        _keep(kept, data)
     return data
+
+
+def cache_directory() -> Path:
+    """Return where parsed facts are kept, by the digest of their file: in the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode/facts"
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What was parsed earlier; None where nothing was, and where anyone else could have written it."""
+    try:
+        with path.open("rb") as opened:
+            owner = os.fstat(opened.fileno())
+            if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
+                return None
+            found: dict[str, Any] = json.load(opened)
+            return found
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(path: Path, data: dict[str, Any]) -> None:
+    """Keep what was parsed, where JSON gives back the same; a cache that cannot be written is none."""
+    import tempfile
+
+    try:
+        text = json.dumps(data)
+        if json.loads(text) != data:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
+            out.write(text)
+        Path(out.name).replace(path)
+        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except (OSError, TypeError):
+        return
 
 
 def origins(file: str, keys: object) -> tuple[Origin, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import facts
+from goldnode.compat import facts, rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import Finding, Place, Rule
 
@@ -133,7 +133,8 @@ def last_lines(report: Report) -> list[str]:
     things += [f"{report.requirements} requirements file{'s' * (report.requirements != 1)}"] if report.requirements else []
     counts = report.counts()
     found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "block")
-    line = f"{', '.join(things)} held against {len(registry())} rules and facts of {compiled()}: {found}."
+    rules = f"{len(registry())} rules" if report.images or report.requirements else f"{len(rules_host.RULES)} rules of nodes"
+    line = f"{', '.join(things)} held against {rules} and facts of {compiled()}: {found}."
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
     return _wrapped("", line, "")
 

@@ -37,6 +37,9 @@ class Compiler(kept.Compiler):
     def document(self, name: str) -> dict[str, Any]:
         return {"class": name, "error": "no lock"} if name == "broken" else {"class": name, "made": Compiler.read}
 
+    def told(self, name: str) -> list[str]:
+        return [f"warn: of {name}, {Compiler.read}"]
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -67,6 +70,15 @@ def test_a_second_run_reads_no_catalog(world: Path) -> None:
     assert run(world) == run(world) == {"class": "a100", "made": 1}
     assert run(world, "webservers") is None
     assert Compiler.read == 1
+
+
+def test_what_the_check_found_is_kept_with_the_document(world: Path) -> None:
+    for _ in range(2):
+        documents = ClassDocuments(Compiler)
+        assert documents.told("a100") == ["warn: of a100, 1"]
+        assert documents.document("a100")
+    assert Compiler.read == 1
+    assert ClassDocuments(Compiler).told("broken") == ["warn: of broken, 2"]
 
 
 CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {

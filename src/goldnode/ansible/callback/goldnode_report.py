@@ -86,7 +86,8 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Every host that the play is for is accounted for, whether its turn comes or not."""
         inventory = play.get_variable_manager()._inventory
-        self.turn = {host.name for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)}
+        self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
+        self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
@@ -99,6 +100,8 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """A play with a task of goldnode's: its hosts belong into the record."""
         if self._name(task) in OURS:
+            if not self.ours:
+                self._tell_findings()
             self.ours = True
             for name in self.turn:
                 self.run.host(name)
@@ -137,6 +140,22 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """The end."""
         self._tell("finished")
+
+    def _tell_findings(self) -> None:
+        """What the compatibility check found of the classes of this run, once each, before any host is contacted."""
+        manager, seen, told = self.play.get_variable_manager(), set(), set()
+        for host in self.hosts:
+            groups = frozenset(group.name for group in host.get_groups())
+            if groups in seen:
+                continue
+            seen.add(groups)
+            variables = manager.get_vars(play=self.play, host=host)
+            name = (variables.get("goldnode_node_class") or {}).get("class")
+            lines = variables.get("goldnode_class_findings") or ()
+            if name is None or name in told or not lines:
+                continue
+            told.add(name)
+            self._display.display("\n".join([f"class {name}, checked:", *(f"  {line}" for line in lines)]))
 
     @staticmethod
     def _name(task: Any) -> str:

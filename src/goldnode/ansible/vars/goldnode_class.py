@@ -19,6 +19,8 @@ short_description: Gives the hosts of a node class their class document
 description:
   - A group whose name is a class of the catalog gives its hosts the compiled class document as C(goldnode_node_class). Nothing of a class
     is repeated in group_vars.
+  - Before that the class is checked for what is known not to fit. One that is blocked has no document, and its hosts fail before they are
+    contacted; what else was found is in C(goldnode_class_findings), and is told once per class.
   - A host in the groups of two classes is an error.
 options:
   stage:
@@ -69,4 +71,6 @@ class VarsModule(BaseVarsPlugin):
 
     def _group(self, name: str) -> dict[str, Any]:
         documents = self._classes()
-        return {"goldnode_node_class": documents.document(name)} if name in documents.names() else {}
+        if name not in documents.names():
+            return {}
+        return {"goldnode_node_class": documents.document(name), "goldnode_class_findings": documents.told(name)}
