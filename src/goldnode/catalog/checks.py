@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.catalog import models
@@ -167,8 +168,8 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     Simulated classes need no waiver: they show the machinery, not a stack anyone should run. Raises CatalogError.
     """
     today = on or dt.datetime.now(tz=dt.UTC).date()
-    check_accepted(entry, today)
     stack_entry = catalog.stacks[entry.item.stack]
+    check_accepted(entry, stack_entry.file, today)
     stack = stack_entry.item
     waiver = None
     if stack.waiver is not None:
@@ -181,8 +182,9 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     raise entry.error(found.message, "stack", remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""))
 
 
-def check_accepted(entry: Entry[models.NodeClass], on: dt.date) -> None:
-    """Refuse what a class accepts of a rule that does not exist, or accepted until before day `on`. Raises CatalogError."""
+def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
+    """Refuse what a class accepts of a rule that does not exist, or accepted until before day `on`, and an end of life, which only its stack
+    (file `stack`) can waive. Raises CatalogError."""
     if not entry.item.compat.accept:
         return
     from goldnode.compat.check import registry  # all rules: only what accepts something needs them here
@@ -193,6 +195,13 @@ def check_accepted(entry: Entry[models.NodeClass], on: dt.date) -> None:
         if item.rule not in known:
             raise entry.error(
                 f'there is no rule "{item.rule}" whose findings could be accepted', *where, "rule", remedy=nearest(item.rule, known)
+            )
+        if item.rule == "end-of-life":
+            raise entry.error(
+                "an end of life is not accepted by a class, but waived by the stack, for all that use it to see",
+                *where,
+                "rule",
+                remedy=f"record a waiver with reason, owner and expiry in {stack}",
             )
         if item.expires < on:
             raise entry.error(

@@ -194,19 +194,16 @@ class Compiler:
         classes_of_hosts(Path(inventory), self.catalog)
 
     def document(self, name: str) -> Json:
-        """The class document, or why there is none for this class alone: other hosts go on. Raises GoldnodeError."""
+        """The class document, or ``{class, error}`` where there is none for this class alone, with `refusals` where its check blocks it: other
+        hosts go on. Raises GoldnodeError."""
         from goldnode.catalog.compile import class_document
-        from goldnode.compat.report import brief
+        from goldnode.compat.report import brief, refusal
         from goldnode.errors import CatalogError, FactsError, LockError, WorkloadError
 
         try:
             fatal = [finding for finding in self._findings(name) if finding.fatal]
             if fatal:
-                lines = "\n".join(f"- {brief(finding)}" for finding in fatal)
-                return {
-                    "class": name,
-                    "error": f"blocked before anything was touched:\n{lines}\n`goldnode check --class {name}` tells more.",
-                }
+                return {"class": name, "error": "; ".join(map(brief, fatal)), "refusals": [refusal(finding) for finding in fatal]}
             return class_document(name, catalog=self.catalog, site=self.site)
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}

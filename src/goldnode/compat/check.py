@@ -85,4 +85,12 @@ def _told(item: Acceptance) -> str:
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
-    return (not finding.fatal, _ORDER[finding.severity], finding.accepted is not None, finding.subject, finding.rule, finding.message)
+    return (
+        not finding.fatal,
+        _ORDER[finding.severity],
+        finding.accepted is not None,
+        finding.row or "",
+        finding.subject,
+        finding.rule,
+        finding.message,
+    )

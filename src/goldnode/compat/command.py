@@ -62,7 +62,7 @@ def look(
         host = host_of_class(name, catalog, site, on=on)
         entry = catalog.node_class(name)
         if host.on is not None:
-            checks.check_accepted(entry, host.on)
+            checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
         seen[name] = (host, [*workloads_of_class(entry), *given])
     everything = [*seen.values(), *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks))]
     for host, workloads in everything:

@@ -53,7 +53,7 @@ def findings_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None
     host = host_of_class(name, catalog, site, lock, on=on)
     entry = catalog.node_class(name)
     if host.on is not None:
-        checks.check_accepted(entry, host.on)
+        checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
     return check(host, workloads_of_class(entry))
 
 

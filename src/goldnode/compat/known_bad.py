@@ -98,7 +98,7 @@ def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | N
         severity = row.severity
     else:
         open_ = next(answer.open for answer in answers if answer.holds is None)
-        if host is not None and host.unlocked and set(open_) <= _OF_THE_LOCK:
+        if host is not None and host.unlocked and set(open_) & _OF_THE_LOCK:
             return None  # told once, by rule no-lock
         message = f"may be what is known to be bad ({row.id}): {row.symptom}; not known is {_listed(_WORDS.get(key, key) for key in open_)}"
         severity = "unknown"

@@ -140,9 +140,16 @@ def last_lines(report: Report) -> list[str]:
 
 
 def brief(finding: Finding) -> str:
-    """Return a finding as one line: for a run that is about something else."""
-    remedy = f" {_sentence(finding.remedy[:1].upper() + finding.remedy[1:])}" if finding.remedy else ""
-    return f"[{finding.rule}] {finding.message}.{remedy}"
+    """Return a finding as one line, for a run that is about something else and has named the class."""
+    told = refusal(finding)
+    return f"[{told['code']}] {told['message']} {told['remedy']}".rstrip()
+
+
+def refusal(finding: Finding) -> dict[str, str]:
+    """Return a finding of a class in the words of a plan's refusals: whole sentences."""
+    about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
+    remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
+    return {"code": finding.rule, "subject": finding.subject, "message": _sentence(about + finding.message), "remedy": remedy}
 
 
 def explain(rule: Rule) -> str:

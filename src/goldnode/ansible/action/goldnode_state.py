@@ -46,6 +46,11 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
+def refused(refusals: list[dict[str, Any]]) -> str:
+    """Refusals for a person, a line for each."""
+    return "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}".rstrip() for refusal in refusals)
+
+
 class ActionModule(ActionBase):
     """See the module of the same name for the options; `document` and `program` are filled in here."""
 
@@ -71,6 +76,8 @@ class ActionModule(ActionBase):
             return self.back(arguments, task_vars)
         absent = self.state(task_vars) == ABSENT
         document = {} if absent else self.document(task_vars)
+        if document.get("refusals"):  # of the compatibility check, on this machine: the node is not contacted
+            return self.blocked(document)
         if arguments["operation"] == "plan":
             result = self.plan(document, task_vars)
         else:
@@ -123,9 +130,15 @@ class ActionModule(ActionBase):
                 "Put it into the group of its class; `goldnode classes` lists them."
             )
         found: dict[str, Any] = plain(document)
-        if "error" in found:
+        if "error" in found and "refusals" not in found:
             raise AnsibleActionFail(f"Class {found.get('class')} of host {name} cannot be used: {found['error']}")
         return found
+
+    def blocked(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The result for a host whose class must not reach a node."""
+        refusals = document["refusals"]
+        told = f"class {document['class']} is blocked, and nothing was touched:\n{refused(refusals)}\n`goldnode check --class {document['class']}` tells more."
+        return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
         """The value of a variable of goldnode's for this host."""
@@ -163,8 +176,8 @@ class ActionModule(ActionBase):
         plan = plain(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
             result["refused_plan"] = plan
-            lines = "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"])
-            result.update(failed=True, msg=f"refused before anything was touched:\n{lines}", refusals=plan["refusals"])
+            told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
+            result.update(failed=True, msg=told, refusals=plan["refusals"])
             return result
         result["ansible_facts"] = {FACT: plan}
         result["msg"] = summary(plan)
