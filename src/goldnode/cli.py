@@ -152,10 +152,12 @@ def schema(kind: str | None, out: Path | None) -> None:
 
 @main.command("check-catalog")
 def check_catalog() -> None:
-    """Check every file of the catalog, the site file, the facts, and every class against its stack's end of life and lock."""
+    """Check every file of the catalog, the site file, the facts, every class as `goldnode check` does, and every stack's lock."""
     from goldnode.catalog import checks
     from goldnode.catalog.load import load_catalog
     from goldnode.compat import audit
+    from goldnode.compat.hosts import findings_of_class
+    from goldnode.compat.report import error, refusal
     from goldnode.errors import LockError
     from goldnode.lock.model import find_lock
     from goldnode.site import check_archives, load_site
@@ -167,26 +169,31 @@ def check_catalog() -> None:
     for name in sorted(site.archives):
         try:
             site.key_bytes(name)
-        except GoldnodeError as error:
-            wrong.append(error)
+        except GoldnodeError as problem:
+            wrong.append(problem)
     for name, entry in sorted(catalog.classes.items()):
         try:
-            checks.check_use(entry, catalog)
-        except GoldnodeError as error:
-            wrong.append(error)
+            for finding in findings_of_class(name, catalog, site):
+                if finding.fatal:
+                    wrong.append(error(finding))
+                elif finding.accepted is None:
+                    told = refusal(finding)
+                    click.echo(f"{finding.severity}: class {name}: {told['message']} {told['remedy']}".rstrip())
+        except GoldnodeError as problem:
+            wrong.append(problem)
         for sentence in checks.not_checked(entry):
             click.echo(f"not checked: class {name}: {sentence}")
     for _, stack in sorted(catalog.stacks.items()):
         try:
             find_lock(stack, site)
-        except LockError as error:
+        except LockError as problem:
             # A stack that was never resolved against its real archives is declared as such; a stale lock is a fault.
-            if "has no lock" in error.message and stack.item.exercised != "debian-archive":
-                click.echo(f"not checked: {error}")
+            if "has no lock" in problem.message and stack.item.exercised != "debian-archive":
+                click.echo(f"not checked: {problem}")
             else:
-                wrong.append(error)
-    for problem in wrong:
-        click.echo(f"error: {problem}", err=True)
+                wrong.append(problem)
+    for fault in wrong:
+        click.echo(f"error: {fault}", err=True)
     if wrong:
         sys.exit(2)
     click.echo(

@@ -13,6 +13,7 @@ from typing import Any
 from goldnode.compat import facts, rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import Finding, Place, Rule
+from goldnode.errors import CatalogError
 
 SCHEMA = "goldnode.check/1"
 SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -150,6 +151,13 @@ def refusal(finding: Finding) -> dict[str, str]:
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
     return {"code": finding.rule, "subject": finding.subject, "message": _sentence(about + finding.message), "remedy": remedy}
+
+
+def error(finding: Finding) -> CatalogError:
+    """Return a finding of a class as the error of the line that it is about."""
+    about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
+    place = finding.place or Place(Path())
+    return CatalogError(f"{about}{finding.message} [{finding.rule}]", file=place.file, line=place.line, remedy=finding.remedy)
 
 
 def explain(rule: Rule) -> str:
