@@ -795,6 +795,7 @@ RULES: tuple[Rule, ...] = (
         "Each GPU model has a first driver that lists it, and each driver branch a range of architectures: an older driver does not know the "
         "GPU's PCI id, a newer branch has dropped old architectures. A stack without a lock is judged by its branch.",
         gpu_driver,
+        {"gpus.yml": ("ogkm", "ndet", "cnd"), "nvidia_drivers.yml": ("arch", "ogkm", "ndet")},
     ),
     Rule(
         "module-flavour",
@@ -802,6 +803,7 @@ RULES: tuple[Rule, ...] = (
         "Blackwell, Grace Hopper and later are driven by the open kernel modules only; Maxwell, Pascal and Volta by the proprietary ones only; "
         "branches before 515 have no open modules, the newest no proprietary ones.",
         module_flavour,
+        {"nvidia_drivers.yml": ("ogkm", "dig610", "forum560", "blog", "rn615", "dig620")},
     ),
     Rule(
         "kernel-driver",
@@ -810,12 +812,14 @@ RULES: tuple[Rule, ...] = (
         "version, and the first version of each branch that has the fix. The table is of NVIDIA's own sources: a distribution's patched package "
         "may build where it says that they fail. What neither says is unknown.",
         kernel_driver,
+        {"nvidia_drivers.yml": ("deb", "observed", "i1224", "i554125", "i379", "fed72", "gentoo71")},
     ),
     Rule(
         "gpu-mix",
         "One architecture per node",
         "GPUs of several architectures in one node share one driver and one flavour of its modules; pre-Turing and Blackwell have none in common.",
         gpu_mix,
+        {"nvidia_drivers.yml": ("ogkm", "dig610", "blog")},
     ),
     Rule(
         "other-modules",
@@ -823,6 +827,7 @@ RULES: tuple[Rule, ...] = (
         "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for its kernel too. Hardly any source says "
         "what builds where; what none says is unknown until it was seen.",
         other_modules,
+        {"nvidia_drivers.yml": ("cnd",)},
     ),
     Rule(
         "os-kernel",
@@ -830,6 +835,7 @@ RULES: tuple[Rule, ...] = (
         "The kernels of each release's archives on the day that the facts were compiled. An older update of the same series lacks fixes; a series "
         "that the release does not carry gets none from it.",
         os_kernel,
+        {"distros.yml": ("apt", "rocm641", "rocminst", "cudnn840", "u2604")},
     ),
     Rule(
         "os-support",
@@ -837,6 +843,7 @@ RULES: tuple[Rule, ...] = (
         "The end of standard and of long-term support of each release. Past both it blocks; between the two it warns, since the late phase covers "
         "fewer packages.",
         os_support,
+        {"distros.yml": ("eol",)},
     ),
     Rule(
         "driver-packages",
@@ -844,6 +851,7 @@ RULES: tuple[Rule, ...] = (
         "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, and what its packages are called: names "
         "lost their branch at 580 (fabric manager) and 590 (Ubuntu), and metapackages bring one flavour of the modules.",
         driver_packages,
+        {"distros.yml": ("apt", "role", "blog", "gdc", "dig620", "q615", "img")},
     ),
     Rule(
         "fabric-manager",
@@ -851,12 +859,14 @@ RULES: tuple[Rule, ...] = (
         "Fabric manager refuses to start beside a driver of another version, and without it CUDA fails with error 802 on machines with NVSwitch. "
         "Its package carries the branch in its name below 580.",
         fabric_manager,
+        {"nvidia_drivers.yml": ("fmug", "gdc")},
     ),
     Rule(
         "toolkit-floor",
         "The container toolkit has no known holes",
         "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a container out to the host.",
         toolkit_floor,
+        {"container_toolkit.yml": ("ps", "b5599")},
     ),
     Rule(
         "toolkit-cdi",
@@ -864,6 +874,7 @@ RULES: tuple[Rule, ...] = (
         "From 1.19.1 the toolkit writes CDI 0.7, which older engines reject; docker reads CDI at all from 25.0 on. Where the engine cannot, "
         "containers get GPUs in the legacy mode, which is deprecated.",
         toolkit_cdi,
+        {"container_toolkit.yml": ("rn", "chg", "debian")},
     ),
     Rule(
         "amdgpu",
@@ -871,6 +882,7 @@ RULES: tuple[Rule, ...] = (
         "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the kernel's own amdgpu AMD's documents say "
         "nothing, so that it stays unknown.",
         amdgpu,
+        {"rocm.yml": ("amdgpuop", "docs71", "inst")},
     ),
     Rule(
         "security-floor",
@@ -878,6 +890,7 @@ RULES: tuple[Rule, ...] = (
         "Each branch has an oldest version without known holes. Below it blocks: a better version of the same branch exists. A branch that the "
         "newest bulletin leaves unfixed warns: its end of life decides, with its waiver.",
         security_floor,
+        {"security.yml": ("ps", "b5861")},
     ),
     Rule(
         "end-of-life",
@@ -885,6 +898,7 @@ RULES: tuple[Rule, ...] = (
         "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the class. One that has expired or is for "
         "other classes does not count. What a waiver covers is shown.",
         end_of_life,
+        {"nvidia_drivers.yml": ("dds615", "eol"), "distros.yml": ("eol",)},
     ),
     Rule(
         "no-lock",
