@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ FACTS = Path(__file__).parent / "facts"
 
 Flavour = Literal["open", "proprietary"]
 
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _KEPT = 100  # parsed files in the cache: ten for each of some versions of the facts
 
 
@@ -237,6 +238,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
     )
 
 
+@cache
 def branch(name: str) -> Branch:
     """Return one NVIDIA driver branch ("535"). Raises FactsError with the nearest known one."""
     rows = {str(row["branch"]): row for row in load("nvidia_drivers.yml")["branches"]}
@@ -262,16 +264,19 @@ def branch(name: str) -> Branch:
     )
 
 
+@cache
 def branches() -> tuple[str, ...]:
     """Return the names of all NVIDIA driver branches, oldest first."""
     return tuple(str(row["branch"]) for row in load("nvidia_drivers.yml")["branches"])
 
 
+@cache
 def fixed_branches() -> tuple[str, ...]:
     """Return the branches that the newest security bulletin has fixes for, oldest first."""
     return tuple(str(row["branch"]) for row in load("security.yml")["floor_per_branch"] if row["covers_newest_bulletin"])
 
 
+@cache
 def security_floor(name: str) -> SecurityFloor:
     """Return the security floor of driver branch `name`. Raises FactsError for an unknown branch."""
     rows = {str(row["branch"]): row for row in load("security.yml")["floor_per_branch"]}
@@ -370,9 +375,10 @@ def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str
     return False
 
 
+@lru_cache(maxsize=8192)
 def numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, to compare by: 535.309.01 gives (535, 309, 1)."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
+    match = _NUMBERS.match(version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 

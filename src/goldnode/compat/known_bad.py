@@ -46,11 +46,7 @@ class Row:
     match: tuple[Mapping[str, Any], ...]
     doubt: str | None
     origins: tuple[facts.Origin, ...]
-
-    @property
-    def of_workload(self) -> bool:
-        """Whether some condition is about what runs on the node."""
-        return any(key in WORKLOAD for part in self.match for key in part)
+    of_workload: bool  # whether some condition is about what runs on the node
 
 
 @cache
@@ -72,6 +68,7 @@ def _row(row: Mapping[str, Any]) -> Row:
         match=tuple(match),
         doubt=doubt or None,
         origins=facts.origins(FILE, row["source"]),
+        of_workload=any(key in WORKLOAD for part in match for key in part),
     )
 
 
@@ -186,6 +183,7 @@ def in_range(version: str, wanted: str | Sequence[str]) -> bool:
     return any(all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
 
 
+@cache
 def _parts(text: str) -> list[tuple[str, str]]:
     """The comparators of a range: ">=550 <550.54.14" gives (">=", "550") and ("<", "550.54.14"); none is "="."""
     found = []
