@@ -418,3 +418,9 @@ def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> li
     """The listed first fixed versions of the branch of `version`."""
     listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
     return [fix for fix in listed if fix[:1] == version[:1]]
+
+
+def forget() -> None:
+    """Forget what was derived from the files, for whoever puts other facts in their place."""
+    for derived in (gpus, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
+        derived.cache_clear()

@@ -118,10 +118,11 @@ def support(stack: str, ended: dt.date, source: str, waiver: Waiver | None, node
 
 @dataclass(frozen=True)
 class ToolkitMode:
-    """How an engine gives GPUs to containers: `cdi` or `legacy`, and why."""
+    """How an engine gives GPUs to containers: `cdi` or `legacy`, and why. `known` is False where no source says what the engine reads."""
 
     mode: Literal["cdi", "legacy"]
     reason: str
+    known: bool = True
 
 
 def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) -> ToolkitMode:
@@ -141,7 +142,7 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
         least = limits["cdi_in_docker"]["docker"] if engine == "docker" else None
         what = "CDI"
     if least is None:
-        return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}")
+        return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}", known=False)
     if _before(engine_version, least):
         return ToolkitMode("legacy", f"{engine} {upstream(engine_version)} does not read {what}, {least} is the first that does")
     return ToolkitMode("cdi", f"{engine} {upstream(engine_version)} reads {what}: {least} or later does")

@@ -508,6 +508,11 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
     if host.toolkit_mode == "legacy":
         message = f"containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because {able.reason}"
         yield Finding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
+    elif not able.known and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi":
+        return  # what reads the newer specs reads the older ones
+    elif not able.known:
+        message = f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: {able.reason}"
+        yield Finding("toolkit-cdi", "unknown", host.subject, message, origins, remedy, host.at("engine"))
     else:
         message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
         yield Finding("toolkit-cdi", "block", host.subject, message, origins, remedy, host.at("engine"))

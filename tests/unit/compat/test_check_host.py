@@ -104,6 +104,7 @@ REFUSED = [
     ("cdi-on-docker-20", "toolkit-cdi", {"toolkit": "1.20.0", "toolkit_mode": "cdi", **DOCKER20}, "block", ("docker 20.10.24", "26.1.0")),
     ("legacy-on-docker-20", "toolkit-cdi", {"toolkit": "1.20.0", "toolkit_mode": "legacy", **DOCKER20},
      "warn", ("legacy mode", "Debian 13 has docker 26.1.5")),
+    ("cdi-on-an-old-podman", "toolkit-cdi", {"toolkit": "1.18.2", "engine": "podman", "engine_version": "4.3.1"}, "unknown", ("not known",)),
     # support and security
     ("below-the-floor", "security-floor", R535 | {"driver": "535.288.01"},
      "block", ("is below 535.309.01", "5821", "use 535.309.01 or later")),
@@ -156,6 +157,7 @@ FITS = [
     ("fabric-manager", R580 | {"nvswitch": True, "simulated": True}),
     ("toolkit-floor", {"toolkit": "1.19.1"}),
     ("toolkit-cdi", {"toolkit": "1.20.0", "toolkit_mode": "cdi", **DOCKER26}),
+    ("toolkit-cdi", {"toolkit": "1.18.2", "engine": "podman", "engine_version": "5.4.2"}),
     ("security-floor", R580),
     ("end-of-life", R580 | {"end_of_life": DAY}),
     ("no-lock", R580),

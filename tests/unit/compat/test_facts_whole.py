@@ -378,11 +378,11 @@ def test_what_the_facts_do_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         return data
 
     monkeypatch.setattr(facts, "load", without)
-    facts.gpus.cache_clear()
+    facts.forget()
     try:
         found = [str(error) for error in audit.catalog_faults(catalog)]
     finally:
-        facts.gpus.cache_clear()
+        facts.forget()
     for says in (
         r"debian13_r550\.yml: stack debian13_r550: compat/facts/distros\.yml has no row for debian 13",
         r'debian12_r470\.yml: stack debian12_r470: NVIDIA driver branch "470" is not in the facts',

@@ -100,7 +100,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """A play with a task of goldnode's: its hosts belong into the record."""
         if self._name(task) in OURS:
-            if not self.ours:
+            if not self.ours and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
                 self._tell_findings()
             self.ours = True
             for name in self.turn:
