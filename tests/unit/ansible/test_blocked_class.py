@@ -1,0 +1,83 @@
+"""site.yml and a class that must not reach a node: its hosts are refused on the controller, and nobody else's.
+
+Nothing listens where the hosts should be, so that a host that is contacted is unreachable, and one that is not is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.catalog.test_accept_reject import write
+
+from goldnode.catalog.load import builtin_catalog
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+
+B200 = "class: b200\nbackend: cuda\nstack: own\ngpu: {model: B200-SXM-180GB, count: 8}\n"
+SITE = "archives: {debian: {url: http://d.example.org/debian}, debian-security: {url: http://d.example.org/security}}\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What a run over two classes prints, and its record."""
+    where = tmp_path_factory.mktemp("blocked")
+    stack = (builtin_catalog() / "stacks/debian12_r580.yml").read_text(encoding="utf-8")
+    stack = stack.replace("stack: debian12_r580", "stack: own").replace("flavour: open", "flavour: proprietary")
+    write(where / "catalog", {"classes/b200.yml": B200, "stacks/own.yml": stack})
+    there = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    groups = {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}
+    inventory = {name: {"hosts": dict.fromkeys(hosts, there)} for name, hosts in groups.items()}
+    write(where, {"hosts.yml": yaml.safe_dump(inventory), "site.yml": SITE})
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(ROOT / "site.yml")],
+        cwd=ROOT,
+        env={
+            **kept,
+            "PATH": f"{BIN}:{kept['PATH']}",
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            "GOLDNODE_CATALOG": str(where / "catalog"),
+            "GOLDNODE_SITE": str(where / "site.yml"),
+            "GOLDNODE_RUNS": str(where / "runs"),
+            "XDG_CACHE_HOME": str(where / "cache"),
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode != 0, done.stdout
+    (record,) = (where / "runs").glob("*.json")
+    return done.stdout, json.loads(record.read_text())
+
+
+def test_its_hosts_are_refused_and_not_contacted(run: tuple[str, dict[str, Any]]) -> None:
+    output, record = run
+    assert {name: host["outcome"] for name, host in record["hosts"].items()} == {
+        "c1": "unreachable",
+        "c2": "unreachable",
+        "n1": "refused",
+        "n2": "refused",
+    }
+    (refusal,) = record["hosts"]["n1"]["refusals"]
+    assert refusal["code"] == "module-flavour"
+    assert "refused: n1, n2\n    [module-flavour] B200-SXM-180GB (Blackwell) needs the open kernel modules" in output
+    assert "class b200 is blocked, and nothing was touched:" in output
+
+
+def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[str, dict[str, Any]]) -> None:
+    output, _ = run
+    assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
+    assert output.count("[os-support] standard support of Debian 12") == 2
+    assert output.index("class cpu_only, checked:") < output.index("TASK [node_class : Ask the node for its plan]")
