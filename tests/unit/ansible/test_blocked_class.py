@@ -35,6 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     there = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     groups = {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}
     inventory = {name: {"hosts": dict.fromkeys(hosts, there)} for name, hosts in groups.items()}
+    inventory["rack2"] = {"hosts": {"c2": {}}}
     write(where, {"hosts.yml": yaml.safe_dump(inventory), "site.yml": SITE})
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
     done = subprocess.run(
