@@ -142,8 +142,10 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
         yield _minor_version(host, workload, runtime, row, driver, branch, native)
         return
     ends = [item.last for gpu in _models(host) if (item := facts.architectures().get(gpu.compute_capability or "")) is not None]
-    if ends and all(last is not None and key(row.version) > key(last) for last in ends):
-        return  # no driver would help: cuda-gpu
+    if ends and all(last is not None and key(row.version) > key(last) for last in ends):  # no driver would help: cuda-gpu
+        message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
+        yield _finding(rule, "block", workload, message, family.sources, _older_or_newer(host, row, branch), runtime.doubt)
+        return
     yield _forward(host, workload, runtime, row, driver, branch)
 
 
@@ -746,8 +748,9 @@ def framework_libraries(host: Host | None, workload: Workload | None) -> Iterato
             before = [item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]]
             remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
-    if workload.kind != "requirements":
-        return  # an image may hold a library twice, its own and the framework's
+    if workload.kind == "image":
+        yield from _beside_framework(workload)
+        return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
         if pinned is not None:
             yield from _pins(workload, library, pinned)
@@ -782,10 +785,29 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), f"leave {title} to {name.split()[0]}")
 
 
+def _beside_framework(workload: Workload) -> Iterator[Finding]:
+    """An image may hold a library twice, its own and one that came with the framework's wheel: what differs is told, not refused."""
+    rule = "framework-libraries"
+    both = "it runs only where the framework brought libraries of its own"
+    remedy = "take an image whose libraries fit, or accept this where the framework's wheels bring their own"
+    for name, row in _ranges(workload):
+        major = row.get("cuda_major")
+        if major is not None and workload.cuda is not None and key(workload.cuda)[0] != major:
+            message = f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}"
+            yield _finding(rule, "unknown", workload, message, facts.framework_sources(row), remedy)
+            continue
+        for library, have in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
+            if have is not None and row[library] and not _matches(have, row[library]):
+                message = f"{name} needs {_TITLES[library]} {row[library]}, and the image has {have}: {both}"
+                yield _finding(rule, "unknown", workload, message, facts.framework_sources(row), remedy)
+
+
 def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of the frameworks that name their libraries as ranges, where the requirements ask for them."""
+    """The rows of the frameworks that name their libraries as ranges, for the CUDA they were asked for with."""
+    if workload.rocm is not None:
+        return
     version = workload.frameworks.get("tensorflow")
-    if version in facts.tensorflow() and "tensorflow" in workload.library_cuda:
+    if version in facts.tensorflow() and ("tensorflow" in workload.library_cuda or workload.cuda is not None):
         yield f"tensorflow {version}", facts.tensorflow()[version]
     version = workload.frameworks.get("jax") or workload.frameworks.get("jaxlib")
     known = facts.jax_plugin(workload.library_cuda.get("jax", ""))
