@@ -185,6 +185,13 @@ def native_cuda() -> dict[int, str | None]:
     return {int(row["branch"]): row["max_cuda"] for row in load("nvidia_drivers.yml")["branches"]}
 
 
+@cache
+def oldest_of_branch() -> dict[int, Key]:
+    """Return the oldest known version of each driver branch."""
+    rows = load("nvidia_drivers.yml")["branches"]
+    return {int(row["branch"]): min(key(str(item[0])) for item in row["point_releases"]) for row in rows if row["point_releases"]}
+
+
 # -- cuDNN and NCCL
 
 

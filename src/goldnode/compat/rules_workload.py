@@ -155,10 +155,12 @@ def _branch(host: Host) -> int | None:
 
 
 def _at_least(host: Host, branch: int, least: str) -> bool | None:
-    """Whether the driver is `least` or later; None where only its branch is known, which is that of `least`."""
+    """Whether the driver is `least` or later; None where only its branch is known, and the branch has versions on both sides."""
     if host.driver is not None:
         return key(host.driver) >= key(least)
-    return None if branch == key(least)[0] else branch > key(least)[0]
+    if branch != key(least)[0]:
+        return branch > key(least)[0]
+    return True if facts.oldest_of_branch().get(branch, ()) >= key(least) else None
 
 
 def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int, native: str | None) -> Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,15 +89,15 @@ def _cuda_image(name: str, tag: str) -> _Said | None:
     written: dict[str, Any] = {"cuda": cuda, "os": f"{system} {release}"}
     derived: dict[str, Any] = {}
     left = []
-    pair = facts.image_pairing().get(cuda)
+    pair = facts.image_pairing().get(cuda, {}) if cudnn or flavour != "base" else {}
     if cudnn:
-        versions = [item for item in (pair or {}).get("cudnn") or () if not cudnn_major or same(cudnn_major, item)]
+        versions = [item for item in pair.get("cudnn") or () if not cudnn_major or same(cudnn_major, item)]
         if len(versions) == 1:
             derived["cudnn"] = versions[0]
         else:
             left.append(f"which cuDNN {cudnn_major}".rstrip())
     if flavour != "base":
-        versions = (pair or {}).get("nccl") or []
+        versions = pair.get("nccl") or []
         if len(versions) == 1:
             derived["nccl"] = versions[0]
     if minor(cuda) in facts.forward_compat():
@@ -308,6 +307,8 @@ def engine_image(reference: str, stated: models.Image | None = None, *, place: P
 
 
 def _configuration(path: Path, place: Place | None) -> Mapping[str, Any]:
+    import tarfile  # only here: a check of names does not wait for it
+
     try:
         if path.is_dir():
             return _layout(lambda name: (path / name).read_bytes() if (path / name).is_file() else None, path, place)

@@ -129,7 +129,8 @@ CASES: list[Any] = [
     # -- what is not known
     ("cuda-driver", node(A100, "535.309.01"), {"cuda": "12.7"}, "unknown", ("not among the releases", "nearest", "12.6")),
     ("cuda-driver", node(A100), {"cuda": "12.4"}, "unknown", ("which driver class it has is not known",)),
-    ("cuda-driver", node(A100, "580"), {"cuda": "13.0"}, "unknown", ("has branch 580, and nothing says which version", "lock the stack")),
+    ("cuda-driver", node(A100, "525"), {"cuda": "12.4"}, "unknown", ("has branch 525, and nothing says which version", "lock the stack")),
+    ("cuda-driver", node(A100, "580"), {"cuda": "13.0"}, None, ()),
     ("cuda-driver", node(A100, "590"), {"cuda": "13.0"}, None, ()),
     ("cuda-driver", node(MI300X), {"cuda": "13.0"}, None, ()),
     # -- CUDA and the GPU
