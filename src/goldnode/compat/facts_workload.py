@@ -38,6 +38,12 @@ def minor(version: str) -> str:
     return ".".join(str(part) for part in key(version)[:2])
 
 
+def public(version: str) -> str:
+    """Return a release as the facts name it: without its local part, and 2.8 as the 2.8.0 it is."""
+    name = version.partition("+")[0]
+    return f"{name}.0" if re.fullmatch(r"\d+\.\d+", name) else name
+
+
 def closest(version: str, known: Iterable[str]) -> str | None:
     """Return the known version nearest below `version`, else the lowest above it; None where nothing is known."""
     ordered = sorted(known, key=key)
@@ -328,9 +334,9 @@ def torch_releases() -> dict[str, Mapping[str, Any]]:
 @cache
 def torch(version: str) -> TorchBuild | None:
     """Return the build of PyTorch that `version` names, the default one where it names none; None for a release the facts do not know."""
-    public, _, local = version.partition("+")
-    release = minor(public)
-    wheel, builds = torch_wheels().get(public), torch_releases().get(release)
+    local = version.partition("+")[2]
+    release = minor(version)
+    wheel, builds = torch_wheels().get(public(version)), torch_releases().get(release)
     if wheel is None and builds is None:
         return None
     usual = wheel["pypi_default_cuda"] if wheel else None

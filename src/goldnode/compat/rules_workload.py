@@ -41,7 +41,7 @@ def runtimes(workload: Workload) -> list[Runtime]:
         remark = "assumed: the wheel that the package index gives by itself" if build.default and workload.kind == "requirements" else None
         found.setdefault(build.cuda or "", Runtime(build.cuda or "", called, build.sources, remark))
     major = workload.library_cuda.get("tensorflow")
-    row = facts.tensorflow().get(workload.frameworks.get("tensorflow", "")) if major is not None else None
+    row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", ""))) if major is not None else None
     if row is not None and row["cudart"]:
         least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
         name = f"tensorflow {row['version']}"
@@ -57,7 +57,7 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
         build = facts.torch(stated)
         return None if build is None else (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
     engine = workload.frameworks.get("vllm")
-    row = facts.vllm().get(engine.partition("+")[0]) if engine is not None else None
+    row = facts.vllm().get(facts.public(engine)) if engine is not None else None
     if engine is None or row is None or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
@@ -515,7 +515,7 @@ def framework_version(host: Host | None, workload: Workload | None) -> Iterator[
         return
     rule = "framework-version"
     for name, version in workload.frameworks.items():
-        public = version.partition("+")[0]
+        public = facts.public(version)
         known = _known(name, workload)
         if known is None:
             message = f"the facts hold nothing about {name}, so that {name} {version} is not judged"
@@ -574,8 +574,12 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
             yield _finding("framework-version", "unknown", workload, message, build.sources, remedy, build.doubt)
             return
         yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
+    elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
+        message = f"torch {build.version} is somebody's own build: the facts know those of the project only"
+        remedy = "run it on one node of the class before it goes to all"
+        yield _finding("framework-version", "unknown", workload, message, build.sources, remedy)
     elif build.known is None or build.build is None:
-        message = f"no source says which builds PyTorch {build.release} has, so that {build.version} is not judged"
+        message = f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is not judged"
         yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
 
 
@@ -585,7 +589,7 @@ def framework_python(host: Host | None, workload: Workload | None) -> Iterator[F
         return
     for name, version in workload.frameworks.items():
         row: Mapping[str, Any] | None
-        public = version.partition("+")[0]
+        public = facts.public(version)
         row = facts.torch_wheels().get(public) if name == "torch" else (_known(name, workload) or {}).get(public)
         if row is None:
             continue
@@ -738,7 +742,7 @@ def framework_libraries(host: Host | None, workload: Workload | None) -> Iterato
         return
     rule = "framework-libraries"
     torch, engine = workload.frameworks.get("torch"), workload.frameworks.get("vllm")
-    row = facts.vllm().get((engine or "").partition("+")[0])
+    row = facts.vllm().get(facts.public(engine or ""))
     if row is not None and torch is not None and not _matches(torch.partition("+")[0], row["torch"]):
         message = f"vllm {engine} needs torch {row['torch']}, and the workload has torch {torch}"
         remedy = f"use torch {row['torch'].removeprefix('==')}, or another vllm"
@@ -808,13 +812,13 @@ def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rows of the frameworks that name their libraries as ranges, for the CUDA they were asked for with."""
     if workload.rocm is not None:
         return
-    version = workload.frameworks.get("tensorflow")
-    if version in facts.tensorflow() and ("tensorflow" in workload.library_cuda or workload.cuda is not None):
-        yield f"tensorflow {version}", facts.tensorflow()[version]
-    version = workload.frameworks.get("jax") or workload.frameworks.get("jaxlib")
-    known = facts.jax_plugin(workload.library_cuda.get("jax", ""))
-    if version in known:
-        yield f"jax {version}", known[version]
+    row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
+    if row is not None and ("tensorflow" in workload.library_cuda or workload.cuda is not None):
+        yield f"tensorflow {row['version']}", row
+    version = workload.frameworks.get("jax") or workload.frameworks.get("jaxlib") or ""
+    row = facts.jax_plugin(workload.library_cuda.get("jax", "")).get(facts.public(version))
+    if row is not None:
+        yield f"jax {version}", row
 
 
 # -- ROCm

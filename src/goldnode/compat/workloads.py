@@ -6,9 +6,9 @@ never passed over. A class states beside an image what its name does not say; wh
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from goldnode.catalog import models
     from goldnode.catalog.load import Entry
+    from goldnode.compat.image_metadata import Metadata
 
 # -- image references
 
@@ -216,7 +217,7 @@ def image(text: str, stated: models.Image | None = None, *, place: Place | None 
 def _majors(said: _Said) -> dict[str, str]:
     """The CUDA major of TensorFlow's image follows from its release."""
     version = said.frameworks.get("tensorflow")
-    row = facts.tensorflow().get(version or "")
+    row = facts.tensorflow().get(facts.public(version or ""))
     if "tensorflow" not in said.library_cuda or row is None or row["cuda_major"] is None:
         return dict.fromkeys(said.library_cuda, "")
     return {"tensorflow": str(row["cuda_major"])}
@@ -283,122 +284,44 @@ def _contradiction(workload: Workload, stated: str, have: str, whose: str, place
 def metadata(path: Path, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
     """Return the workload of an image's metadata in a file: JSON of `docker inspect` or an OCI configuration, an OCI layout directory, or a
     tar of one or of `docker save`. Raises WorkloadError for anything else."""
-    config = _configuration(path, place)
-    return _from_config(config, f"image {path}", stated, place or Place(path))
+    from goldnode.compat import image_metadata  # only here: a check of names does not wait for it
+
+    with _placed(place):
+        found = image_metadata.read(path)
+    return _described(found, f"image {path}", stated, place or Place(path))
 
 
 def engine_image(reference: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
     """Return the workload of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
-    import docker
-    from docker.errors import DockerException, ImageNotFound
+    from goldnode.compat import image_metadata
 
     parse_reference(reference, place)
+    with _placed(place):
+        found = image_metadata.inspect(reference)
+    return _described(found, f"image {reference}", stated, place)
+
+
+@contextmanager
+def _placed(place: Place | None) -> Iterator[None]:
+    """Errors of what was named at `place` say so."""
     try:
-        found = docker.from_env(timeout=10).images.get(reference)
-        config = dict(found.attrs)
-        config["history"] = [{"created_by": item.get("CreatedBy", "")} for item in found.history()]
-    except ImageNotFound:
-        message = f"the local Docker engine does not hold image {reference}"
-        raise WorkloadError(message, **_at(place), remedy=f"run `docker pull {reference}`, or check its name alone") from None
-    except (DockerException, OSError) as problem:
-        message = f"the local Docker engine does not answer: {problem}"
-        raise WorkloadError(message, **_at(place), remedy="start it, or give the image's metadata as a file") from problem
-    return _from_config(config, f"image {reference}", stated, place)
+        yield
+    except WorkloadError as error:
+        raise WorkloadError(error.message, **_at(place), remedy=error.remedy) from error
 
 
-def _configuration(path: Path, place: Place | None) -> Mapping[str, Any]:
-    import tarfile  # only here: a check of names does not wait for it
-
-    try:
-        if path.is_dir():
-            return _layout(lambda name: (path / name).read_bytes() if (path / name).is_file() else None, path, place)
-        if tarfile.is_tarfile(path):
-            with tarfile.open(path) as archive:
-
-                def member(name: str) -> bytes | None:
-                    try:
-                        stream = archive.extractfile(name)
-                    except KeyError:
-                        return None
-                    return stream.read(_LARGEST) if stream is not None else None
-
-                return _layout(member, path, place)
-        if path.stat().st_size > _LARGEST:
-            raise _no_metadata(path, place, "it is larger than metadata is")
-        return _first(json.loads(path.read_bytes()), path, place)
-    except FileNotFoundError as problem:
-        raise WorkloadError(f"{path} does not exist", **_at(place), remedy="correct the name of the file") from problem
-    except (OSError, tarfile.TarError) as problem:
-        raise _no_metadata(path, place, str(problem)) from problem
-    except ValueError as problem:
-        raise _no_metadata(path, place, f"it is not valid JSON: {problem}") from problem
-
-
-_LARGEST = 8 << 20  # bytes of one JSON document
-
-
-def _no_metadata(path: Path, place: Place | None, why: str) -> WorkloadError:
-    remedy = "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
-    return WorkloadError(f"{path} is no image metadata: {why}", **_at(place), remedy=remedy)
-
-
-def _layout(read: Callable[[str], bytes | None], path: Path, place: Place | None) -> Mapping[str, Any]:
-    """The configuration of the first image in a docker archive or an OCI layout."""
-    manifest = read("manifest.json")
-    if manifest is not None:
-        entry = json.loads(manifest)[0]
-        config = read(entry["Config"])
-        if config is None:
-            raise _no_metadata(path, place, f"its manifest names {entry['Config']}, which it does not hold")
-        return {**json.loads(config), "RepoTags": entry.get("RepoTags") or []}
-    index = read("index.json")
-    if index is None:
-        raise _no_metadata(path, place, "it holds neither manifest.json nor index.json")
-    document: Mapping[str, Any] = json.loads(index)
-    for _ in range(4):  # an index may name another index
-        if "manifests" not in document:
-            break
-        entries = [item for item in document["manifests"] if item.get("platform", {}).get("os", "linux") != "unknown"]
-        if not entries:
-            raise _no_metadata(path, place, "its index names no image")
-        chosen = next((item for item in entries if item.get("platform", {}).get("architecture") == "amd64"), entries[0])
-        document = json.loads(_blob(read, chosen["digest"], path, place))
-    if "config" not in document:
-        raise _no_metadata(path, place, "its manifest names no configuration")
-    result: Mapping[str, Any] = json.loads(_blob(read, document["config"]["digest"], path, place))
-    return result
-
-
-def _blob(read: Callable[[str], bytes | None], digest: str, path: Path, place: Place | None) -> bytes:
-    found = read("blobs/" + digest.replace(":", "/"))
-    if found is None:
-        raise _no_metadata(path, place, f"it does not hold {digest}")
-    return found
-
-
-def _first(document: Any, path: Path, place: Place | None) -> Mapping[str, Any]:
-    if isinstance(document, list) and len(document) == 1:
-        document = document[0]
-    if isinstance(document, list):
-        raise _no_metadata(path, place, f"it describes {len(document)} images, expected one")
-    if not isinstance(document, dict) or not ({"Config", "config"} & set(document)):
-        raise _no_metadata(path, place, 'it has no key "Config" or "config"')
-    return document
-
-
-def _from_config(config: Mapping[str, Any], subject: str, stated: models.Image | None, place: Place | None) -> Workload:
-    """The workload of a configuration: what its environment and labels write."""
-    inner = config.get("Config") or config.get("config") or {}
-    env = dict(item.split("=", 1) for item in inner.get("Env") or () if "=" in item)
-    labels = inner.get("Labels") or {}
-    history = config.get("history")
+def _described(found: Metadata, subject: str, stated: models.Image | None, place: Place | None) -> Workload:
+    """The workload of metadata: what its environment and labels write."""
+    run = found.run
+    env = dict(item.split("=", 1) for item in (run.env if run else None) or () if "=" in item)
+    labels = (run.labels if run else None) or {}
     written: dict[str, Any] = {}
 
     def take(name: str, *values: str | None) -> None:
         for value in values:
-            found = re.match(r"\d+(?:\.\d+)*", value or "")
-            if found is not None:
-                written[name] = found.group()
+            match = re.match(r"\d+(?:\.\d+)*", value or "")
+            if match is not None:
+                written[name] = match.group()
                 return
 
     take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
@@ -409,36 +332,33 @@ def _from_config(config: Mapping[str, Any], subject: str, stated: models.Image |
     system = labels.get("org.opencontainers.image.ref.name")
     if system in ("ubuntu", "debian") and re.match(r"\d", labels.get("org.opencontainers.image.version", "")):
         written["os"] = f"{system} {labels['org.opencontainers.image.version']}"
-    machine = config.get("Architecture") or config.get("architecture")
-    if machine:
-        written["architecture"] = machine
-    compat = _compat(env, history)
+    if found.architecture:
+        written["architecture"] = found.architecture
+    compat = _compat(env, found)
     if compat is not None:
         written["forward_compat"] = compat
     frameworks = {}
     for framework, variable in (("torch", "PYTORCH_VERSION"), ("tensorflow", "TENSORFLOW_VERSION"), ("jax", "JAX_VERSION")):
         if re.match(r"\d", env.get(variable, "")):
             frameworks[framework] = env[variable]
-    version = env.get("CUDA_DRIVER_VERSION") if compat else None
     workload = Workload(
         subject=subject,
         place=place,
         frameworks=frameworks,
-        forward_compat_version=version,
+        forward_compat_version=env.get("CUDA_DRIVER_VERSION") if compat else None,
         require_driver=env.get("NVIDIA_REQUIRE_CUDA") or None,
         **written,
     )
-    tags = [tag for tag in config.get("RepoTags") or () if tag and "<none>" not in tag]
     told = []
+    tags = [tag for tag in found.tags or () if tag and "<none>" not in tag]
     if tags:
         named = image(tags[0], place=place)
-        workload = replace(workload, repository=named.repository)
+        workload = replace(workload, repository=named.repository, library_cuda=dict(named.library_cuda))
         for name, version in named.frameworks.items():
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
             message = f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which was taken"
             told.append(Finding("workload-told", "warn", subject, message, (), "tag the image by what it holds", place))
-        workload = replace(workload, library_cuda=dict(named.library_cuda))
     if stated is not None:
         workload = _stated(workload, stated, written, place)
     if not _tells(workload):
@@ -446,13 +366,11 @@ def _from_config(config: Mapping[str, Any], subject: str, stated: models.Image |
     return replace(workload, told=tuple(told))
 
 
-def _compat(env: Mapping[str, str], history: Any) -> bool | None:
+def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
     """Whether the image carries NVIDIA's forward-compatibility package: its variables or its history name it. Without history, unknown."""
     if env.get("NV_CUDA_COMPAT_PACKAGE") or env.get("_CUDA_COMPAT_PATH"):
         return True
-    if not isinstance(history, list) or not history:
-        return None
-    return any("cuda-compat" in str(item.get("created_by", "")) for item in history)
+    return any("cuda-compat" in step.created_by for step in found.history) if found.history else None
 
 
 # -- what a user or a class names
@@ -570,7 +488,7 @@ def requirements(path: Path, *, python: str | None = None, architecture: str = "
             if name == "jax" and found is not None:
                 library_cuda["jax"] = found.group(1)
             if name == "tensorflow" and extra == "and-cuda":
-                row = facts.tensorflow().get(frameworks.get("tensorflow", ""))
+                row = facts.tensorflow().get(facts.public(frameworks.get("tensorflow", "")))
                 library_cuda["tensorflow"] = str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)

@@ -196,6 +196,9 @@ CASES: list[Any] = [
     # -- versions and builds
     ("framework-version", None, {"frameworks": {"torch": "2.8.0+cu128"}}, None, ()),
     ("framework-version", None, {"frameworks": {"torch": "2.8.0+cpu"}}, None, ()),
+    ("framework-version", None, {"frameworks": {"torch": "2.8", "vllm": "0.11"}}, None, ()),
+    ("framework-version", None, {"frameworks": {"torch": "2.4.0a0+07cecf4168.nv24.05"}}, "unknown", ("somebody's own build",)),
+    ("framework-version", None, {"frameworks": {"torch": "2.16.0"}}, "unknown", ("torch 2.16.0 is not in the facts",)),
     ("framework-version", None, {"frameworks": {"torch": "2.8.0+cu130"}}, "block", ("has no build cu130", "use cu128 or cu129")),
     ("framework-version", None, {"frameworks": {"torch": "3.1.0"}}, "unknown", ("torch 3.1.0 is not in the facts", "use torch 2.15.0")),
     ("framework-version", None, {"frameworks": {"vllm": "0.6.3"}}, "unknown", ("use vllm 0.6.0",)),

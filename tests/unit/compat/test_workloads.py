@@ -222,8 +222,11 @@ def test_a_tag_that_contradicts_the_metadata_is_told_and_not_believed(tmp_path: 
     [
         ("a.json", b"{", "it is not valid JSON"),
         ("a.json", b"[]", "describes 0 images, expected one"),
-        ("a.json", b'{"x": 1}', 'no key "Config" or "config"'),
+        ("a.json", b'{"x": 1}', 'it has no key "Config"'),
         ("a.json", b"\xff\xfe\x00", "is no image metadata"),
+        ("a.json", b"[7]", "should be a valid dictionary"),
+        ("a.json", b'{"config": {"Env": {"A": "B"}}}', '"config.Env": input should be a valid list'),
+        ("a.json", b'{"config": {"Env": ["A", 7]}}', '"config.Env.1": input should be a valid string'),
         ("a.tar", b"", "it is not valid JSON"),
     ],
 )
@@ -239,7 +242,7 @@ def test_broken_layouts(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"neither manifest\.json nor index\.json"):
         workloads.metadata(tar(tmp_path / "a.tar", {"x": b""}))
     missing = {name: data for name, data in layout(OCI).items() if name == "index.json"}
-    with pytest.raises(WorkloadError, match="it does not hold sha256:"):
+    with pytest.raises(WorkloadError, match=r"names blobs/sha256/[0-9a-f]+, which it does not hold"):
         workloads.metadata(tar(tmp_path / "b.tar", missing))
     with pytest.raises(WorkloadError, match=r"names c\.json, which it does not hold"):
         workloads.metadata(tar(tmp_path / "c.tar", {"manifest.json": b'[{"Config": "c.json"}]'}))

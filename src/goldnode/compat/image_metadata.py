@@ -1,0 +1,165 @@
+"""The metadata of an image, from a file or the local Docker engine: its configuration, in one shape whoever wrote it down.
+
+Read are `docker inspect`, an OCI configuration, an OCI layout, and a tar of one or of `docker save`. No layer is opened.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationError
+
+from goldnode.errors import WorkloadError
+
+_LARGEST = 8 << 20  # bytes of one JSON document
+_REMEDY = "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
+_DEEPEST = 4  # an index may name another index
+
+
+class Run(BaseModel):
+    """What a container of the image runs with."""
+
+    env: list[str] | None = Field(default=None, alias="Env")
+    labels: dict[str, str] | None = Field(default=None, alias="Labels")
+
+
+class Step(BaseModel):
+    """One step of how the image was made."""
+
+    created_by: str = ""
+
+
+class Metadata(BaseModel):
+    """An image's configuration. `history` is None where it was not given, which is not the same as empty."""
+
+    run: Run | None = Field(validation_alias=AliasChoices("Config", "config"))
+    architecture: str | None = Field(default=None, validation_alias=AliasChoices("Architecture", "architecture"))
+    history: list[Step] | None = None
+    tags: list[str] | None = Field(default=None, alias="RepoTags")
+
+
+class _Saved(BaseModel):
+    config: str = Field(alias="Config")
+    tags: list[str] | None = Field(default=None, alias="RepoTags")
+
+
+class _Platform(BaseModel):
+    os: str = "linux"
+    architecture: str | None = None
+
+
+class _Entry(BaseModel):
+    digest: str = Field(pattern=r"^[a-z0-9]+:[0-9a-f]+$")
+    platform: _Platform | None = None
+
+
+class _Manifest(BaseModel):
+    """An OCI index, which names manifests, or a manifest, which names a configuration."""
+
+    manifests: list[_Entry] | None = None
+    config: _Entry | None = None
+
+
+def read(path: Path) -> Metadata:
+    """Return the metadata in `path`. Raises WorkloadError, without place, for what is none."""
+    try:
+        if path.is_dir():
+            return _packed(lambda name: (path / name).read_bytes() if (path / name).is_file() else None)
+        if tarfile.is_tarfile(path):
+            with tarfile.open(path) as archive:
+
+                def member(name: str) -> bytes | None:
+                    try:
+                        stream = archive.extractfile(name)
+                    except KeyError:
+                        return None
+                    return stream.read(_LARGEST) if stream is not None else None
+
+                return _packed(member)
+        if path.stat().st_size > _LARGEST:
+            raise ValueError("it is larger than metadata is")
+        return _plain(path.read_bytes())
+    except FileNotFoundError as problem:
+        raise WorkloadError(f"{path} does not exist", remedy="correct the name of the file") from problem
+    except ValidationError as problem:
+        raise WorkloadError(f"{path} is no image metadata: {_said(problem)}", remedy=_REMEDY) from problem
+    except (OSError, tarfile.TarError, ValueError) as problem:
+        raise WorkloadError(f"{path} is no image metadata: {problem}", remedy=_REMEDY) from problem
+
+
+def inspect(reference: str) -> Metadata:
+    """Return the metadata of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
+    import docker
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        found = docker.from_env(timeout=10).images.get(reference)
+        made = [Step(created_by=item.get("CreatedBy") or "") for item in found.history()]
+        return Metadata.model_validate(found.attrs).model_copy(update={"history": made})
+    except ImageNotFound:
+        message = f"the local Docker engine does not hold image {reference}"
+        raise WorkloadError(message, remedy=f"run `docker pull {reference}`, or check its name alone") from None
+    except (DockerException, OSError) as problem:
+        message = f"the local Docker engine does not answer: {problem}"
+        raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
+    except ValidationError as problem:
+        raise WorkloadError(f"the local Docker engine tells no metadata of {reference}: {_said(problem)}") from problem
+
+
+def _said(problem: ValidationError) -> str:
+    first = problem.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return "it is not valid JSON"
+    if first["type"] == "missing":
+        return f'it has no key "{where}"'
+    return f'"{where}": {first["msg"][:1].lower()}{first["msg"][1:]}' if where else first["msg"][:1].lower() + first["msg"][1:]
+
+
+def _plain(data: bytes) -> Metadata:
+    document = TypeAdapter[Any](Any).validate_json(data)
+    if isinstance(document, list):
+        if len(document) != 1:
+            raise ValueError(f"it describes {len(document)} images, expected one")
+        document = document[0]
+    return Metadata.model_validate(document)
+
+
+def _packed(member: Callable[[str], bytes | None]) -> Metadata:
+    """The first image of a docker archive or an OCI layout; of several architectures, amd64."""
+    saved = member("manifest.json")
+    if saved is not None:
+        entries = TypeAdapter(list[_Saved]).validate_json(saved)
+        if not entries:
+            raise ValueError("its manifest names no image")
+        config = _held(member, entries[0].config)
+        return Metadata.model_validate_json(config).model_copy(update={"tags": entries[0].tags})
+    index = member("index.json")
+    if index is None:
+        raise ValueError("it holds neither manifest.json nor index.json")
+    manifest = _Manifest.model_validate_json(index)
+    for _ in range(_DEEPEST):
+        if manifest.manifests is None:
+            break
+        images = [item for item in manifest.manifests if item.platform is None or item.platform.os != "unknown"]  # not attestations
+        if not images:
+            raise ValueError("its index names no image")
+        chosen = next((item for item in images if item.platform is not None and item.platform.architecture == "amd64"), images[0])
+        manifest = _Manifest.model_validate_json(_held(member, _blob(chosen.digest)))
+    if manifest.config is None:
+        raise ValueError("its manifest names no configuration")
+    return Metadata.model_validate_json(_held(member, _blob(manifest.config.digest)))
+
+
+def _blob(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def _held(member: Callable[[str], bytes | None], name: str) -> bytes:
+    found = member(name)
+    if found is None:
+        raise ValueError(f"its manifest names {name}, which it does not hold")
+    return found
