@@ -95,11 +95,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ForwardCompat:
-    """The forward-compatibility package of one CUDA minor, and the older driver branches on which NVIDIA's image may start with it."""
+    """The forward-compatibility package of one CUDA minor, and the older driver branches on which NVIDIA's image may start with it.
+
+    `native_from` is the branch it was made from; drivers of that branch and later do without it.
+    """
 
     cuda: str
     image: str
     package: str
+    native_from: int
     branches: tuple[int, ...]
     brands: str | None
     sources: tuple[Origin, ...]
@@ -169,6 +173,7 @@ def forward_compat() -> dict[str, ForwardCompat]:
             cuda=row["cuda"],
             image=row["image"],
             package=row["compat_package"],
+            native_from=row["native_driver_branch_first"],
             branches=tuple(row["of_which_need_cuda_compat"]),
             brands=row["brands_listed"],
             sources=origins(CUDA, row["source"]),

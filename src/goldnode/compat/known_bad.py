@@ -8,6 +8,7 @@ GPU, no container toolkit, no torch) fails a condition; only what is there and n
                      os  os_not  driver_from  fabric_manager (absent, differs)  nvswitch  realtime  gpu (globs)  architecture  mixed
                      packages  package_not  features  cmdline_lacks
     of the workload  cuda cudnn rocm torch torch_cuda (versions)  forward_compat  image (glob)
+    of both          cuda_newer: whether the workload's CUDA is newer than the driver's native one
     of neither       also: what no class states, so that it is always open; never: why the row is not judged at all
 
 Versions are ranges: comparators apart by spaces, all of which hold (">=550 <550.54.14"), or a list of ranges, any of which does.
@@ -137,6 +138,7 @@ _WORDS = {
     "driver_from": "which archive the driver is from",
     "forward_compat": "whether it has the forward-compatibility package",
     "torch_cuda": "which CUDA its torch was built for",
+    "cuda_newer": "which CUDA the driver runs natively",
 }
 
 
@@ -163,7 +165,9 @@ def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None
         if key == "also":
             unsettled.append(str(wanted))
             continue
-        if key in WORKLOAD:
+        if key in BOTH:
+            answer = BOTH[key](host, workload, wanted) if host is not None and workload is not None else False
+        elif key in WORKLOAD:
             answer = WORKLOAD[key](workload, wanted) if workload is not None else False
         else:
             answer = HOST[key](host, wanted) if host is not None else False
@@ -319,6 +323,19 @@ HOST: Mapping[str, Callable[[Host, Any], Answer]] = {
     "features": _features,
     "cmdline_lacks": _cmdline_lacks,
 }
+
+
+# Conditions on both
+
+
+def _cuda_newer(host: Host, workload: Workload, wanted: Any) -> Answer:
+    if workload.cuda is None or host.branch is None or host.branch not in facts.branches():
+        return False
+    native = facts.branch(host.branch).max_cuda
+    return None if native is None else (numbers(workload.cuda)[:2] > numbers(native)[:2]) == wanted
+
+
+BOTH: Mapping[str, Callable[[Host, Workload, Any], Answer]] = {"cuda_newer": _cuda_newer}
 
 
 # Conditions on the workload

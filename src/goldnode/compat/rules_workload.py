@@ -139,7 +139,12 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     if enough:
         if native is not None and key(native) >= key(row.version):
             return
-        yield _minor_version(host, workload, runtime, row, driver, branch, native)
+        spoilt = [gpu for gpu in _models(host) if not gpu.data_centre]
+        package = facts.forward_compat().get(row.version)
+        if spoilt and workload.forward_compat and package is not None and branch < package.native_from:
+            yield _spoilt(host, workload, runtime, row, package, driver, spoilt)
+        else:
+            yield _minor_version(host, workload, runtime, row, driver, branch, native)
         return
     ends = [item.last for gpu in _models(host) if (item := facts.architectures().get(gpu.compute_capability or "")) is not None]
     if ends and all(last is not None and key(row.version) > key(last) for last in ends):  # no driver would help: cuda-gpu
@@ -179,6 +184,26 @@ def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, 
         options.append(f"CUDA {native} or older")
     remedy = f"use {', or '.join(options)}, to go without these limits" if options else None
     return _finding("cuda-driver", "warn", workload, message, (*family.sources, *limits), remedy, doubt, row.doubt, runtime.doubt)
+
+
+def _spoilt(
+    host: Host, workload: Workload, runtime: Runtime, row: Cuda, package: facts.ForwardCompat, driver: str, gpus: list[Gpu]
+) -> Finding:
+    """The driver would do by minor-version compatibility, but the image's own package takes its place, and fails on GeForce."""
+    hardware, doubt = facts.cuda_rule("fwd_hw")
+    fails = any(gpu.sku.startswith("GeForce") for gpu in gpus)
+    names = _and(gpu.sku for gpu in gpus)
+    message = (
+        f"{runtime} would run on driver {driver} of {host.subject} by minor-version compatibility, but the image carries {package.package}, "
+        f"which takes the place of drivers before {package.native_from} and {'fails' if fails else 'is not known to work'} on {names}, "
+        f"{'which is no data-centre GPU' if fails else 'which no source calls a data-centre GPU'}"
+    )
+    remedy = f"use an image without {package.package}"
+    newer = _native_driver(row)
+    if newer and not _dropped(host, newer[0]):
+        remedy += f", or driver {newer[1]} or later"
+    sources = (*hardware, *package.sources)
+    return _finding("cuda-driver", "block" if fails else "unknown", workload, message, sources, remedy, doubt, package.doubt)
 
 
 def _native_driver(row: Cuda) -> tuple[int, str] | None:
@@ -295,9 +320,12 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     rule = "cuda-gpu"
     torch = _torch(workload)
     for runtime in runtimes(workload):
-        if torch is not None and torch[0].cuda == minor(runtime.version) and _built_for(host, torch[0]).names is not None:
+        built = _built_for(host, torch[0]).names if torch is not None and torch[0].cuda == minor(runtime.version) else None
+        if built is not None and runtime.bringer is not None:
             continue  # what its wheel was built for is known, and decides: torch-gpu
         for gpu in _models(host):
+            if any(facts.covers(item, gpu.compute_capability or "") for item in built or ()):
+                continue  # its wheel is known to have code for it
             known = facts.architectures().get(gpu.compute_capability or "")
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
             if known is None:

@@ -23,7 +23,7 @@ def nvidia(gpu: str | None = None, **stated: Any) -> Host:
 
 def test_every_row_can_be_judged_or_says_why_not() -> None:
     assert len(ROWS) > 60
-    known = {*known_bad.HOST, *known_bad.WORKLOAD, "also", "never"}
+    known = {*known_bad.HOST, *known_bad.WORKLOAD, *known_bad.BOTH, "also", "never"}
     for row in ROWS.values():
         assert row.match
         for part in row.match:
@@ -83,8 +83,9 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
             None,
         ),
         (nvidia(branch="550", driver="550.163.01", kernel="6.17.1-amd64", driver_package="550.163.01-2"), None, "kernel-6.17", "block"),
-        (nvidia(gpu="GeForce-RTX-4090"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", "block"),
-        (nvidia(gpu="GeForce-RTX-4090"), Workload("image x", cuda="13.0"), "fwd-geforce", "unknown"),
+        (nvidia(gpu="GeForce-RTX-4090", branch="535"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", "block"),
+        (nvidia(gpu="GeForce-RTX-4090", branch="535"), Workload("image x", cuda="13.0"), "fwd-geforce", "unknown"),
+        (nvidia(gpu="GeForce-RTX-4090", branch="580"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", None),
         (nvidia(gpu="A100-SXM4-80GB"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", None),
         (nvidia(gpu="V100-SXM2-32GB"), Workload("r", frameworks={"torch": "2.11.0+cu128"}), "torch-volta", "block"),
         (nvidia(gpu="V100-SXM2-32GB"), Workload("r", frameworks={"torch": "2.11.0"}), "torch-volta", "unknown"),

@@ -124,6 +124,17 @@ CASES: list[Any] = [
         "block",
         ("CUDA 13.0 of torch 2.9.0 (cu130) needs driver 580.65.06", "the wheels bring no forward-compatibility package"),
     ),
+    # -- where minor-version compatibility would do, the package takes the driver's place
+    (
+        "cuda-driver",
+        node(GEFORCE, "535.309.01"),
+        {"cuda": "12.4.1", "forward_compat": True},
+        "block",
+        ("the image carries cuda-compat-12-4, which takes the place of drivers before 550 and fails on GeForce", "use an image without"),
+    ),
+    ("cuda-driver", node(GEFORCE, "550.163.01"), {"cuda": "12.4.1", "forward_compat": True}, None, ()),
+    ("cuda-driver", node(A100, "535.309.01"), {"cuda": "12.4.1", "forward_compat": True}, "warn", ("minor-version",)),
+    ("cuda-driver", node(WORKSTATION, "570.211.01"), {"cuda": "12.9", "forward_compat": True}, "unknown", ("is not known to work on",)),
     # -- no driver would help: the remedy does not send for one
     ("cuda-driver", node(V100, "535.309.01"), {"cuda": "13.0"}, "block", ("-> use CUDA 12.9 or older",)),
     # -- what is not known
