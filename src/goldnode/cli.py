@@ -21,6 +21,7 @@ _ELSEWHERE: dict[str, str] = {
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
     "plan": "Show what site.yml would do to the hosts of an inventory.",
+    "matrix": "Print the blessed matrix of stacks and classes.",
 }
 
 

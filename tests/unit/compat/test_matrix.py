@@ -1,0 +1,185 @@
+"""`goldnode matrix`: what it says is what a check says, docs/matrix.md is true, and the page can be read by everybody."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.cli import main
+from goldnode.compat import facts
+from goldnode.compat import matrix as matrices
+from goldnode.compat.check import check
+from goldnode.compat.hosts import host_of_class, host_of_stack
+from goldnode.compat.model import Finding, Workload
+from goldnode.site import Site
+
+PAGE = Path(__file__).parents[3] / "docs/matrix.md"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog([Path(__file__).parents[3] / "catalog"])
+
+
+@pytest.fixture(scope="module")
+def shown(catalog: Catalog) -> matrices.Matrix:
+    return matrices.matrix(catalog, Site())
+
+
+def rows(shown: matrices.Matrix) -> dict[str, matrices.Row]:
+    return {row.name: row for table in shown.tables for row in table.rows}
+
+
+def test_every_stack_and_class_is_in_it(shown: matrices.Matrix, catalog: Catalog) -> None:
+    assert set(rows(shown)) == {*catalog.stacks, *catalog.classes}
+    for table in shown.tables:
+        assert all(set(row.cells) >= set(table.columns) for row in table.rows)
+
+
+def test_it_says_what_a_check_says(shown: matrices.Matrix, catalog: Catalog) -> None:
+    """Of every row what the engine finds on the day of the facts; each newest CUDA is allowed and the next one is not."""
+    day, found = facts_day(shown), rows(shown)
+    for name in catalog.stacks:
+        assert found[name].verdict == heaviest(check(host_of_stack(name, catalog, Site(), on=day))), name
+    for name in catalog.classes:
+        host = host_of_class(name, catalog, Site(), on=day)
+        known = check(host)
+        row = found[name]
+        assert row.verdict == heaviest(known), name
+        told = {note.text.casefold() for note in row.notes}
+        assert all(finding.message.casefold() in told for finding in known), name
+        for column, package, most in (("CUDA", False, "ok"), ("CUDA, minor", False, "warn"), ("CUDA, forward", True, "warn")):
+            version = row.cells[column]
+            if version == matrices.NONE:
+                continue
+            said = [finding for finding in check(host, [Workload("it", cuda=version, forward_compat=package)]) if finding not in known]
+            assert heaviest(said) == most, (name, column)
+
+
+def heaviest(found: list[Finding]) -> str:
+    order = ("ok", "warn", "unknown", "block")
+    return max((finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok")
+
+
+def facts_day(shown: matrices.Matrix) -> dt.date:
+    assert str(shown.date) == max(str(facts.load(path.name)["meta"]["compiled"]) for path in facts.FACTS.glob("*.yml"))
+    return shown.date
+
+
+def test_what_535_runs(shown: matrices.Matrix) -> None:
+    """Read in the vendor's tables: native 12.2 (driver branches), 12.9 the last of its major, 13.1 the last with a list of branches."""
+    row = rows(shown)["demo_a100"]
+    assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == ["12.2", "12.9", "13.1"]
+    assert rows(shown)["debian12_r535"].cells["Security"] == "no fixes after bulletin 5821 (2026-05-19)"
+    assert "past; waived until" in rows(shown)["debian12_r535"].cells["Support ends"]
+    assert rows(shown)["debian13_r550"].verdict == "block"
+
+
+def test_what_was_not_exercised_says_so(shown: matrices.Matrix, catalog: Catalog) -> None:
+    for name, entry in catalog.stacks.items():
+        real = entry.item.exercised == "debian-archive"
+        assert ("only" not in rows(shown)[name].cells["Tried out"]) is real, name
+    for name, klass in catalog.classes.items():
+        assert ("simulated" in rows(shown)[name].cells["Hardware"]) is klass.item.simulated, name
+
+
+def test_the_page_of_the_documentation_is_true(shown: matrices.Matrix) -> None:
+    told = "run `goldnode matrix --format markdown --out docs/matrix.md` without a site of your own"
+    assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), told
+
+
+def test_it_is_the_same_each_time(shown: matrices.Matrix) -> None:
+    again = matrices.matrix(load_catalog([Path(__file__).parents[3] / "catalog"]), Site())
+    for render in (matrices.text, matrices.markdown, matrices.html):
+        assert render(again) == render(shown)
+
+
+def test_markdown_tables_hold_together(shown: matrices.Matrix) -> None:
+    for block in re.findall(r"(?:^\|.*\n)+", matrices.markdown(shown), re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+
+
+class Reader(HTMLParser):
+    """Collects what a reader's machine and a screen reader need of the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.headers: list[str | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "br", "img"):
+            self.open.append(tag)
+        if given.get("id"):
+            self.ids.append(given["id"] or "")
+        if tag == "a":
+            self.links.append(given.get("href") or "")
+        self.loaded += [given[key] or "" for key in ("src", "data", "poster") if key in given]
+        if tag == "link":
+            self.loaded.append(given.get("href") or "")
+        if tag == "th":
+            self.headers.append(given.get("scope"))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.Matrix) -> None:
+    page = matrices.html(shown)
+    reader = Reader()
+    reader.feed(page)
+    assert (reader.wrong, reader.open) == ([], [])
+    assert reader.loaded == []
+    assert "@import" not in page
+    assert "url(" not in page
+    assert len(reader.ids) == len(set(reader.ids))
+    assert set(rows(shown)) <= set(reader.ids)
+    for link in reader.links:
+        assert link.startswith("https://") or link.removeprefix("#") in reader.ids, link
+    assert '<html lang="en">' in page
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+    assert reader.headers
+    assert set(reader.headers) == {"col", "row"}
+    assert reader.tags.count("caption") == reader.tags.count("table") == len(shown.tables)
+    # A verdict is a word, not a colour alone.
+    assert re.findall(r'<span class="tag \w+"></span>', page) == []
+
+
+def test_html_escapes_what_catalogs_say(shown: matrices.Matrix) -> None:
+    note = matrices.Note("warn", "<script>alert(1)</script>", (), "a < b", None)
+    row = matrices.Row("odd", {"OS": "<b>"}, "warn", (note,), ("x & y",))
+    page = matrices.html(matrices.Matrix(shown.date, (matrices.Table("Stacks", "Stack", "About.", ("OS",), (row,)),)))
+    assert "<script>alert" not in page
+    assert "&lt;b&gt;" in page
+    assert "x &amp; y" in page
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site.yml").write_text("archives: {}\n")
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
+    for name in ("GOLDNODE_CATALOG", "GOLDNODE_LOCKS"):
+        monkeypatch.delenv(name, raising=False)
+    out = tmp_path / "matrix.html"
+    result = CliRunner().invoke(main, ["matrix", "--format", "html", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert result.output == f"wrote {out}\n"
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    printed = CliRunner().invoke(main, ["matrix"])
+    assert printed.exit_code == 0
+    assert "debian13_r550: blocked" in printed.output
