@@ -103,7 +103,7 @@ GpuUuid = Annotated[
 class Strict(BaseModel):
     """Base of all catalog models: no unknown key, no silent conversion of types, not changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, defer_build=True)
 
 
 class OperatingSystem(Strict):
