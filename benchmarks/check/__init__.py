@@ -1,0 +1,1 @@
+"""What `goldnode check` costs. See docs/benchmarks/check.md."""

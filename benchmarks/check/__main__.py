@@ -1,0 +1,189 @@
+"""`goldnode check` measured: its cold start against the floors of Python and click, and 1,000 class x image checks in one process.
+
+Commands are run in turn, as new processes. See docs/benchmarks/check.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN, END = "<!-- figures: written by benchmarks/run check -->", "<!-- end of figures -->"
+CLASS, IMAGE = "h100_sxm5_80gb", "nvidia/cuda:13.0.2-runtime-ubuntu24.04"
+HELLO = "import click\n\n@click.command()\ndef main() -> None:\n    click.echo('hello')\n\nmain()\n"
+
+
+def contenders(folder: Path) -> dict[str, tuple[str, list[str]]]:
+    """Return what is started, by name: its title and its command line."""
+    hello = folder / "hello.py"
+    hello.write_text(HELLO, encoding="utf-8")
+    goldnode = str(Path(sys.executable).with_name("goldnode"))
+    return {
+        "check": (f"`goldnode check --class {CLASS}`", [goldnode, "check", "--class", CLASS]),
+        "image": ("the same with an image", [goldnode, "check", "--class", CLASS, "--image", IMAGE]),
+        "all": ("`goldnode check`, all classes", [goldnode, "check"]),
+        "explain": ("`goldnode check --explain cuda-driver`", [goldnode, "check", "--explain", "cuda-driver"]),
+        "hello": ("floor: a command of click that says hello", [sys.executable, str(hello)]),
+        "pass": ("floor: `python -c pass`", [sys.executable, "-c", "pass"]),
+    }
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Return wall time and CPU of one run in seconds. A run that could not check ends the benchmark."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    error = process.stderr.read().decode() if process.stderr is not None else ""
+    if process.returncode not in (0, 1):  # 1: something of it is blocked, which is a result
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {error}")
+    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime}
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return the median and the best."""
+    return {"median": statistics.median(values), "best": min(values)}
+
+
+def measure(runs: int, checks: int) -> dict[str, Any]:
+    """Return all figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        site = Path(folder) / "site.yml"
+        site.write_text("archives: {}\n", encoding="utf-8")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("GOLDNODE_")}
+        environment |= {"GOLDNODE_SITE": str(site), "PYTHONPATH": str(ROOT)}
+        chosen = contenders(Path(folder))
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
+        names = list(chosen)
+        for number in range(runs + 1):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                found = run(chosen[name][1], environment)
+                if number:  # the first writes the byte code and warms the page cache
+                    taken[name].append(found)
+            print(f"run {number} of {runs}", flush=True)
+        inside = [
+            json.loads(
+                subprocess.run(
+                    [sys.executable, "-m", "benchmarks.check.inprocess", str(checks)],
+                    env=environment,
+                    cwd=ROOT,
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
+            for _ in range(max(5, runs // 3))
+        ]
+    return {
+        "date": str(dt.datetime.now(tz=dt.UTC).date()),
+        "commit": subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        "machine": machine(),
+        "runs": runs,
+        "cold": {
+            name: {
+                "title": title,
+                **{key: summary([row[key] for row in taken[name]]) for key in ("wall", "cpu")},
+            }
+            for name, (title, _) in chosen.items()
+        },
+        "inside": {
+            **{key: inside[0][key] for key in ("checks", "classes", "images", "verdicts")},
+            "runs": len(inside),
+            **{part: {key: summary([row[part][key] for row in inside]) for key in ("wall", "cpu")} for part in ("catalog", "all_checks")},
+        },
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what it was measured on, and how busy that was."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return {
+        "cores": os.cpu_count(),
+        "processor": model,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "click": version("click"),
+        "pydantic": version("pydantic"),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the figures as Markdown: ratios first."""
+    cold, inside, told = found["cold"], found["inside"], found["machine"]
+    head = (
+        f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}, Python "
+        f"{told['python']}, click {told['click']}, pydantic {told['pydantic']}; load {told['load']} when it began to report. Median of "
+        f"{found['runs']} runs in turn; best in brackets.\n"
+    )
+    floors = ("hello", "pass")
+    rows = [
+        "| | wall, seconds | CPU, seconds | CPU : click's hello | CPU : `python -c pass` |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in cold.values():
+        ratios = [row["cpu"]["median"] / cold[floor]["cpu"]["median"] for floor in floors]
+        rows.append(f"| {row['title']} | {_cell(row['wall'])} | {_cell(row['cpu'])} | {ratios[0]:.1f}x | {ratios[1]:.1f}x |")
+    verdicts = ", ".join(f"{number} {name}" for name, number in inside["verdicts"].items())
+    rows += [
+        "",
+        f"{inside['checks']:,} checks in one process ({inside['classes']} classes, {inside['images']} images; {verdicts}); median of "
+        f"{inside['runs']} processes",
+        "",
+        "| | wall, seconds | CPU, seconds |",
+        "| --- | ---: | ---: |",
+        f"| read the catalog and its locks, make the nodes of all classes | {_cell(inside['catalog']['wall'])} | "
+        f"{_cell(inside['catalog']['cpu'])} |",
+        f"| read the facts and the images' names, and all checks | {_cell(inside['all_checks']['wall'])} | "
+        f"{_cell(inside['all_checks']['cpu'])} |",
+    ]
+    return f"\n{head}\n" + "\n".join(rows) + "\n\n"
+
+
+def _cell(value: Mapping[str, float]) -> str:
+    return f"{value['median']:.3f} ({value['best']:.3f})"
+
+
+def write(found: Mapping[str, Any], directory: Path) -> None:
+    """Write check.json to `directory`, and the tables into its check.md."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "check.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    page = directory / "check.md"
+    before, after = f"# benchmarks/check\n\n{BEGIN}\n", f"{END}\n"
+    if page.exists() and BEGIN in (text := page.read_text(encoding="utf-8")):
+        before, after = text[: text.index(BEGIN)] + BEGIN + "\n", text[text.index(END) :]
+    page.write_text(before + tables(found) + after, encoding="utf-8")
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks/run check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--runs", type=int, default=15, help="measured runs of each command (default 15)")
+    parser.add_argument("--checks", type=int, default=1000, help="checks in one process (default 1000)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    chosen = parser.parse_args()
+    found = measure(chosen.runs, chosen.checks)
+    write(found, chosen.out)
+    print(tables(found))
+
+
+if __name__ == "__main__":
+    main()
