@@ -98,6 +98,15 @@ class Lock(_Content):
         """Return the packages that are pinned and held on a node, by name."""
         return [item for item in self.packages if item.set == "stack" and (nvswitch or item.when != "nvswitch")]
 
+    def stack_hash(self, *, nvswitch: bool) -> str:
+        """Return the sha256 of the stack set as a node's dpkg-query tells it: a line "name version architecture" each, sorted as bytes.
+
+        On a node whose held packages are the stack set, it is what `dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n'
+        $(apt-mark showhold) | LC_ALL=C sort | sha256sum` prints.
+        """
+        lines = sorted(f"{item.name} {item.version} {item.architecture}\n".encode() for item in self.stack_set(nvswitch=nvswitch))
+        return hashlib.sha256(b"".join(lines)).hexdigest()
+
 
 def digest_of(document: Any) -> str:
     """Return `sha256:…` of the canonical JSON of `document`: sorted keys, no spaces, UTF-8."""

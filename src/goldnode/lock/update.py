@@ -72,6 +72,10 @@ class Update:
             "kernel": self.lock.kernel_release,
             "driver": self.lock.driver_version,
             "packages": len(self.lock.packages),
+            "stack_sha256": {
+                "without_nvswitch": self.lock.stack_hash(nvswitch=False),
+                "with_nvswitch": self.lock.stack_hash(nvswitch=True),
+            },
             "diff": self.diff.data(),
             "security": self.lane.data() if self.lane is not None else None,
             "notes": list(self.notes),
@@ -105,6 +109,10 @@ class Check:
             "kernel": self.lock.kernel_release,
             "driver": self.lock.driver_version,
             "packages": len(self.lock.packages),
+            "stack_sha256": {
+                "without_nvswitch": self.lock.stack_hash(nvswitch=False),
+                "with_nvswitch": self.lock.stack_hash(nvswitch=True),
+            },
             "good": not self.wrong,
             "problems": [{"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package} for one in self.problems],
             "needed": self.needed.data(),
