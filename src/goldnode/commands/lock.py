@@ -144,8 +144,10 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
         gone = len({problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")})
         what = f"{gone} of {count} locked packages" if gone else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
-        other = ", or install from a mirror that kept them" if gone else ""
-        click.echo(f"error: {found.file}: {what}. Run `goldnode lock {stack}{option}`{other}.", err=True)
+        remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
+        if found.lane is not None and found.lane.state == "held-back" and found.lane.taken is None:
+            remedy = "The reasons are above."
+        click.echo(f"error: {found.file}: {what}. {remedy}", err=True)
         sys.exit(1)
 
 

@@ -6,15 +6,17 @@ nothing is known is named, and taken only when the user says so.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from goldnode.catalog.load import Entry
-from goldnode.catalog.models import Stack
+from goldnode.catalog.models import Kernel, Stack
 from goldnode.compat import facts, rules
-from goldnode.errors import FactsError, LockError, UnsolvableError
+from goldnode.errors import FactsError, UnsolvableError
 from goldnode.lock.builds import KernelBuild, known_builds, results_directory
 from goldnode.lock.diff import is_security
 from goldnode.lock.model import Lock, LockedPackage
@@ -90,24 +92,29 @@ class Lane:
             "notes": list(self.notes),
         }
 
+    @property
+    def headline(self) -> str:
+        """What became of the kernel, in one line."""
+        newest = self.newest.release if self.newest is not None else "none"
+        return {
+            "moved": f"kernel {self.lock.kernel_release} is the newest of the security archives",
+            "current": f"kernel {self.lock.kernel_release} stays: the security archives have nothing newer",
+            "held-back": f"held back at kernel {self.lock.kernel_release}: the newest of the security archives is {newest}",
+        }[self.state]
+
     def lines(self) -> list[str]:
         """Return the outcome for a reader, a line each."""
-        found = []
+        found: list[str] = []
+        said = ""
         for pair in self.passed:
-            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be installed"}[pair.build.outcome]
+            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be taken"}[pair.build.outcome]
             found.append(f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}")
             if pair.build.line:
                 found.append(f"  the compiler says: {pair.build.line}")
-            if pair.build.source:
-                found.append(f"  source: {pair.build.source}")
-        newest = self.newest.release if self.newest is not None else "none"
-        found.append(
-            {
-                "moved": f"kernel {self.lock.kernel_release} is the newest of the security archives",
-                "current": f"kernel {self.lock.kernel_release} stays: the security archives have nothing newer",
-                "held-back": f"held back at kernel {self.lock.kernel_release}: the newest of the security archives is {newest}",
-            }[self.state]
-        )
+            if pair.build.source not in ("", said):
+                said = pair.build.source
+                found.append(f"  source: {said}")
+        found.append(self.headline)
         for one in self.pending:
             found.append(
                 f"pending: {one.package.name} {one.package.version} -> {one.version} ({one.archive}), held on nodes; `--upgrade-package {one.package.name}`"
@@ -120,39 +127,36 @@ class Lane:
 def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, today: dt.date, *, allow_unknown: bool = False) -> Lane:
     """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build; all else stays put.
 
-    The driver moves only where the newer kernel needs a newer one of its branch. Raises LockError where the stack names its kernel
-    exactly, and as `Archives.resolve` does.
+    The driver moves only where the newer kernel needs a newer one of its branch. Where the stack names its kernel exactly nothing moves,
+    and the newer kernels are told with what is known of their builds. Raises LockError as `Archives.resolve` does.
     """
-    if stack.item.kernel.release is not None:
-        raise LockError(
-            f"the stack names kernel {stack.item.kernel.release} itself, so no update can move it",
-            file=stack.file,
-            line=stack.source.line(("kernel", "release")),
-            remedy="name a newer `release` there, or write `series` and `flavour` instead",
-        )
-    notes = []
-    guarded = {item.id for item in lock.archives if is_security(item)}
-    if not guarded:
-        guarded = {item.id for item in lock.archives}
+    notes, exact = [], stack.item.kernel.release
+    guarded = _guarded(lock)
+    if not any(is_security(item) for item in lock.archives):
         notes.append(f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count")
-    locked = next(item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release)
-    offers = [offer for offer in archives.kernels() if offer.archives & guarded]
-    newer = [offer for offer in offers if compare(offer.version, locked) > 0]
+    newest, newer = newer_kernels(stack, lock, archives)
     passed: list[Pair] = []
     result, taken = lock, None
     for pair in _pairs(stack.item, lock, newer, archives, site):
+        if exact is not None:
+            named = dataclasses.replace(pair.build, reason=f"the stack names kernel {exact} itself; {pair.build.reason}")
+            passed.append(dataclasses.replace(pair, build=named) if pair.build.outcome == "ok" else pair)
+            continue
         if pair.build.outcome == "ok" or (pair.build.outcome == "unknown" and allow_unknown):
             try:
-                found = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
+                made = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
             except UnsolvableError as error:
                 passed.append(Pair(pair.kernel, pair.driver, KernelBuild("ok", error.message)))
                 continue
-            result, taken = found.lock, pair
-            notes += [found.relaxed] if found.relaxed else []
+            result, taken = made.lock, pair
+            notes += [made.relaxed] if made.relaxed else []
             if pair.build.outcome == "unknown":
                 notes.append(f"not verified: {pair.build.reason}; taken because of --allow-unknown")
             break
         passed.append(pair)
+    if exact is not None and newer:
+        line = stack.source.line(("kernel", "release"))
+        notes.append(f"{stack.file}:{line}: name a newer `release`, or write `series` and `flavour` instead, and lock again")
     state: State = "current" if not newer else "moved" if taken is not None and taken.kernel == newer[0].release else "held-back"
     updates = archives.newer(result, guarded)
     pending, free = [], 0
@@ -163,9 +167,26 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
             else:
                 free += 1
     notes += _bulletins(stack.item, result)
-    return Lane(
-        state, result, newer[0] if newer else offers[0] if offers else None, taken, tuple(passed), tuple(pending), free, tuple(notes)
-    )
+    return Lane(state, result, newest, taken, tuple(passed), tuple(pending), free, tuple(notes))
+
+
+def newer_kernels(stack: Entry[Stack], lock: Lock, archives: Archives) -> tuple[KernelOffer | None, list[KernelOffer]]:
+    """Return the newest kernel of the security archives, and all that are newer than the locked one, newest first.
+
+    They are of the locked kernel's series and flavour, also where the stack names its kernel exactly.
+    """
+    exact = stack.item.kernel.release
+    found = re.match(r"\d+\.\d+", exact) if exact is not None else None
+    asked = Kernel(series=found.group(), flavour=exact.rpartition("-")[2]) if found is not None and exact is not None else None
+    offers = [offer for offer in archives.kernels(asked) if offer.archives & _guarded(lock)]
+    locked = next(item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release)
+    newer = [offer for offer in offers if compare(offer.version, locked) > 0]
+    return (offers[0] if offers else None), newer
+
+
+def _guarded(lock: Lock) -> set[str]:
+    """The archives of security updates, or all where the stack has none of those."""
+    return {item.id for item in lock.archives if is_security(item)} or {item.id for item in lock.archives}
 
 
 def _pairs(stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: Archives, site: Site) -> Iterator[Pair]:

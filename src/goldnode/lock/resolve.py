@@ -19,7 +19,7 @@ from pathlib import Path
 from goldnode import keys
 from goldnode.catalog.compile import archive_key
 from goldnode.catalog.load import Catalog, Entry
-from goldnode.catalog.models import Driver, Stack, Toolkit
+from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
 from goldnode.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
@@ -132,9 +132,9 @@ class Archives:
                 found.append(Finding("changed", package, text))
         return found
 
-    def kernels(self) -> list[KernelOffer]:
-        """Return the kernels that the stack's intent allows, newest first."""
-        _, releases, whole = _kernels(self.stack, self._root, self._names)
+    def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
+        """Return the kernels that the stack's intent, or `asked` in its place, allows, newest first."""
+        _, releases, whole = _kernels(self.stack, asked or self.stack.item.kernel, self._root, self._names)
         images = {release: kernel_packages(self.stack.item.os.id, release)[0] for release in releases}
         origins = self._root.origins(images.values())
         return [
@@ -413,9 +413,8 @@ def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
     return [found for name in names if (found := kernel_release(name)) and name == kernel_packages(stack.item.os.id, found)[0]]
 
 
-def _kernels(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[str, list[str], list[tuple[str, str]]]:
+def _kernels(stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]) -> tuple[str, list[str], list[tuple[str, str]]]:
     """What was asked for in words, the releases that are it, and (version, release) of those that are whole."""
-    kernel = stack.item.kernel
     if kernel.release is not None:
         pattern = re.escape(kernel.release)
         wanted = f'kernel release "{kernel.release}"'
@@ -437,7 +436,7 @@ def _kernels(stack: Entry[Stack], root: AptRoot, names: Sequence[str]) -> tuple[
 def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, str]:
     """Return release and package version of the kernel: image and headers exist, both at that version."""
     kernel = stack.item.kernel
-    wanted, releases, whole = _kernels(stack, root, names)
+    wanted, releases, whole = _kernels(stack, kernel, root, names)
     same = [pair for pair in whole if pair[1] == keep.kernel]
     if keep.kernel_exact and not same:
         raise VanishedError(f"kernel {keep.kernel} is not whole in the archives {', '.join(stack.item.archives)}", file=stack.file)

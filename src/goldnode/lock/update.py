@@ -208,10 +208,16 @@ def check(
             problems.append(Problem("unresolved", f"what is newer is not known: {error.message}", mode is Mode.UPGRADE))
         if pending is not None:
             problems += _waiting(pending, old, mode)
+        if stack.item.kernel.release is not None:
+            newest, newer = lane.newer_kernels(stack, old, archives)
+            if newer and newest is not None:
+                place = ", ".join(sorted(newest.archives))
+                text = f"{newest.release} is there ({place}), and the stack names {stack.item.kernel.release} itself"
+                problems.append(Problem("kernel", text, False))
         if mode is Mode.SECURITY and not any(problem.wrong for problem in problems):
             moved = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
             if moved.state != "current":
-                problems.append(Problem("held-back" if moved.state == "held-back" else "kernel", moved.lines()[-1], True))
+                problems.append(Problem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True))
     return Check(path, old, tuple(problems), needed, pending, moved)
 
 
@@ -316,7 +322,7 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
         was, now = pending.header["kernel"]
         rows = [change for change in pending.changes if kernel_release(change.name) == now and change.now is not None]
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
-        found.append(Problem("kernel", f"kernel {now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"))
+        found.append(Problem("kernel", f"{now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"))
     for change in pending.changes:
         if change.kind != "moved" or change.was is None or change.now is None:
             continue

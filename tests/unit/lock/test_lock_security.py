@@ -177,7 +177,7 @@ def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archi
     made = lane(site)
     assert made.lane is not None
     assert (made.lane.state, made.lock.kernel_release) == ("held-back", "6.1.0-56-amd64")
-    assert "kernel 6.1.0-57-amd64: driver 545.10.01 cannot be installed" in "\n".join(made.lane.lines())
+    assert "kernel 6.1.0-57-amd64: driver 545.10.01 cannot be taken: apt finds no way" in "\n".join(made.lane.lines())
 
 
 @pytest.mark.parametrize("changes", [{"driver": None}, {"driver_vendor": "amd"}], ids=["cpu", "rocm"])
@@ -238,12 +238,27 @@ def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
         lane(site)
 
 
-def test_an_exact_kernel_cannot_move(site: Place, guard: Archive) -> None:
+def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guard: Archive) -> None:
     site.stack(**STACK, kernel={"release": "6.1.0-50-amd64"})
     update(*site.load())
-    with pytest.raises(LockError, match=r"small\.yml:\d+: the stack names kernel 6\.1\.0-50-amd64 itself") as caught:
-        lane(site)
-    assert caught.value.line is not None
+    made = lane(site)
+    assert made.lane is not None
+    assert made.lane.state == "current"
+    cve(guard, 56, "6.1.192-2")
+    cve(guard, 57, "6.1.195-1")
+    built(site, "6.1.0-57-amd64", False, "error: too few arguments")
+    built(site, "6.1.0-56-amd64", True)
+    made = lane(site)
+    assert made.lane is not None
+    assert (made.action, made.lane.state, made.lock.kernel_release) == ("kept", "held-back", "6.1.0-50-amd64")
+    assert [(pair.kernel, pair.build.outcome, pair.build.line) for pair in made.lane.passed] == [
+        ("6.1.0-57-amd64", "fails", "error: too few arguments"),
+        ("6.1.0-56-amd64", "ok", None),
+    ]
+    assert "the stack names kernel 6.1.0-50-amd64 itself" in made.lane.passed[1].build.reason
+    told = check(*site.load())
+    assert [(one.kind, one.wrong) for one in told.problems if one.kind == "kernel"] == [("kernel", False)]
+    assert any("small.yml:" in note and "write `series` and `flavour`" in note for note in made.lane.notes)
 
 
 def test_the_command_and_its_exit_states(site: Place, guard: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
