@@ -11,6 +11,7 @@ from typing import Any, Literal
 from goldnode.catalog.models import Driver
 from goldnode.compat import facts
 from goldnode.errors import LockError
+from goldnode.lock.aptroot import cache_directory
 from goldnode.site import Site
 
 Flavour = Literal["open", "proprietary"]
@@ -26,25 +27,36 @@ class KernelBuild:
     source: str = ""
 
 
-def results_directory(site: Site) -> Path | None:
-    """Return where `goldnode modules` keeps the results of builds: beside the site's mirror. None for a site without one."""
-    return site.resolve(site.mirror.directory) / "modules" / "results" if site.mirror is not None else None
+def results_directory(site: Site) -> Path:
+    """Return where `goldnode modules` keeps the results of builds: in the site's mirror, else in the cache."""
+    place = site.resolve(site.mirror.directory) if site.mirror is not None else cache_directory()
+    return place / "modules" / "results"
 
 
 def known_build(kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None) -> KernelBuild:
     """Say whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has version `kernel_version`.
 
-    A result of `goldnode modules` in directory `results` decides: a JSON object per file with `kernel` (release), `driver` (upstream
-    version), `flavour`, `ok`, and `line` (the compiler's, where it failed). Without one it is the table of the facts, which is of
-    upstream's sources: a distribution's patched package may build where that says `fails`. Raises LockError for an unreadable result.
+    The newest result of `goldnode modules` in directory `results` decides: a JSON object per file with `kernel` (release),
+    `driver_version` (upstream), `flavour`, `ok`, `error` (the compiler's line, where it failed) and `built` (time; empty where nothing
+    could be compiled, which says nothing). Without one it is the table of the facts, which is of upstream's sources: a distribution's
+    patched package may build where that says `fails`.
+    Raises LockError for an unreadable result.
     """
-    for path, row in _results(results):
-        if (row.get("kernel"), row.get("driver"), row.get("flavour")) == (kernel, driver, flavour) and isinstance(row.get("ok"), bool):
-            what = f"driver {driver} ({flavour}) on kernel {kernel}"
-            source = f"built by `goldnode modules` ({path.name})"
-            if row["ok"]:
-                return KernelBuild("ok", f"{what} was built", None, source)
-            return KernelBuild("fails", f"{what} does not build", str(row["line"]) if row.get("line") else None, source)
+    asked = (kernel, driver, flavour)
+    found = [
+        (str(row["built"]), path.name, row)
+        for path, row in _results(results)
+        if (row.get("kernel"), row.get("driver_version"), row.get("flavour")) == asked
+        and isinstance(row.get("ok"), bool)
+        and row.get("built")
+    ]
+    if found:
+        day, name, row = max(found, key=lambda one: one[:2])
+        what = f"driver {driver} ({flavour}) on kernel {kernel}"
+        source = f"`goldnode modules`, {day} ({name[:12]}…)"
+        if row["ok"]:
+            return KernelBuild("ok", f"{what} was built", None, source)
+        return KernelBuild("fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source)
     # Debian 12 names its kernels 6.1.0-N whatever the stable update is, so the package's version is asked about.
     known = facts.kernel_build(kernel_version, driver, flavour)
     return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))

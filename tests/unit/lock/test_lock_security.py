@@ -49,8 +49,10 @@ def built(place: Place, kernel: str, ok: bool, line: str | None = None, driver: 
     """A result of `goldnode modules`."""
     directory = place.root / "mirror/modules/results"
     directory.mkdir(parents=True, exist_ok=True)
-    row = {"kernel": kernel, "driver": driver, "flavour": "proprietary", "ok": ok, "line": line}
-    (directory / f"{kernel}_{driver}.json").write_text(json.dumps(row))
+    row = {"kernel": kernel, "driver_version": driver, "flavour": "proprietary", "ok": ok, "error": line}
+    number = len(list(directory.iterdir()))
+    row["built"] = f"2026-11-21T00:00:{number:02}Z"
+    (directory / f"{'f' if number == 0 else 'a'}{number}.json").write_text(json.dumps(row))
 
 
 def cve(guard: Archive, number: int, version: str) -> str:
@@ -291,10 +293,24 @@ def test_a_result_decides_before_the_facts(tmp_path: Path) -> None:
     asked = ("6.12.117+deb13-amd64", "6.12.117-1", "550.163.01", "open")
     told = known_build(*asked)  # type: ignore[arg-type]
     assert (told.outcome, told.line) == ("fails", None)
-    row = {"kernel": asked[0], "driver": asked[2], "flavour": "open", "ok": True}
+    row = {"kernel": asked[0], "driver_version": asked[2], "flavour": "open", "ok": True, "built": ""}
+    (tmp_path / "one.json").write_text(json.dumps(row))
+    assert known_build(*asked, results=tmp_path).outcome == "fails", "nothing was built"  # type: ignore[arg-type]
+    row["built"] = "2026-11-21T00:00:00Z"
     (tmp_path / "one.json").write_text(json.dumps(row))
     assert known_build(*asked, results=tmp_path).outcome == "ok"  # type: ignore[arg-type]
     assert known_build(*asked[:3], "proprietary", results=tmp_path).source != known_build(*asked, results=tmp_path).source  # type: ignore[arg-type]
+
+
+def test_results_of_a_site_without_a_mirror_are_in_the_cache(site: Place, guard: Archive, tmp_path: Path) -> None:
+    cve(guard, 56, "6.1.192-2")
+    built(site, "6.1.0-56-amd64", True)
+    text = (site.root / "site.yml").read_text()
+    (site.root / "site.yml").write_text(text.replace("mirror: {directory: mirror}\n", ""))
+    assert lane(site).action == "kept"
+    (tmp_path / "cache/modules").mkdir(parents=True)
+    (site.root / "mirror/modules/results").rename(tmp_path / "cache/modules/results")
+    assert lane(site).lock.kernel_release == "6.1.0-56-amd64"
 
 
 def test_debian_12s_release_names_hide_the_stable_update() -> None:
