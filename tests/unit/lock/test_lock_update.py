@@ -109,6 +109,24 @@ def test_only_what_vanished_moves_and_what_was_built_with_it(place: Place, near:
     assert "no reboot follows" in made.diff.text()
 
 
+def test_what_was_built_from_one_source_moves_together(place: Place, near: Archive) -> None:
+    def binutils(version: str) -> None:
+        near.add("binutils", version, depends=f"libbinutils (= {version})", source="binutils")
+        near.add("libbinutils", version, source="binutils")
+
+    near.add("tool", "1-1", depends="binutils")
+    binutils("2.40-1")
+    near.publish()
+    place.stack(packages=["tool"])
+    run(place, today=FIRST)
+    second_day(near)
+    binutils("2.40-2")
+    near.remove("libbinutils", "2.40-1")
+    near.publish()
+    made = run(place)
+    assert (set(moves(made)), made.notes) == ({"binutils", "libbinutils"}, ())
+
+
 def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(place: Place, near: Archive, first: Update) -> None:
     second_day(near)
     near.remove("libcuda1", "535.261.03-1")
