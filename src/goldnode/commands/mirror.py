@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from goldnode.lock.fetch import Fault, Wanted
+    from goldnode.lock.mirror import Mirror
 
 
 class _Stacks(click.Group):
@@ -74,6 +75,108 @@ def key(out: Path, name: str, algorithm: str, expire: str) -> None:
     fingerprint, secret, public = create(out, name, algorithm=algorithm, expire=expire)
     click.echo(f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}")
     click.echo("\nThe secret key has no passphrase: keep that file to yourself, with a copy in a safe place.", err=True)
+
+
+@mirror.command()
+@click.argument("stacks", nargs=-1, metavar="[STACK…]")
+@click.option("--repair", "mend", is_flag=True, help="Fetch damaged and missing files anew.")
+def verify(stacks: tuple[str, ...], mend: bool) -> None:
+    """Hold every file against its name and every publication against its signature and its record; exit 1 where anything is wrong."""
+    from goldnode.lock import upkeep
+    from goldnode.lock.mirror import Mirror
+    from goldnode.site import load_site
+
+    site = load_site()
+    place = Mirror.of(site)
+    public = upkeep.public_key(place, site)
+    _known(place, stacks)
+    found = place.verify(public, stacks or None)
+    for damage in found:
+        click.echo(f"{damage.kind}: {damage}")
+    if found and mend:
+        progress = _progress()
+        with progress:
+            _, faults = upkeep.repair(place, found, site, progress)
+        for fault in faults:
+            click.echo(str(fault), err=True)
+        found = place.verify(public, stacks or None)
+        for damage in found:
+            click.echo(f"not mended: {damage}")
+    if found:
+        again = "" if mend else " Bring damaged files back with --repair;"
+        click.echo(f"error: {len(found)} faults.{again} indexes and signatures are made anew by `goldnode mirror STACK`.", err=True)
+        sys.exit(1)
+    stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
+    click.echo(f"{place.directory}: {published} publications{'' if stacks else f', {stored} files'}: no faults")
+
+
+@mirror.command()
+@click.option("--keep-days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays in any case.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option(
+    "--nodes",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Records of runs or of nodes (a JSON file, or a directory of them) whose locks stay; .goldnode/runs always counts.",
+)
+def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
+    """Take away what no lock, no channel and no node's history needs any more."""
+    import os
+
+    from goldnode.catalog.load import load_catalog
+    from goldnode.lock import upkeep
+    from goldnode.lock.mirror import Mirror
+    from goldnode.site import load_site
+
+    catalog, site = load_catalog(), load_site()
+    place = Mirror.of(site)
+    own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
+    keep = upkeep.needed(place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])]))
+    gone, stays = place.gc(keep, days=keep_days, dry_run=dry_run)
+    for path, why in stays.items():
+        click.echo(f"stays: {path.relative_to(place.directory)}: {why}")
+    for item in gone:
+        click.echo(f"{'would go' if dry_run else 'gone'}: {item.path.relative_to(place.directory)} ({item.size / 1e6:.1f} MB): {item.why}")
+    click.echo(f"{'would free' if dry_run else 'freed'} {sum(item.size for item in gone) / 1e6:.1f} MB")
+
+
+@mirror.command()
+def status() -> None:
+    """List what is published."""
+    from goldnode.lock.mirror import Mirror
+    from goldnode.lock.publication import CURRENT, Publication
+    from goldnode.site import load_site
+
+    place = Mirror.of(load_site())
+    rows = [("stack", "publication", "", "published", "packages", "MB", "locks")]
+    for where in _publications(place, ()):
+        found = Publication.read(where)
+        link = where.parent / CURRENT
+        current = "current" if link.is_symlink() and link.readlink().name == found.id else ""
+        size = sum(row["size"] for row in found.packages) / 1e6
+        locks = ", ".join(digest.removeprefix("sha256:")[:12] for digest in found.locks)
+        rows.append((found.stack, found.id, current, found.published, str(len(found.packages)), f"{size:.1f}", locks))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
+    from goldnode.lock.publication import publications
+
+    return [found for found in publications(place.directory) if not stacks or found.parent.name in stacks]
+
+
+def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
+    """Refuse a stack that was never published: nothing would be looked at, and nothing be wrong."""
+    from goldnode.errors import MirrorError, nearest
+
+    known = {found.parent.name for found in _publications(place, ())}
+    for stack in stacks:
+        if stack not in known:
+            raise MirrorError(f'nothing of stack "{stack}" is published', file=place.directory, remedy=nearest(stack, known))
+    if not known:
+        raise MirrorError("nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`")
 
 
 def _progress() -> Any:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from goldnode.catalog.load import Catalog
 from goldnode.errors import MirrorError
@@ -33,6 +34,9 @@ from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
 from goldnode.lock.signing import Signer, check_signature, open_signer
 from goldnode.site import Site, archive_url, check_archives
+
+if TYPE_CHECKING:
+    from goldnode.lock import upkeep
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
 
@@ -78,7 +82,7 @@ class Mirror:
 
     def add(self, path: Path) -> str:
         """Copy a local file into the store. Returns its SHA-256. Raises MirrorError where it cannot be kept."""
-        with self.writing(), self._disk():
+        with self.writing(), self.disk():
             self.partial.mkdir(parents=True, exist_ok=True)
             temporary = self.partial / f"add.{os.getpid()}"
             digest = hashlib.sha256()
@@ -88,10 +92,10 @@ class Mirror:
                     out.write(block)
                 out.flush()
                 os.fsync(out.fileno())
-            self._keep(temporary, digest.hexdigest())
+            self.keep(temporary, digest.hexdigest())
             return digest.hexdigest()
 
-    def _keep(self, path: Path, sha256: str) -> None:
+    def keep(self, path: Path, sha256: str) -> None:
         """Take a synced file into the store under its hash."""
         target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,11 +135,11 @@ class Mirror:
         Returns one fault for each file that its archive does not give as locked; all others are fetched. Raises MirrorError where the
         store cannot take them.
         """
-        with self.writing(), self._disk():
+        with self.writing(), self.disk():
             wanted = self.wanted([locks] if isinstance(locks, Lock) else locks, catalog, site)
             self._room(wanted)
             self.store.mkdir(parents=True, exist_ok=True)
-            return Fetcher(self.partial, self._keep, parallel=parallel, progress=progress, pause=pause).fetch(wanted)
+            return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(wanted)
 
     def _room(self, wanted: Iterable[Wanted]) -> None:
         """Refuse what will not fit before it is begun."""
@@ -175,7 +179,7 @@ class Mirror:
         and SigningKeyError.
         """
         packages = list({item.sha256: item for item in [*lock.packages, *extra]}.values())
-        with self.writing(), self._disk():
+        with self.writing(), self.disk():
             missing = [item for item in packages if not self.has(item.sha256, item.size)]
             if missing:
                 raise MirrorError(
@@ -185,7 +189,7 @@ class Mirror:
                 )
             final = place(self.directory, stack, (item.sha256 for item in packages))
             final.parent.mkdir(parents=True, exist_ok=True)
-            known = self._known(final)
+            known = self._known(final, signer)
             if known is not None and known.fingerprint == signer.fingerprint and known.locks.get(lock.digest):
                 found = known
             elif known is not None:
@@ -200,14 +204,18 @@ class Mirror:
             making.sync(final.parent)
             return found
 
-    def _known(self, directory: Path) -> Publication | None:
-        """A publication that is there and whole, as far as names and sizes tell."""
-        if not (directory / RECORD).is_file():
+    def _known(self, directory: Path, signer: Signer) -> Publication | None:
+        """A publication that is there and whole; one that is not is made anew."""
+        try:
+            found = Publication.read(directory)
+            signed = directory / f"dists/{SUITE}/InRelease"
+            text = _signed_text(signed.read_text(encoding="utf-8"))
+        except (MirrorError, OSError, ValueError, IndexError):
             return None
-        found = Publication.read(directory)
-        signed = directory / f"dists/{SUITE}/InRelease"
-        whole = signed.is_file() and all((directory / row["pool"]).is_file() for row in found.packages)
-        return found if whole else None
+        if found.fingerprint == signer.fingerprint and check_signature(signed, signer.public)[0] != signer.fingerprint:
+            return None
+        linked = all(_same(directory / row["pool"], self.path(row["sha256"])) for row in found.packages)
+        return found if linked and not making.wrong_indexes(directory, text) else None
 
     def _make(
         self,
@@ -257,6 +265,20 @@ class Mirror:
         _write(known.directory / RECORD, _text(found))
         return found
 
+    # -- upkeep: see goldnode.lock.upkeep
+
+    def verify(self, public: bytes, stacks: Iterable[str] | None = None) -> list[upkeep.Damage]:
+        """What of the store, and of the publications (of `stacks`), is not as it should be."""
+        from goldnode.lock import upkeep
+
+        return upkeep.verify(self, public, stacks)
+
+    def gc(self, keep: upkeep.Needed, *, days: float = 30, dry_run: bool = False) -> tuple[list[upkeep.Collected], dict[Path, str]]:
+        """Take away what `keep` does not need; see `upkeep.collect`."""
+        from goldnode.lock import upkeep
+
+        return upkeep.collect(self, keep, days=days, dry_run=dry_run)
+
     # -- one writer
 
     @contextmanager
@@ -274,10 +296,10 @@ class Mirror:
             return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            handle = (self.directory / ".lock").open("a+")
+            handle = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as problem:
             raise MirrorError(f"the mirror cannot be written: {problem.strerror}", file=self.directory) from problem
-        with handle:
+        try:
             until = time.monotonic() + wait
             while True:
                 try:
@@ -285,8 +307,7 @@ class Mirror:
                     break
                 except BlockingIOError:
                     if time.monotonic() >= until:
-                        handle.seek(0)
-                        who = handle.read().strip()
+                        who = os.pread(handle, 32, 0).decode("ascii", "replace").strip()
                         raise MirrorError(
                             f"another run is writing this mirror: process {who or 'unknown'}",
                             file=self.directory,
@@ -294,9 +315,8 @@ class Mirror:
                         ) from None
                     time.sleep(0.2)
             with contextlib.suppress(OSError):  # a full disk: the pid is a courtesy
-                handle.truncate(0)
-                handle.write(str(os.getpid()))
-                handle.flush()
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
             self._clear()
             self._held = 1
             try:
@@ -304,7 +324,9 @@ class Mirror:
             finally:
                 self._held = 0
                 with contextlib.suppress(OSError):
-                    handle.truncate(0)
+                    os.ftruncate(handle, 0)
+        finally:
+            os.close(handle)
 
     def _clear(self) -> None:
         """What runs that were killed left behind. Partial files stay: they are continued."""
@@ -318,7 +340,7 @@ class Mirror:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _disk(self) -> Iterator[None]:
+    def disk(self) -> Iterator[None]:
         """Errors of the disk, as errors of the mirror."""
         try:
             yield
@@ -356,6 +378,13 @@ def read_public(path: Path) -> bytes:
         raise MirrorError(
             f"the mirror's public key cannot be read: {problem.strerror}", file=path, remedy="put it there, or correct `mirror.key`"
         ) from problem
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def _now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import lzma
 import os
 import re
@@ -132,9 +133,16 @@ def sync_tree(directory: Path) -> None:
         sync(Path(where))
 
 
-def release_of(directory: Path, date: dt.date, architectures: Sequence[str]) -> str:
-    """The Release text of the repository in `directory`."""
-    return _release(directory, date, architectures)
+def wrong_indexes(directory: Path, release: str) -> list[tuple[Path, str]]:
+    """The indexes that are not what the Release text says, each with what is wrong."""
+    found = []
+    for digest, name in re.findall(r"^ ([0-9a-f]{64})\s+\d+ (\S+)$", release, re.MULTILINE):
+        file = directory / f"dists/{SUITE}" / name
+        if not file.is_file():
+            found.append((file, "is not there"))
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            found.append((file, "has other bytes than the signed Release says"))
+    return found
 
 
 def _index(directory: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 import yaml
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
+from tests.unit.lock.mirrors import Server, Setting, full_archive, serving, use_mirror
 
 from goldnode.catalog.load import Catalog, Entry, load_catalog
 from goldnode.catalog.models import Stack
+from goldnode.lock.signing import create
 from goldnode.site import Site, load_site
 
 
@@ -114,3 +117,28 @@ def near(tmp_path: Path, key: SigningKey) -> Archive:
     shapes.rest_of_driver(made)
     made.publish()
     return made
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+    """A mirror's key: fingerprint, secret and public file."""
+    return create(tmp_path_factory.mktemp("pair"), "mirror of a test")
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory, key: SigningKey) -> Path:
+    """An archive with every file of the small stack."""
+    return full_archive(tmp_path_factory.mktemp("upstream"), key, tmp_path_factory.mktemp("scratch")).root
+
+
+@pytest.fixture
+def server(packages: Path, tmp_path: Path) -> Iterator[Server]:
+    shutil.copytree(packages, tmp_path / "upstream")
+    with serving(tmp_path / "upstream") as server:
+        yield server
+
+
+@pytest.fixture
+def setting(place: Place, server: Server, pair: tuple[str, Path, Path], tmp_path: Path) -> Setting:
+    use_mirror(place, server.url, mirror=tmp_path / "mirror", signing_key=pair[1], key=pair[2])
+    return Setting(place, server, tmp_path / "mirror")

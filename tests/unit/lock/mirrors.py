@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import http.server
 import os
@@ -10,12 +11,25 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import yaml
+from click.testing import CliRunner, Result
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
-from tests.unit.lock.conftest import Place
+
+from goldnode.cli import main
+from goldnode.lock.fetch import Fault
+from goldnode.lock.mirror import Mirror, site_signer
+from goldnode.lock.model import Lock, LockedPackage, write_lock
+from goldnode.lock.publication import Publication
+from goldnode.lock.resolve import resolve
+
+if TYPE_CHECKING:
+    from tests.unit.lock.conftest import Place
+
+DAY = dt.date(2026, 11, 20)
 
 BULK = 400_000  # bytes of the one package that is not tiny, so that a transfer has a middle
 
@@ -133,3 +147,48 @@ def serving(root: Path) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
+
+
+class Setting:
+    """A stack with its lock, an archive that is served, and a mirror to be filled."""
+
+    def __init__(self, place: Place, server: Server, directory: Path) -> None:
+        self.place, self.server, self.directory = place, server, directory
+        self.mirror = Mirror.open(directory)
+        self.lock: Lock = resolve(*place.load(), today=DAY)
+        write_lock(self.lock, place.root / "locks")
+        server.asked.clear()
+
+    def fetch(self, parallel: int = 4) -> list[Fault]:
+        _, catalog, site = self.place.load()
+        return self.mirror.fetch(self.lock, catalog, site, parallel=parallel, pause=0)
+
+    def publish(self) -> Publication:
+        with site_signer(self.place.load()[2]) as signer:
+            return self.mirror.publish("small", self.lock, signer=signer)
+
+    def run(self, *arguments: str) -> Result:
+        """`goldnode mirror …` on this catalog and site."""
+        variables = {"GOLDNODE_CATALOG": str(self.place.root / "catalog"), "GOLDNODE_SITE": str(self.place.root / "site.yml")}
+        return CliRunner(env=variables).invoke(main, ["mirror", *arguments])
+
+    def package(self, name: str) -> LockedPackage:
+        return next(item for item in self.lock.packages if item.name == name)
+
+    def upstream(self, name: str) -> Path:
+        """The archive's file of a package; a copy, so that it may be spoiled."""
+        return self.server.root / self.package(name).path
+
+    def stacks(self) -> list[str]:
+        """What lies in the stack's directory."""
+        place = self.directory / "stacks/small"
+        return sorted(path.name for path in place.iterdir()) if place.exists() else []
+
+
+def tree(directory: Path) -> dict[str, str]:
+    """Every file below a directory and its hash; of a link, where it leads."""
+    return {
+        str(path.relative_to(directory)): f"-> {path.readlink()}" if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }

@@ -2,75 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from tests.unit.lock.archive import SigningKey
-from tests.unit.lock.conftest import Place
-from tests.unit.lock.mirrors import Server, full_archive, serving, use_mirror
+from tests.unit.lock.mirrors import Setting, tree
 
-from goldnode.lock.fetch import Fault
 from goldnode.lock.mirror import Mirror, publication_id, site_signer
-from goldnode.lock.model import Lock
 from goldnode.lock.publication import Publication
-from goldnode.lock.resolve import resolve
-from goldnode.lock.signing import create
-
-DAY = dt.date(2026, 11, 20)
-
-
-@pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
-    """A mirror's key: fingerprint, secret and public file."""
-    return create(tmp_path_factory.mktemp("pair"), "mirror of a test")
-
-
-@pytest.fixture(scope="session")
-def upstream(tmp_path_factory: pytest.TempPathFactory, key: SigningKey) -> Path:
-    root = tmp_path_factory.mktemp("upstream")
-    return full_archive(root / "near", key, tmp_path_factory.mktemp("scratch")).root
-
-
-@pytest.fixture
-def server(upstream: Path) -> Iterator[Server]:
-    with serving(upstream) as server:
-        yield server
-
-
-@pytest.fixture
-def setting(place: Place, server: Server, pair: tuple[str, Path, Path], tmp_path: Path) -> Setting:
-    use_mirror(place, server.url, mirror=tmp_path / "mirror", signing_key=pair[1], key=pair[2])
-    return Setting(place, server, tmp_path / "mirror")
-
-
-class Setting:
-    """A stack with its lock, an archive that is served, and a mirror to be filled."""
-
-    def __init__(self, place: Place, server: Server, directory: Path) -> None:
-        self.place, self.server, self.directory = place, server, directory
-        self.mirror = Mirror.open(directory)
-        self.lock: Lock = resolve(*place.load(), today=DAY)
-        server.asked.clear()
-
-    def fetch(self, parallel: int = 4) -> list[Fault]:
-        _, catalog, site = self.place.load()
-        return self.mirror.fetch(self.lock, catalog, site, parallel=parallel, pause=0)
-
-    def publish(self) -> Publication:
-        with site_signer(self.place.load()[2]) as signer:
-            return self.mirror.publish("small", self.lock, signer=signer)
-
-
-def tree(directory: Path) -> dict[str, str]:
-    """Every file below a directory and its hash; of a link, where it leads."""
-    return {
-        str(path.relative_to(directory)): f"-> {path.readlink()}" if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
 
 
 def test_fetched_once_and_kept_by_hash(setting: Setting) -> None:

@@ -1,0 +1,354 @@
+"""Keeping a mirror right and small: every byte held against its name, and what nothing needs any more taken away."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from goldnode.catalog.load import LOCK_SUFFIX, Catalog
+from goldnode.errors import MirrorError
+from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.mirror import Mirror
+from goldnode.lock.model import load_lock
+from goldnode.lock.publication import COMPONENT, CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, publication_id, publications
+from goldnode.lock.publish import sync, wrong_indexes
+from goldnode.lock.signing import check_signature
+from goldnode.site import Site, archive_url
+
+CHANNELS = "channels.json"
+GRACE_DAYS = 30
+
+_NAME = re.compile(r"^[0-9a-f]{64}$")
+
+Kind = Literal["store", "publication", "signature"]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is not what it should be. `sha256` names the file of the store that a repair would have to bring back."""
+
+    kind: Kind
+    path: Path
+    message: str
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+# Verifying
+
+
+def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -> list[Damage]:
+    """Hold every file of the store against its name, and every publication (of `stacks`, default: of all) against its signature by one
+    of the `public` keys, its indexes and its record. Returns what is wrong, in order.
+    """
+    chosen = None if stacks is None else set(stacks)
+    places = [place for place in publications(mirror.directory) if chosen is None or place.parent.name in chosen]
+    found: list[Damage] = []
+    records: list[Publication] = []
+    for place in places:
+        try:
+            records.append(Publication.read(place))
+        except MirrorError as problem:
+            found.append(Damage("publication", place / RECORD, problem.message))
+    named = None if chosen is None else {sha for record in records for sha in record.hashes}
+    found += _store(mirror, named)
+    for record in records:
+        found += _publication(mirror, record, public)
+    for stack in sorted((mirror.directory / "stacks").glob("*")):
+        link = stack / CURRENT  # not looked for by its name, which does not find a link that leads nowhere
+        if (chosen is None or stack.name in chosen) and link.is_symlink() and not (link / RECORD).is_file():
+            found.append(Damage("publication", link, "leads to no publication"))
+    return sorted(found, key=lambda damage: (str(damage.path), damage.message))
+
+
+def _store(mirror: Mirror, only: set[str] | None) -> Iterator[Damage]:
+    files = sorted(path for path in mirror.store.glob("*/*") if only is None or path.name in only)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for path, digest in zip(files, pool.map(_digest, files), strict=True):
+            if not _NAME.match(path.name) or path.parent.name != path.name[:2]:
+                yield Damage("store", path, "is no file of a mirror's store")
+            elif digest is None:
+                yield Damage("store", path, "cannot be read", path.name)
+            elif digest != path.name:
+                yield Damage("store", path, f"has SHA-256 {digest}, its name says another", path.name)
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[Damage]:
+    place = record.directory
+    if record.id != place.name or publication_id(record.hashes) != place.name:
+        yield Damage("publication", place / RECORD, "names other packages than the directory's name stands for")
+    signed = place / f"dists/{SUITE}/InRelease"
+    if not signed.is_file():
+        yield Damage("signature", signed, "is not there")
+        return
+    good, text = check_signature(signed, public)
+    if good is None:
+        yield Damage("signature", signed, text)
+    elif good != record.fingerprint:
+        yield Damage("signature", signed, f"is signed by {good}, the record says {record.fingerprint}")
+    else:
+        yield from _indexes(place, text, record)
+    for row in record.packages:
+        file, kept = place / row["pool"], mirror.path(row["sha256"])
+        if not kept.is_file():
+            yield Damage("store", kept, f"is not there; {row['name']} {row['version']} of stack {record.stack} needs it", row["sha256"])
+        if not file.is_file():
+            yield Damage("publication", file, "is not there", row["sha256"])
+        elif not (kept.is_file() and file.samefile(kept)) and _digest(file) != row["sha256"]:
+            yield Damage("publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"])
+
+
+def _indexes(place: Path, release: str, record: Publication) -> Iterator[Damage]:
+    base = place / f"dists/{SUITE}"
+    for file, why in wrong_indexes(place, release):
+        yield Damage("publication", file, why)
+    offered: dict[str, tuple[str, str]] = {}
+    for file in base.glob(f"{COMPONENT}/*/Packages"):
+        for stanza in file.read_text(encoding="utf-8").split("\n\n"):
+            fields = dict(re.findall(r"^(Filename|SHA256|Package): (.*)$", stanza, re.MULTILINE))
+            if len(fields) == 3:
+                offered[fields["SHA256"]] = (fields["Package"], fields["Filename"])
+    if {sha: (row["name"], row["pool"]) for sha, row in ((row["sha256"], row) for row in record.packages)} != offered:
+        yield Damage("publication", base / COMPONENT, "the indexes offer other packages than the record names")
+
+
+def repair(
+    mirror: Mirror, damages: Iterable[Damage], site: Site, progress: Progress | None = None, *, pause: float = 1.0
+) -> tuple[list[Damage], list[Fault]]:
+    """Fetch damaged and missing files of the store anew and link them into the publications again.
+
+    Returns what fetching does not mend (indexes and signatures: publish again), and the files that cannot be had.
+    """
+    rows: dict[str, Mapping[str, Any]] = {}
+    records: list[Publication] = []
+    damages = list(damages)
+    with mirror.writing(), mirror.disk():
+        for place in publications(mirror.directory):
+            try:
+                records.append(Publication.read(place))
+            except MirrorError:
+                continue
+            rows |= {row["sha256"]: row for row in records[-1].packages}
+        broken = {damage.sha256 for damage in damages if damage.sha256 is not None}
+        left = [damage for damage in damages if damage.sha256 is None]
+        wanted: list[Wanted] = []
+        for sha256 in sorted(broken):
+            row = rows.get(sha256)
+            if row is None:  # nothing that is published names it: it can go
+                mirror.path(sha256).unlink(missing_ok=True)
+            elif _digest(mirror.path(sha256)) != sha256:
+                url = address(archive_url(site, row["archive"]), row["path"])
+                wanted.append(Wanted(sha256, row["size"], url, row["name"], row["version"], row["archive"]))
+        faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
+        for record in records:
+            for row in record.packages:
+                kept, file = mirror.path(row["sha256"]), record.directory / row["pool"]
+                if row["sha256"] in broken and kept.is_file() and not (file.exists() and file.samefile(kept)):
+                    fresh = file.with_name(f".{file.name}.new")
+                    fresh.unlink(missing_ok=True)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(kept, fresh)
+                    fresh.replace(file)
+                    sync(file.parent)
+    return left, faults
+
+
+# Collecting
+
+
+@dataclass
+class Needed:
+    """What must stay, each with who needs it. `locks` are digests, `hashes` files, `publications` (stack, ID)."""
+
+    locks: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    publications: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One thing that goes, or would: a publication, a file of the store, or what is left of a cut-off fetch. `size` in bytes is what
+    its going frees."""
+
+    path: Path
+    size: int
+    why: str
+
+
+def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] = ()) -> Needed:
+    """Gather everything that still needs a file: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels,
+    what is current for a stack of the catalog, and the locks that `nodes` (records of runs, or of nodes) name.
+
+    Raises GoldnodeError for anything that cannot be read: what is not known is not thrown away.
+    """
+    found = Needed()
+    places = dict.fromkeys([*site.lock_directories(), *(entry.file.parent for entry in catalog.stacks.values())])
+    for directory in places:
+        for path in sorted(directory.glob(f"*{LOCK_SUFFIX}")):
+            lock = load_lock(path)
+            found.locks[lock.digest] = str(path)
+            found.hashes |= dict.fromkeys((item.sha256 for item in lock.packages), str(path))
+        for path in sorted(directory.glob("*.modules.yml")):
+            found.hashes |= dict.fromkeys(_hashes(_read(path, yaml.safe_load)), str(path))
+    channels = mirror.directory / CHANNELS
+    if channels.exists():
+        named = _read(channels, json.loads)
+        if not isinstance(named, dict) or not all(isinstance(stacks, dict) for stacks in named.values()):
+            raise MirrorError(
+                "these are no channels, so that nothing is collected: expected {channel: {stack: publication}}", file=channels
+            )
+        for channel, stacks in named.items():
+            for stack, identity in stacks.items():
+                found.publications[(stack, str(identity))] = f"channel {channel}"
+    for stack in catalog.stacks:
+        link = mirror.directory / "stacks" / stack / CURRENT
+        if link.is_symlink():
+            found.publications.setdefault((stack, link.readlink().name), f"current for stack {stack}")
+    for path in nodes:
+        for digest in _digests(_read(path, json.loads)):
+            found.locks.setdefault(digest, f"history in {path}")
+    return found
+
+
+def node_records(paths: Iterable[Path]) -> list[Path]:
+    """The JSON files among `paths`; of a directory, those in it. Raises MirrorError for one that is not there."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise MirrorError("there is no such file of node histories", file=path, remedy="correct --nodes")
+        found += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return found
+
+
+def _read(path: Path, parse: Any) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as problem:
+        raise MirrorError(
+            f"this cannot be read, so that nothing is collected: {problem}",
+            file=path,
+            remedy="mend it, or move it away if nothing needs it",
+        ) from problem
+
+
+def _hashes(value: Any) -> Iterator[str]:
+    """Every SHA-256 that a document names as such."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key == "sha256" and isinstance(item, str):
+                yield item
+            else:
+                yield from _hashes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _hashes(item)
+
+
+def _digests(value: Any) -> Iterator[str]:
+    """Every digest of a lock that a record names: `lock_digest`, `earlier_lock_digest`, and a class document's {lock: {digest}}."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key.endswith("lock_digest") and isinstance(item, str):
+                yield item
+            elif key == "lock" and isinstance(item, Mapping) and isinstance(item.get("digest"), str):
+                yield item["digest"]
+            else:
+                yield from _digests(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _digests(item)
+
+
+def collect(
+    mirror: Mirror, keep: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+) -> tuple[list[Collected], dict[Path, str]]:
+    """Take away publications that nothing in `keep` needs and that are older than `days`, then files that no publication and no lock
+    names any more and that are as old. Returns what went (or would), and for each publication that stays, why.
+
+    A publication whose record cannot be read stays, with the files it may name: nothing of the store goes then.
+    """
+    now = now or dt.datetime.now(dt.UTC)
+    edge = now - dt.timedelta(days=days)
+    stays: dict[Path, str] = {}
+    gone: list[Collected] = []
+    used: dict[str, str] = dict(keep.hashes)
+    unsure = False
+    leaving: list[Publication] = []
+    with mirror.writing(), mirror.disk():
+        for place in publications(mirror.directory):
+            try:
+                record = Publication.read(place)
+            except MirrorError as problem:
+                stays[place], unsure = problem.message, True
+                continue
+            reason = keep.publications.get((record.stack, record.id)) or next(
+                (keep.locks[item] for item in record.locks if item in keep.locks), None
+            )
+            if reason is None and dt.datetime.fromisoformat(record.published) > edge:
+                reason = f"published {record.published}, less than {days:g} days ago"
+            if reason is None:
+                leaving.append(record)
+                continue
+            stays[place] = reason
+            used |= dict.fromkeys(record.hashes, str(place))
+        for record in leaving:
+            own = sum(path.stat().st_size for path in record.directory.rglob("*") if path.is_file() and path.stat().st_nlink == 1)
+            gone.append(Collected(record.directory, own, f"published {record.published}; no lock, channel or node needs it"))
+        if not unsure:
+            for path in sorted([*mirror.store.glob("*/*"), *mirror.partial.glob("*")]):
+                told = path.stat()
+                if path.name in used or dt.datetime.fromtimestamp(told.st_mtime, dt.UTC) > edge:
+                    continue
+                gone.append(Collected(path, told.st_size, "nothing that stays names it"))
+        if not dry_run:
+            for item in gone:
+                if item.path.is_dir():
+                    _remove(item.path)
+                else:
+                    item.path.unlink(missing_ok=True)
+    return gone, stays
+
+
+def _remove(directory: Path) -> None:
+    """A publication, in one step: it has its name, or it is gone."""
+    hidden = directory.with_name(f".{directory.name}.gone")
+    shutil.rmtree(hidden, ignore_errors=True)
+    link = directory.parent / CURRENT
+    if link.is_symlink() and link.readlink().name == directory.name:
+        link.unlink()
+    directory.rename(hidden)
+    sync(directory.parent)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def public_key(mirror: Mirror, site: Site) -> bytes:
+    """The key that publications are held against: the site's, else the one the mirror was last signed with. Raises MirrorError."""
+    named = site.mirror.key if site.mirror is not None else None
+    path = site.resolve(named) if named is not None else mirror.directory / PUBLIC_KEY
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise MirrorError(
+            f"the mirror's public key cannot be read: {problem.strerror}", file=path, remedy="name it as `mirror.key`"
+        ) from problem

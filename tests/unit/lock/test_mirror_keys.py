@@ -1,0 +1,204 @@
+"""A key that cannot sign, or that nodes would not believe, is found before anything is fetched."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.lock.archive import SigningKey
+from tests.unit.lock.mirrors import Setting, use_mirror
+
+from goldnode.errors import SigningKeyError
+from goldnode.lock.signing import create
+from goldnode.node.openpgp import dearmor, primary_fingerprints
+
+GUARD = "open sesame"
+
+
+class Maker:
+    """GnuPG homes of one test, with odd keys in them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.keys: list[SigningKey] = []
+
+    def key(self, name: str) -> SigningKey:
+        self.keys.append(SigningKey.create(self.root / name, name))
+        return self.keys[-1]
+
+    def gpg(self, key: SigningKey, *arguments: str, text: str | None = None, passphrase: str = "") -> str:
+        command = [
+            "gpg",
+            "--homedir",
+            str(key.home),
+            "--batch",
+            "--yes",
+            "--pinentry-mode",
+            "loopback",
+            "--passphrase",
+            passphrase,
+            *arguments,
+        ]
+        return subprocess.run(command, check=True, capture_output=True, text=True, input=text).stdout
+
+    def files(self, key: SigningKey, passphrase: str = "") -> tuple[Path, Path]:
+        secret, public = key.home / "secret.asc", key.home / "public.asc"
+        secret.write_text(self.gpg(key, "--armor", "--export-secret-keys", passphrase=passphrase))
+        public.write_text(self.gpg(key, "--armor", "--export"))
+        return secret, public
+
+
+@pytest.fixture
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
+    made = Maker(tmp_path_factory.mktemp("m"))
+    yield made
+    for key in made.keys:
+        key.stop()
+
+
+def expired(maker: Maker, _: Path) -> tuple[Path, Path]:
+    key = maker.key("old")
+    maker.gpg(key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y")
+    maker.gpg(key, "--yes", "--delete-secret-and-public-key", key.fingerprint)
+    return maker.files(key)
+
+
+def revoked(maker: Maker, _: Path) -> tuple[Path, Path]:
+    key = maker.key("revoked")
+    certificate = (key.home / "openpgp-revocs.d" / f"{key.fingerprint}.rev").read_text().replace(":-----BEGIN", "-----BEGIN")
+    maker.gpg(key, "--import", text=certificate)
+    return maker.files(key)
+
+
+def foreign(maker: Maker, _: Path) -> tuple[Path, Path]:
+    return maker.files(maker.key("one"))[0], maker.files(maker.key("two"))[1]
+
+
+def locked(maker: Maker, _: Path) -> tuple[Path, Path]:
+    key = maker.key("first")
+    maker.gpg(key, "--quick-gen-key", "guarded", "ed25519", "sign", "never", passphrase=GUARD)
+    maker.gpg(key, "--yes", "--delete-secret-and-public-key", key.fingerprint)
+    return maker.files(key, passphrase=GUARD)
+
+
+def public_only(maker: Maker, _: Path) -> tuple[Path, Path]:
+    _secret, public = maker.files(maker.key("public"))
+    return public, public
+
+
+def expired_at_nodes(maker: Maker, _: Path) -> tuple[Path, Path]:
+    """The secret key was extended, and nodes still have the public key that ends."""
+    key = maker.key("another")
+    maker.gpg(key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y")
+    rows = maker.gpg(key, "--with-colons", "--list-keys", "ended").splitlines()
+    ended = next(row.split(":")[9] for row in rows if row.startswith("fpr:"))
+    public = key.home / "public.asc"
+    public.write_text(maker.gpg(key, "--armor", "--export", ended))
+    maker.gpg(key, "--quick-set-expire", ended, "20351231T000000")
+    secret = key.home / "secret.asc"
+    secret.write_text(maker.gpg(key, "--armor", "--export-secret-keys", ended))
+    return secret, public
+
+
+def junk(_: Maker, tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "junk").write_text("no key at all\n")
+    return tmp_path / "junk", tmp_path / "junk"
+
+
+def absent(_: Maker, tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "nowhere.asc", tmp_path / "nowhere.asc"
+
+
+Case = Callable[[Maker, Path], tuple[Path, Path]]
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        (expired, "has expired. Extend it"),
+        (revoked, "is revoked. Make another"),
+        (foreign, "and nodes are given"),
+        (locked, "is protected by a passphrase that nobody is here to give. Remove the passphrase"),
+        (public_only, "holds no secret key"),
+        (expired_at_nodes, "does not hold against the public key: the key has expired"),
+        (junk, "key"),
+        (absent, "cannot be read: No such file or directory"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+@pytest.mark.parametrize("named", [True, False], ids=["public-key-named", "secret-key-alone"])
+def test_refused_before_anything_is_fetched(setting: Setting, maker: Maker, tmp_path: Path, case: Case, says: str, named: bool) -> None:
+    if not named and case in (foreign, expired_at_nodes):
+        pytest.skip("is about the two files")
+    secret, public = case(maker, tmp_path)
+    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public if named else None)
+    result = setting.run("small")
+    assert result.exit_code == 2, result.output
+    assert says in result.output
+    assert str(secret.parent) in result.output or str(public.parent) in result.output or "passphrase" in result.output
+    assert setting.server.asked == []
+    assert setting.stacks() == []
+
+
+def test_no_key_at_all(setting: Setting) -> None:
+    path = setting.place.root / "site.yml"
+    site = yaml.safe_load(path.read_text())
+    del site["mirror"]["signing_key"]
+    path.write_text(yaml.safe_dump(site))
+    result = setting.run("small")
+    assert (result.exit_code, setting.server.asked) == (2, [])
+    assert "the site names no key to sign the mirror with. Make one with `goldnode mirror key --out DIR`" in result.output
+    del site["mirror"]
+    path.write_text(yaml.safe_dump(site))
+    assert "the site names no mirror" in setting.run("small").output
+
+
+def test_a_key_of_the_users_own_keyring(setting: Setting, maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = maker.key("own")
+    monkeypatch.setenv("GNUPGHOME", str(key.home))
+    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=Path(key.fingerprint))
+    site = yaml.safe_load((setting.place.root / "site.yml").read_text())
+    site["mirror"]["signing_key"] = key.fingerprint
+    (setting.place.root / "site.yml").write_text(yaml.safe_dump(site))
+    result = setting.run("small")
+    assert result.exit_code == 0, result.output
+    assert f"signed by {key.fingerprint}" in result.output
+    site["mirror"]["signing_key"] = "0" * 40
+    (setting.place.root / "site.yml").write_text(yaml.safe_dump(site))
+    assert "your keyring has no secret key 0000" in setting.run("small").output
+
+
+def test_a_new_key_signs_what_is_published_anew(setting: Setting, maker: Maker, pair: tuple[str, Path, Path]) -> None:
+    assert setting.run("small").exit_code == 0
+    before = {path: path.read_bytes() for path in setting.directory.glob("stacks/small/*/dists/**/Packages*")}
+    key = maker.key("next")
+    secret, public = maker.files(key)
+    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public)
+    result = setting.run("verify")
+    assert result.exit_code == 1
+    assert f"signature: {next(iter(before)).parents[2] / 'InRelease'}: it is signed by another key" in result.output
+    assert setting.run("small").exit_code == 0
+    assert setting.run("verify").exit_code == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert primary_fingerprints((setting.directory / "mirror.asc").read_bytes()) == [key.fingerprint]
+
+
+@pytest.mark.parametrize("algorithm", ["ed25519", "rsa4096"])
+def test_a_key_is_made(tmp_path: Path, algorithm: str) -> None:
+    fingerprint, secret, public = create(tmp_path / "keys", "somebody", algorithm=algorithm)
+    assert primary_fingerprints(dearmor(public.read_bytes())) == [fingerprint]
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert b"PRIVATE KEY" in secret.read_bytes()
+    assert b"PRIVATE" not in public.read_bytes()
+    with pytest.raises(SigningKeyError, match="there is a key already"):
+        create(tmp_path / "keys", "somebody")
+
+
+def test_the_command_that_makes_a_key(setting: Setting, tmp_path: Path) -> None:
+    result = setting.run("key", "--out", str(tmp_path / "keys"))
+    assert result.exit_code == 0, result.output
+    assert f"signing_key: {tmp_path}/keys/mirror-signing.asc" in result.output
+    assert setting.run("key", "--out", str(tmp_path / "keys")).exit_code == 2
