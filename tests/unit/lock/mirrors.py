@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tests.unit.lock.conftest import Place
 
 DAY = dt.date(2026, 11, 20)
+_LOCKS: dict[str, Lock | None] = {}
+_MIRRORS: dict[str, Path] = {}
 
 BULK = 400_000  # bytes of the one package that is not tiny, so that a transfer has a middle
 
@@ -155,7 +157,9 @@ class Setting:
     def __init__(self, place: Place, server: Server, directory: Path) -> None:
         self.place, self.server, self.directory = place, server, directory
         self.mirror = Mirror.open(directory)
-        self.lock: Lock = resolve(*place.load(), today=DAY)
+        # The archive of a session is the same for each of its tests, so is what apt makes of it.
+        self.lock: Lock = _LOCKS.setdefault(place.key.fingerprint, None) or resolve(*place.load(), today=DAY)
+        _LOCKS[place.key.fingerprint] = self.lock
         write_lock(self.lock, place.root / "locks")
         server.asked.clear()
 
@@ -166,6 +170,19 @@ class Setting:
     def publish(self) -> Publication:
         with site_signer(self.place.load()[2]) as signer:
             return self.mirror.publish("small", self.lock, signer=signer)
+
+    def filled(self, scratch: Path) -> Publication:
+        """Publish as `goldnode mirror small` does: once per session, and a copy of that with its links for each test."""
+        made = _MIRRORS.get(self.place.key.fingerprint)
+        if made is None:
+            result = self.run("small")
+            assert result.exit_code == 0, result.output
+            made = _MIRRORS[self.place.key.fingerprint] = scratch / "mirror"
+            subprocess.run(["cp", "-a", str(self.directory), str(made)], check=True)
+        else:
+            subprocess.run(["cp", "-a", str(made), str(self.directory)], check=True)
+        self.server.asked.clear()
+        return Publication.read(next(path for path in self.directory.glob("stacks/small/*") if not path.is_symlink()))
 
     def run(self, *arguments: str) -> Result:
         """`goldnode mirror …` on this catalog and site."""

@@ -81,8 +81,10 @@ def test_killed_anywhere_the_next_run_finishes(setting: Setting, where: str, cou
     assert setting.run("verify").exit_code == 0
 
 
-def test_a_lock_that_apt_cannot_install_is_not_published_and_the_earlier_one_stays(setting: Setting) -> None:
-    assert setting.run("small").exit_code == 0
+def test_a_lock_that_apt_cannot_install_is_not_published_and_the_earlier_one_stays(
+    setting: Setting, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    setting.filled(tmp_path_factory.mktemp("filled"))
     before = tree(setting.directory / "stacks")
     stack = setting.directory / "stacks/small"
     # Another lock: one package less of the base.
@@ -185,3 +187,16 @@ def test_a_lock_edited_by_hand(setting: Setting) -> None:
 def test_nothing_is_published_of_files_that_are_not_there(setting: Setting) -> None:
     with pytest.raises(MirrorError, match=r"16 of 16 files are not in the mirror, the first is .*\. Run `goldnode mirror small`"):
         setting.publish()
+
+
+def test_what_was_fetched_is_published_and_verified_without_a_network(setting: Setting) -> None:
+    assert setting.fetch() == []
+    offline = ["unshare", "--map-root-user", "--net"]  # a network namespace without a route, or even an address
+    if subprocess.run([*offline, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine makes no network namespaces")
+    assert not subprocess.run([*offline, "ip", "route"], capture_output=True, text=True, check=True).stdout
+    for words in (["small"], ["verify"]):
+        command = [*offline, sys.executable, "-m", "goldnode.cli", "mirror", *words]
+        done = subprocess.run(command, env=environment(setting), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert len(setting.stacks()) == 2

@@ -21,11 +21,8 @@ NAME = "libcuda1"
 
 
 @pytest.fixture
-def published(setting: Setting) -> Publication:
-    result = setting.run("small")
-    assert result.exit_code == 0, result.output
-    setting.server.asked.clear()
-    return Publication.read(next(path for path in setting.directory.glob("stacks/small/*") if not path.is_symlink()))
+def published(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> Publication:
+    return setting.filled(tmp_path_factory.mktemp("filled"))
 
 
 def spoil(path: Path) -> None:
@@ -117,7 +114,6 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damage_is_named_and_mended(setting: Setting, published: Publication, what: str) -> None:
-    assert setting.run("verify").exit_code == 0
     whole = {name: digest for name, digest in tree(setting.directory).items() if "InRelease" not in name and "publication.json" not in name}
     damage, says, remedy = DAMAGES[what]
     damage(setting, published)
@@ -152,6 +148,12 @@ def test_only_what_is_asked_for_is_verified(setting: Setting, published: Publica
     assert (wrong.exit_code, 'Use "small"' in wrong.output) == (2, True)
     spoil(stored(setting))
     assert setting.run("verify", "small").exit_code == 1
+
+
+def test_a_whole_mirror_has_no_faults(setting: Setting, published: Publication) -> None:
+    result = setting.run("verify")
+    assert result.exit_code == 0
+    assert result.output == f"{setting.directory}: 1 publications, 16 files: no faults\n"
 
 
 def test_nothing_published_is_no_success(setting: Setting) -> None:
@@ -265,6 +267,7 @@ def test_what_is_young_or_current_stays(setting: Setting, published: Publication
     result = setting.run("gc", "--keep-days", "0")
     assert f"gone: stacks/small/{published.id}" in result.output
     assert setting.stacks() == []
+    assert {path.name for path in setting.mirror.store.glob("*/*")} >= {item.sha256 for item in setting.lock.packages[1:]}
 
 
 def test_what_cannot_be_read_is_no_leave_to_throw_away(setting: Setting, published: Publication, tmp_path: Path) -> None:
@@ -289,9 +292,11 @@ def test_what_cannot_be_read_is_no_leave_to_throw_away(setting: Setting, publish
     assert tree(setting.directory) == before
     # A publication whose record is torn may need any file of the store.
     (published.directory / "publication.json").write_text("{")
+    before = tree(setting.directory)
     result = setting.run("gc", "--keep-days", "0")
     assert result.exit_code == 0
     assert "freed 0.0 MB" in result.output
+    assert tree(setting.directory) == before
 
 
 def test_the_status_lists_what_is_published(setting: Setting, published: Publication) -> None:
