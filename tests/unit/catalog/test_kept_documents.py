@@ -12,6 +12,7 @@ import pytest
 from goldnode.catalog import kept
 from goldnode.catalog.kept import ClassDocuments
 from goldnode.errors import InventoryError
+from goldnode.site import load_site
 
 
 class Compiler(kept.Compiler):
@@ -153,3 +154,15 @@ def test_nothing_can_be_kept_and_it_works(world: Path) -> None:
     (world / "cache").write_text("a file where the directory should be")
     assert run(world) == {"class": "a100", "made": 1}
     assert run(world) == {"class": "a100", "made": 2}
+
+
+def test_what_the_site_publishes_is_something_documents_are_made_from(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)
+    record = world / "mirror/stacks/r580/0123456789abcdef/publication.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    compiler = kept.Compiler.__new__(kept.Compiler)
+    for section, also in (("{directory: mirror}", []), ("{directory: mirror, url: 'http://x'}", [world / "mirror/mirror.asc", record])):
+        (world / "site.yml").write_text(f"mirror: {section}\n")
+        compiler.site = load_site()
+        assert compiler.places() == [str(path) for path in also]

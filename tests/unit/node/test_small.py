@@ -346,3 +346,22 @@ def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(mon
             "-o Dir::Etc::sourcelist=/etc/apt/sources.list.d/goldnode-mirror.sources -o Dir::Etc::sourceparts=/dev/null" in line
         ) is only
         assert ("APT::Get::List-Cleanup=0" in line) is only
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(monkeypatch: pytest.MonkeyPatch, only: bool) -> None:
+    wanted = document()
+    wanted["site"]["only"] = only
+    item = wanted["packages"][0]
+    stanza = f"Package: {item['name']}\nVersion: {item['version']}\nSHA256: {item['sha256']}\n"
+
+    def run(self: Host, *argv: str, **_: Any) -> Result:
+        return Result(argv, 100 if "-s" in argv else 0, stanza if "show" in argv else "", "libc6-dev : Depends: libc6 (= 2.36-9)")
+
+    monkeypatch.setattr(Host, "run", run)
+    action = Action(
+        "kernel", "packages.transact", "stack", "why", "image", data={"install": [f"{item['name']}={item['version']}"], "remove": []}
+    )
+    with pytest.raises(NodeError, match="apt finds no way to install the locked set") as caught:
+        Applier(Host("/", live=False), wanted, {}, lambda text: None).transact(action)
+    assert ("from the site's mirror alone" in str(caught.value)) is only

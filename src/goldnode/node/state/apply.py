@@ -166,7 +166,8 @@ class Applier:
             self._update()
             simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         if simulated.rc != 0:
-            raise self._apt_error("apt finds no way to install the locked set", simulated)
+            alone = " from the site's mirror alone (is a package of the base system newer here than there? Lock and mirror again)"
+            raise self._apt_error(f"apt finds no way to install the locked set{alone if self.sources else ''}", simulated)
         self._refuse_removals(simulated.out, action.data["remove"])
         fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
         if fetched.rc != 0:
