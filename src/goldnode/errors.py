@@ -86,6 +86,10 @@ class MirrorError(LockError):
     """The site's mirror cannot be read or written, or lacks what a lock names."""
 
 
+class ModulesError(GoldnodeError):
+    """Prebuilt modules are missing, stale, unsigned where they have to be signed, or could not be built."""
+
+
 class SigningKeyError(GoldnodeError):
     """A signing key is absent, unreadable, or not the one the catalog names."""
 

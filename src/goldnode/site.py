@@ -68,6 +68,15 @@ class SiteMirror(BaseModel):
     )
 
 
+class SiteSigning(BaseModel):
+    """The site's own key for kernel modules, enrolled in the firmware of its nodes (Secure Boot)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str = Field(description="Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file.")
+    certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
+
+
 class Site(BaseModel):
     """A read site configuration; `file` is None where the site has none."""
 
@@ -80,6 +89,9 @@ class Site(BaseModel):
     mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
     modules: Literal["dkms", "prebuilt"] = Field(
         default="dkms", description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror."
+    )
+    module_signing: SiteSigning | None = Field(
+        default=None, description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned."
     )
     gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})

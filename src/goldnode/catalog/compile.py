@@ -15,9 +15,10 @@ from goldnode import keys
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.compat import facts, rules
-from goldnode.errors import MirrorError, SigningKeyError
+from goldnode.errors import MirrorError, SigningKeyError, SiteError
 from goldnode.lock import publication
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
+from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
 from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site, archive_url, check_archives
@@ -50,6 +51,8 @@ def class_document(
     stack_entry = catalog.stacks[item.stack]
     stack = stack_entry.item
     lock = locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+    built = _built(stack_entry, lock, site)
+    replaced = set(built.replaces) if built is not None else set()
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
     nvswitch = platform is not None and platform.nvswitch
@@ -84,11 +87,11 @@ def class_document(
             "image": kernel[0],
             "headers": kernel[1],
         },
-        "driver": _driver(stack.driver, lock, item, gpu),
+        "driver": _driver(stack.driver, lock, item, gpu, built),
         "runtime": _runtime(stack.runtime, lock),
-        "modules": [_module(module, lock) for module in stack.modules],
+        "modules": [_module(module, lock, built) for module in stack.modules],
         "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
-        "fence": sorted(stack.fence),
+        "fence": sorted({*stack.fence, *(built.sources if built is not None else ())}),
         "packages": [
             {
                 "name": package.name,
@@ -99,11 +102,14 @@ def class_document(
                 "part": package.part,
                 "requested": package.requested,
             }
-            for package in lock.stack_set(nvswitch=nvswitch)
+            for package in sorted(
+                [*(row for row in lock.stack_set(nvswitch=nvswitch) if row.name not in replaced), *([built.package] if built else [])],
+                key=lambda row: row.name,
+            )
         ],
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "site": _site(stack_entry, lock, catalog, site),
+        "site": _site(stack_entry, lock, catalog, site, built),
     }
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
@@ -123,12 +129,32 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None) -> dict[str, Any] | None:
+def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+    """The prebuilt modules of a stack that has any, where the site wants them."""
+    if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
+        return None
+    if site.mirror is None or site.mirror.url is None:
+        raise SiteError(
+            "modules: prebuilt needs a mirror that nodes can reach, since no other archive has the package of the modules",
+            file=site.file,
+            remedy="add `url` to `mirror`, or write modules: dkms",
+        )
+    return find_modules(stack, lock, site)
+
+
+def _driver(
+    driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None, built: BuiltModules | None
+) -> dict[str, Any] | None:
     if driver is None or gpu is None:
         return None
     flavour: str | None = driver.flavour
     if driver.flavour == "auto" and driver.branch is not None:
         flavour = rules.module_flavour(gpu, driver.branch)[0]
+    # Only what comes built says so: documents of sites whose nodes build stay what they were.
+    prebuilt: dict[str, Any] = {}
+    if built is not None:
+        prebuilt = {"built": "prebuilt", "package": built.package.name, "replaces": list(built.replaces), "dkms": None}
+        prebuilt |= {"signed": built.signer is not None, "signer": built.signer}
     return {
         "vendor": driver.vendor,
         "branch": driver.branch,
@@ -140,6 +166,7 @@ def _driver(driver: models.Driver | None, lock: Lock, item: models.NodeClass, gp
         "family": list(driver.family),
         "library": driver.library,
         "options": dict(sorted(item.policy.module_options.items())),
+        **prebuilt,
     }
 
 
@@ -174,19 +201,22 @@ def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping
     return {"vendor": toolkit.vendor, "version": version, "mode": mode.mode, "why": mode.reason}
 
 
-def _module(module: models.KernelModule, lock: Lock) -> dict[str, Any]:
+def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None) -> dict[str, Any]:
+    if built is not None and module.package in built.sources:
+        return {**module.model_dump(), "package": built.package.name, "dkms": None, "version": built.package.version}
     versions = {package.name: package.version for package in lock.packages}
     return {**module.model_dump(), "version": lock.driver_version if module.package is None else versions[module.package]}
 
 
-def _site(stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site) -> dict[str, Any]:
+def _site(stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None) -> dict[str, Any]:
     """What a node needs to know of this site. `only`: what the stack is made of comes from these archives and from no other."""
     if site.mirror is not None and site.mirror.url is not None:
-        return {"archives": [mirror_archive(stack.name, lock.packages, site)], "only": True}
+        packages = [*lock.packages, *([built.package] if built is not None else [])]
+        return {"archives": [mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")], "only": True}
     return {"archives": site_archives(stack, catalog, site)}
 
 
-def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site) -> dict[str, Any]:
+def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site, command: str = "mirror") -> dict[str, Any]:
     """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
 
     Raises MirrorError where there is none, or where nodes would be given another key than it is signed with.
@@ -195,7 +225,7 @@ def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site) ->
     assert site.mirror.url is not None  # noqa: S101
     directory = site.resolve(site.mirror.directory)
     where = publication.place(directory, stack, (item.sha256 for item in packages))
-    again = f"run `goldnode mirror {stack}`"
+    again = f"run `goldnode {command} {stack}`"
     if not (where / publication.RECORD).is_file():
         raise MirrorError(f'the mirror has no publication "{where.name}" of the lock of stack "{stack}"', file=directory, remedy=again)
     found = publication.Publication.read(where)

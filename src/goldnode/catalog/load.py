@@ -20,6 +20,7 @@ from goldnode.yamlsource import Source
 Item = TypeVar("Item", bound=models.Strict)
 
 LOCK_SUFFIX = ".lock.yml"
+MODULES_SUFFIX = ".modules.yml"
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _read_folder(folder: Path, model: type[Item], key: str, into: dict[str, Entr
 def _files(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            if path.suffix in (".yml", ".yaml") and not path.name.endswith(LOCK_SUFFIX):
+            if path.suffix in (".yml", ".yaml") and not path.name.endswith((LOCK_SUFFIX, MODULES_SUFFIX)):
                 yield path
 
 

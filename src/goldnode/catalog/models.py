@@ -140,6 +140,16 @@ class Dkms(Strict):
     package: Package = Field(description="Package that ships the source.")
 
 
+class Flavour(Strict):
+    """The packages of another flavour of the same driver, for `goldnode modules matrix`."""
+
+    module: ModuleName = Field(description="Name modinfo knows the module by.")
+    dkms: Dkms
+    replace: dict[Package, Package] = Field(
+        default_factory=dict, description="Packages of the stack's own flavour that others stand in for, beside the DKMS package."
+    )
+
+
 class FabricManager(Strict):
     """NVSwitch's daemon; installed only where the platform has NVSwitch."""
 
@@ -171,6 +181,9 @@ class Driver(Strict):
         description="Globs of all packages of this vendor's drivers; the last match decides, a leading ! takes out.",
     )
     fabric_manager: FabricManager | None = None
+    other_flavours: dict[Literal["open", "proprietary"], Flavour] = Field(
+        default_factory=dict, description="Flavours the archive also has; never installed, only built by `goldnode modules matrix`."
+    )
 
     @property
     def in_tree(self) -> bool:
@@ -274,6 +287,7 @@ class Stack(Strict):
     runtime: Runtime | None = Field(default=None, description="null: no container engine.")
     modules: list[KernelModule] = Field(default_factory=list, description="Other out-of-tree modules, in the order of loading.")
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
+    secure_boot: bool = Field(default=False, description="Whether its modules are signed with the site's key (`module_signing`).")
     fence: list[Package] = Field(default_factory=list, description="Metapackages that would drag the stack forward; kept from moving.")
     end_of_life: EndOfLife
     limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")

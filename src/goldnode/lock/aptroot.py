@@ -61,6 +61,7 @@ class Download:
     uri: str
     size: int
     sha256: str
+    file: str = ""  # as apt names it in its cache
 
 
 class AptRoot:
@@ -188,12 +189,24 @@ class AptRoot:
             name, version, _ = unquote(match.group("file")).removesuffix(".deb").rsplit("_", 2)
             if match.group("sha256") is None:
                 raise LockError(f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror")
-            found.append(Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256")))
+            found.append(
+                Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256"), match.group("file"))
+            )
         return found
 
-    def _run(self, command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def fetch(self, downloads: Iterable[Download], into: Path) -> None:
+        """Download packages into a directory under the names of `Download.file`; apt checks each against its index. Raises LockError."""
+        wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
+        if wanted:
+            done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
+            if done.returncode:
+                raise LockError(
+                    f"packages could not be downloaded: {_complaint(done)}", remedy="check the archives of the site and run again"
+                )
+
+    def _run(self, command: list[str], *, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         try:
-            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False, cwd=cwd)
         except FileNotFoundError as error:
             raise LockError(f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family") from error
         if check and done.returncode:

@@ -630,6 +630,9 @@ class Graph:
             for item in [name, *_names(stanza.get("Provides", ""))]:
                 self._providers.setdefault(item, set()).add(name)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._stanzas
+
     def source(self, name: str) -> str:
         """Return the source package of `name`."""
         return _source(self._stanzas[name])

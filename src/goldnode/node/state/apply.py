@@ -188,8 +188,10 @@ class Applier:
         self._remember("held", names)
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
-        if action.data.get("purge"):
-            removal.purge_configuration(self, action.data["purge"])
+        kept = set(records.read(self.host).get("residual", ()))
+        purge = [name for name in action.data.get("purge", ()) if name not in kept]
+        if purge:
+            removal.purge_configuration(self, purge)
         return "\n".join(action.data["lines"])
 
     def _refuse_removals(self, simulated: str, expected: List[str]) -> None:

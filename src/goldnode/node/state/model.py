@@ -136,7 +136,8 @@ class Observed:
     traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
     back: what a rollback asks beyond that (:func:`applied.observe_back`); empty for any other plan. trial: a kernel that a boot tries
     (state/trial.py); empty when there is none.
-    held_by_us: packages that goldnode has put on hold, now or earlier. space: path -> free bytes;
+    held_by_us: packages that goldnode has put on hold, now or earlier. left_over: those of the driver's `replaces` that goldnode
+    brought and that nothing which stays needs. space: path -> free bytes;
     filesystems: path -> device number. compiler: {kernel, installed} version texts.
     """
 
@@ -169,6 +170,7 @@ class Observed:
     compiler: Dict[str, Optional[str]] = field(default_factory=dict)
     library: Optional[str] = None
     held_by_us: List[str] = field(default_factory=list)
+    left_over: List[str] = field(default_factory=list)
     simulated: bool = False
     runtime: Dict[str, Any] = field(default_factory=dict)
     gpu_settings: Dict[str, Any] = field(default_factory=dict)

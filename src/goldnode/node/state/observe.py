@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from .. import openpgp
 from ..host import Host, Json, boot_identity, is_container
 from .model import NodeError, Observed
+from .needs import relations, unneeded
 
 # Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
 MANAGED = (
@@ -94,10 +95,11 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
     )
+    driver = document.get("driver") or {}
+    seen.left_over = left_over(host, list(driver.get("replaces") or ()), seen)
     for archive in document.get("site", {}).get("archives", ()):
         data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
-    driver = document.get("driver") or {}
     release = document["kernel"]["release"]
     if driver and host.path(f"/lib/modules/{release}").exists():
         seen.modules[release] = modinfo(host, release, driver["module"])
@@ -128,6 +130,19 @@ def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None
         seen.space[mount] = stat.f_bavail * stat.f_frsize
         seen.filesystems[mount] = here.stat().st_dev
     seen.compiler = compiler(host, document["kernel"]["release"])
+
+
+def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
+    """Compiler, headers and DKMS on a node whose modules come built: those that goldnode brought and that nothing which stays needs.
+
+    What somebody has asked for since (apt holds it for manual) is theirs, but for members of the stack set, which goldnode itself names.
+    """
+    record = (load_json(host, RECORD) or {}) if replaced else {}
+    brought, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
+    # The headers of kernels of earlier locks are in no list of this one's.
+    named = {*replaced, *(name for name in held if name.startswith(("linux-headers-", "linux-kbuild-", "linux-compiler-")))}
+    ours = {name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)}
+    return sorted(unneeded(ours, seen.packages, relations(host))[0]) if ours else []
 
 
 def key_fingerprints(data: bytes) -> List[str]:

@@ -105,16 +105,19 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     found += broken_by_others(seen)
     if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
         found += locked(seen)
-    if transaction is None and "module.build" not in kinds:
+    if transaction is None and not kinds & {"module.build", "module.restore"}:
         return found
     driver = document.get("driver") or {}
     unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
-    unsigned += [row["name"] for row in document.get("modules") or () if row["dkms"] or not (row["package"] or driver.get("signed"))]
+    ours = (None, driver.get("package"))  # of the driver's own packages, or of the one that brings all modules built
+    unsigned += [
+        row["name"] for row in document.get("modules") or () if row["dkms"] or (row["package"] in ours and not driver.get("signed"))
+    ]
     if seen.secure_boot and unsigned:
         found.append(
             Refusal(
                 "secure-boot",
-                f"Secure Boot is on and stack {document['stack']['name']} builds unsigned modules: the kernel would refuse {', '.join(unsigned)}.",
+                f"Secure Boot is on and stack {document['stack']['name']} has unsigned modules: the kernel would refuse {', '.join(unsigned)}.",
                 "Switch Secure Boot off in the firmware, or use a stack with signed modules; what works now is left as it is.",
             )
         )

@@ -19,6 +19,7 @@ from .domains.apt import in_family
 from .domains.packages import broken_packages
 from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
+from .needs import bare, relations, unneeded
 from .observe import boot_choice, load_json, modinfo, observe
 from .preflight import broken_by_others, in_use, locked
 
@@ -141,24 +142,6 @@ def packaged(host: Host, directories: Iterable[str]) -> List[str]:
         return []
     said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-S", *names).out
     return sorted({line.rpartition(": ")[2] for line in said.splitlines() if ": " in line})
-
-
-def relations(host: Host) -> Json:
-    """What each installed package needs (its Pre-Depends and Depends), and what it provides, by name; versions are left to apt."""
-    fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
-    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields).out
-    depends: Dict[str, List[List[str]]] = {}
-    provides: Dict[str, List[str]] = {}
-
-    def names(text: str, separator: str) -> List[str]:
-        return [re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()]
-
-    for line in said.splitlines():
-        name, state, needs, gives = line.split("\t")
-        if state != "not-installed" and state != "config-files":
-            depends.setdefault(name, []).extend(names(clause, "|") for clause in needs.split(",") if clause.strip())
-            provides.setdefault(name, []).extend(names(gives, ","))
-    return {"depends": depends, "provides": provides}
 
 
 def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
@@ -392,11 +375,6 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 # -- packages
 
 
-def bare(name: str) -> str:
-    """The name of a package without its architecture."""
-    return name.partition(":")[0]
-
-
 def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[Note]]:
     """The packages that leave: what goldnode brought, less what must stay and what that, or anybody else, needs."""
     brought = {name for name in record.get("brought", ()) if name in seen.packages}
@@ -418,22 +396,7 @@ def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[
                 "kernel.next", f"which kernel boots next cannot be set here: choose {way_home(seen, record)} yourself, and {name} can leave"
             )
         )
-    depends, provides = seen.traces.get("depends", {}), seen.traces.get("provides", {})
-    given: Dict[str, Set[str]] = {}
-    for name in seen.packages:
-        for label in {bare(name), *provides.get(bare(name), ())}:
-            given.setdefault(label, set()).add(name)
-    needed: Dict[str, str] = {}
-    todo = [name for name in seen.packages if name not in leave]
-    while todo:
-        one = todo.pop()
-        for clause in depends.get(bare(one), ()):
-            fit: Set[str] = set().union(*(given.get(name, set()) for name in clause)) if clause else set()
-            if fit and fit <= leave:
-                stays = sorted(fit)[0]
-                leave.discard(stays)
-                needed[stays] = one
-                todo.append(stays)
+    leave, needed = unneeded(leave, seen.packages, seen.traces)
     for name, by in sorted(needed.items()):
         root = by
         while root in needed:

@@ -166,7 +166,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 want,
                 want if fault is None else fault,
                 "drain",
-                "Run site.yml: it builds the module, and tells why when it cannot.",
+                f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.",
             )
         )
         loaded = seen.loaded.get("nvidia")

@@ -90,6 +90,8 @@ def module(document: Document, seen: Observed) -> List[Action]:
     if fault is None:
         return []
     dkms = driver["dkms"]
+    if dkms is None:
+        return [restored(document, driver["module"], fault)]
     return [
         Action(
             "gpu_driver",
@@ -105,6 +107,14 @@ def module(document: Document, seen: Observed) -> List[Action]:
     ]
 
 
+def restored(document: Document, name: str, why: str) -> Action:
+    """A module that its package brings built is not the wanted one: the package is put there, or put there anew."""
+    driver, release = document["driver"], document["kernel"]["release"]
+    after = f"{name} of {driver['package']} for {release}\n"
+    data = {"module": name, "release": release, "package": driver["package"]}
+    return Action("gpu_driver", "module.restore", f"{name} for {release}", why, IMAGE, None, after, f"{name} was put there anew", data)
+
+
 def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optional[str]:
     """What is wrong with a module as modinfo shows it; None when it is the locked one for the locked kernel."""
     driver = document["driver"]
@@ -118,6 +128,8 @@ def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optio
     is_open = "GPL" in have["license"]
     if is_open != (driver["flavour"] == "open"):
         return f"want the {driver['flavour']} flavour, have licence {have['license'] or 'none'}"
+    if driver.get("signer") and have["signer"] != driver["signer"]:
+        return f"want the signature of {driver['signer']}, have {have['signer'] or 'none'}"
     return None
 
 

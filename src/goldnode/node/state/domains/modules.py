@@ -122,7 +122,8 @@ def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
     """The name under which dkms knows the module's source; None where its package brings it built."""
     if row["package"] is not None:
         return str(row["dkms"]) if row["dkms"] else None
-    return str(document["driver"]["dkms"]["name"])
+    dkms = document["driver"]["dkms"]
+    return str(dkms["name"]) if dkms else None
 
 
 # -- builds
@@ -146,7 +147,8 @@ def builds(document: Document, seen: Observed) -> List[Action]:
         if why and source and source in [action.data["dkms"] for action in actions]:  # one build gives all of a tree
             anew.append(row["name"])
         elif why:
-            actions.append(_action(document, row, why))
+            ours = prebuilt(document) and row["package"] == document["driver"]["package"]
+            actions.append(driver_domain.restored(document, row["name"], why) if ours else _action(document, row, why))
             anew.append(row["name"])
 
     for row in rows:
@@ -155,7 +157,9 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     own = [row for row in rows if row["package"] is None]
     main = driver_domain.module(document, seen)
     faults = [(row, why) for row in own for why in [reason(row)] if why]
-    if not main and faults:
+    if faults and prebuilt(document):
+        main = main or [driver_domain.restored(document, faults[0][0]["name"], faults[0][1])]
+    elif not main and faults:
         row, why = faults[0]
         main = [_action(document, row, f"{why}{f' (and {len(faults) - 1} more of its tree)' if len(faults) > 1 else ''}")]
     if main:
@@ -165,6 +169,11 @@ def builds(document: Document, seen: Observed) -> List[Action]:
         if not row["before_driver"] and row["package"] is not None:
             build(row)
     return actions
+
+
+def prebuilt(document: Document) -> bool:
+    """Whether the modules of the stack come built, in a package of the site's mirror."""
+    return bool((document.get("driver") or {}).get("built") == "prebuilt")
 
 
 def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:

@@ -66,9 +66,11 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         new_kernel |= name == document["kernel"]["image"]
         moved_driver |= package["part"] == "driver"
         moved_module |= package["part"] == "module"
-    remove = []
+    remove: List[str] = []
     family = (document.get("driver") or {}).get("family", ())
     for name, have in sorted(seen.packages.items()):
+        if way_back_modules(document, seen, name):
+            continue
         if name not in wanted and in_family(name, family) and have["state"] not in ("config-files", "not-installed"):
             lines.append(f"remove    {name} {have['version']} (of the driver family, not of this stack)")
             remove.append(name)
@@ -78,6 +80,11 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
             lines.append(f"remove    {name} {seen.packages[name]['version']} (came with the stack that is left)")
             remove.append(name)
             roles.add("kernel")
+    for name in seen.left_over:
+        if name not in wanted and name not in remove and name in seen.packages:
+            lines.append(f"remove    {name} {seen.packages[name]['version']} (the modules come built)")
+            remove.append(name)
+            roles.add("gpu_driver")
     if not lines:
         return None
     part = next(role for role in PARTS if role in roles)
@@ -97,11 +104,20 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     data: Dict[str, Any] = {
         "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
         "remove": remove,
+        "purge": [name for name in remove if name in seen.left_over or name in (document.get("driver") or {}).get("replaces", ())],
         "lines": lines,
     }
     if seen.back:  # so that nothing of it is left, as if it had not been here
         data["purge"] = [name for name in remove if name not in seen.back["residual"]]
     return Action(part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data)
+
+
+def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
+    """Whether a package is that of the built modules of the same driver for the kernel that runs: it keeps the way back its GPUs."""
+    driver = document.get("driver") or {}
+    if driver.get("built") != "prebuilt" or not seen.running_kernel or not name.endswith(f"-modules-{seen.running_kernel}"):
+        return False
+    return str(seen.packages.get(name, {}).get("version", "")).startswith(f"{driver['version']}-")
 
 
 def holds(document: Document, seen: Observed) -> List[Action]:
@@ -141,7 +157,10 @@ def let_go(document: Document, seen: Observed) -> List[Action]:
     stale = [
         name
         for name in seen.held_by_us
-        if name not in wanted and not (running and kernel_release(name) == running) and seen.packages.get(name, {}).get("hold")
+        if name not in wanted
+        and not (running and kernel_release(name) == running)
+        and not way_back_modules(document, seen, name)
+        and seen.packages.get(name, {}).get("hold")
     ]
     if not stale:
         return []

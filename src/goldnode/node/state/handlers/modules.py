@@ -120,4 +120,34 @@ def _record(applier: Applier) -> None:
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"module.build": build}
+def restore(applier: Applier, action: Action) -> str:
+    """See that the package of the built modules brings what is wanted, and install it anew where its files are not what it brought."""
+    from ..apply import APT_TIME  # which imports this module
+
+    package = action.data["package"]
+    if _package_fault(applier) is None:
+        return f"brought by {package}"
+    version = next(row["version"] for row in applier.document["packages"] if row["name"] == package)
+    request = (*applier.apt, "--reinstall", "--allow-downgrades", "--allow-change-held-packages", "install", f"{package}={version}")
+    done = applier.host.run(*request, timeout=APT_TIME)
+    why = _package_fault(applier)
+    if why is None:
+        return f"{package} was installed anew"
+    stack = applier.document["stack"]["name"]
+    raise NodeError(
+        f"{action.data['module']}: {why}, and {package} {version} should bring it ({done.tail(3)}). "
+        f"Run `goldnode modules build {stack}` again, then site.yml."
+    )
+
+
+def _package_fault(applier: Applier) -> Optional[str]:
+    """What is wrong with the modules that come built; None when all are as wanted."""
+    document, release = applier.document, applier.document["kernel"]["release"]
+    driver = document["driver"]
+    faults = [driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))]
+    found = modules.survey(applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])])
+    faults += [modules.fault(document, row, found) for row in document["modules"] if row["package"] in (None, driver["package"])]
+    return next((fault for fault in faults if fault), None)
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"module.build": build, "module.restore": restore}

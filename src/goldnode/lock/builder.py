@@ -1,0 +1,660 @@
+"""Building kernel modules in a clean root: from exactly the lock's packages, without a network, once per set of inputs.
+
+The root is made by mmdebstrap from packages whose hashes apt has checked against the archive's index and goldnode
+against the lock. What a module is compiled from (headers, kbuild, the DKMS source) is only unpacked into it, so that no
+maintainer script builds anything by itself; then DKMS, the driver packages' own machinery, is called in namespaces of
+its own. Nothing secret is in the root: modules are signed later, outside (`modpackage`).
+
+A build that failed is a result and is kept like one that succeeded; one that was interrupted, or for which the machine
+lacked disk or memory, is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.models import Kernel, Stack
+from goldnode.errors import ModulesError, nearest
+from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
+from goldnode.lock.model import Lock
+from goldnode.lock.resolve import Graph, _records, _refresh, _resolve, apt_sources
+from goldnode.site import Site
+
+SCHEMA = "goldnode.module-build/1"
+# Raised when what is done in the root changes without changing what goes into it.
+RECIPE = 1
+# Seconds; a driver takes minutes.
+BUILD_TIME = 5400
+
+Say = Callable[[str], None]
+
+_OUT_OF = re.compile(
+    r"No space left on device|Cannot allocate memory|Killed signal terminated|virtual memory exhausted|Disk quota exceeded"
+)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One DKMS source: its name in DKMS, and the package that brings it at which version."""
+
+    name: str
+    package: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a build is made from. `installed` and `unpacked` are names of `packages`; `stanzas` are the archive's records.
+
+    `replaces`: the lock's packages that only the build needs. `depends` and `provides`: relations that the module package takes
+    over from the DKMS packages.
+    """
+
+    stack: str
+    release: str
+    architecture: str
+    flavour: str | None
+    driver_version: str | None
+    module: str | None
+    trees: tuple[Tree, ...]
+    packages: Mapping[str, Download]
+    stanzas: Mapping[str, Stanza]
+    installed: tuple[str, ...]
+    unpacked: tuple[str, ...]
+    tools: tuple[str, ...]
+    replaces: tuple[str, ...]
+    base: str | None = None
+
+    @property
+    def image(self) -> str:
+        """The kernel's package."""
+        return f"linux-image-{self.release}"
+
+    @property
+    def key(self) -> str:
+        """The name of this build: a hash of headers, sources, compiler and what they need, and of how goldnode builds."""
+        hashes = sorted(self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages)
+        parts = [RECIPE, self.release, self.architecture, [asdict(tree) for tree in self.trees], hashes, self.base]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def epoch(self) -> int:
+        """SOURCE_DATE_EPOCH of the build: a moment that follows from the inputs alone, in a year that tools accept."""
+        return 1_600_000_000 + int(self.key[:6], 16)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one build. `seconds` is wall time; `error` the compiler's own first line; `log` and `modules` lie in `directory`."""
+
+    key: str
+    stack: str
+    kernel: str
+    driver_version: str | None
+    flavour: str | None
+    ok: bool
+    seconds: float
+    error: str | None
+    log: str | None
+    modules: tuple[str, ...]
+    compression: str
+    place: str
+    builder: tuple[tuple[str, str, str], ...]
+    built: str
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """The result as the text of its file."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True)
+class Base:
+    """A root on top of which the lock was resolved (`goldnode lock --on`): a tar, the hash of its bytes, its dpkg status."""
+
+    tar: Path
+    sha256: str
+    status: bytes
+
+    @classmethod
+    def read(cls, tar: Path) -> Base:
+        """Read a base root. Raises ModulesError when it is no tar, or has no dpkg status."""
+        try:
+            with tarfile.open(tar) as opened:
+                member = next(
+                    (opened.getmember(name) for name in ("var/lib/dpkg/status", "./var/lib/dpkg/status") if name in opened.getnames()), None
+                )
+                found = opened.extractfile(member) if member is not None else None
+                status = found.read() if found is not None else None
+        except (OSError, tarfile.TarError) as error:
+            raise ModulesError(f"the base root cannot be read: {error}", file=tar, remedy="give a tar of a root directory") from error
+        if status is None:
+            raise ModulesError("the base root has no var/lib/dpkg/status", file=tar, remedy="give a tar of a root of Debian's family")
+        return cls(tar, _sha256(tar), status)
+
+
+# -- what goes into a build
+
+
+def inputs_of(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None,
+    *,
+    release: str | None = None,
+    flavour: str | None = None,
+    base: Base | None = None,
+    offline: bool = False,
+    cache: Path | None = None,
+) -> Inputs:
+    """Return what the modules of `lock` are built from; or, with `release` or `flavour`, those of the same driver for another pair.
+
+    Raises LockError where apt cannot install the pair (its own line), ModulesError where the stack has nothing to build, where an
+    unknown flavour is asked for, and where an archive has other bytes than the lock.
+    """
+    driver = stack.item.driver
+    if driver is None or driver.dkms is None:
+        raise ModulesError(
+            f'stack "{stack.name}" builds no modules: its driver is the kernel\'s own or absent',
+            file=stack.file,
+            remedy="name another stack",
+        )
+    other = (release is not None and (lock is None or release != lock.kernel_release)) or (
+        flavour is not None and flavour != driver.flavour
+    )
+    item = varied(stack, lock, release, flavour) if other or lock is None else stack.item
+    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+        if base is not None:
+            status = root.directory / "base-status"
+            status.write_bytes(base.status)
+            root.use_status(status)
+        _refresh(root, offline)
+        if other or lock is None:
+            entry = Entry(item.stack, item, stack.source)
+            lock = _resolve(entry, catalog, root, dt.datetime.now(tz=dt.UTC).date())
+        return _inputs(item, lock, root, base)
+
+
+def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
+    """Return the stack's kernel and driver alone, for another kernel release or flavour of the same driver version."""
+    item, driver = stack.item, stack.item.driver
+    assert driver is not None and driver.dkms is not None  # noqa: S101, PT018 - inputs_of has seen to it
+    change: dict[str, Any] = {"version": lock.driver_version if lock is not None else driver.version, "fabric_manager": None}
+    if flavour is not None and flavour != driver.flavour:
+        if flavour not in driver.other_flavours:
+            known = [*driver.other_flavours, str(driver.flavour)]
+            raise ModulesError(
+                f'stack "{stack.name}" knows no packages of flavour "{flavour}"',
+                file=stack.file,
+                line=stack.source.line(("driver",)),
+                remedy=f"{nearest(flavour, known)}, or name them in the stack's `driver.other_flavours`",
+            )
+        chosen = driver.other_flavours[flavour]
+        swap = {**chosen.replace, driver.dkms.package: chosen.dkms.package}
+        change |= {"flavour": flavour, "module": chosen.module, "dkms": chosen.dkms}
+        change |= {key: [swap.get(name, name) for name in getattr(driver, key)] for key in ("packages", "lockstep")}
+    kernel = item.kernel if release is None and lock is None else Kernel(release=release or (lock.kernel_release if lock else None))
+    parts: dict[str, Any] = {"kernel": kernel, "driver": driver.model_copy(update=change), "runtime": None, "modules": [], "packages": []}
+    return item.model_copy(update=parts)
+
+
+def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs:
+    driver = item.driver
+    assert driver is not None and driver.dkms is not None  # noqa: S101, PT018
+    release, locked = lock.kernel_release, {package.name: package for package in lock.packages}
+    headers, image = f"linux-headers-{release}", f"linux-image-{release}"
+    root.pin({name: package.version for name, package in locked.items()})
+    asked = [name for name, package in locked.items() if package.requested and package.part != "runtime"]
+    downloads = root.resolve([*(f"{name}={locked[name].version}" for name in asked), "?essential"])
+    packages = {download.name: download for download in downloads}
+    for name, package in locked.items():
+        if name in packages and packages[name].sha256 != package.sha256:
+            raise ModulesError(
+                f"{name} {package.version} has other bytes in the archive than were locked",
+                remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` tells all",
+            )
+    stanzas = _records(root, downloads)
+    graph = Graph(stanzas)
+    rows = {driver.dkms.package: driver.dkms.name} | {row.package: row.dkms for row in item.modules if row.package and row.dkms}
+    before = [row.package for row in item.modules if row.before_driver and row.package in rows]
+    order = [*dict.fromkeys(before), *(name for name in rows if name not in before)]
+    trees = tuple(Tree(rows[name], name, locked[name].version) for name in order)
+    sources = [tree.package for tree in trees]
+    kernel = {name for name in graph.reached([headers]) if graph.source(name) == graph.source(headers) and name != image}
+    unpacked = sorted({*kernel, *sources})
+    tools = _closure(graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {image, *unpacked})
+    essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
+    installed = _closure(graph, [*tools, *essential], {image, *unpacked})
+    stay = _closure(
+        graph,
+        [name for name in asked if name not in (headers, *sources)],
+        {headers, *sources},
+    )
+    gone = set(graph.reached([headers, *sources])) - set(stay) - set(essential)
+    return Inputs(
+        stack=lock.stack,
+        release=release,
+        architecture=item.os.architecture,
+        flavour=driver.flavour,
+        driver_version=lock.driver_version,
+        module=driver.module,
+        trees=trees,
+        packages=packages,
+        stanzas=stanzas,
+        installed=tuple(installed),
+        unpacked=tuple(unpacked),
+        tools=tuple(tools),
+        replaces=tuple(sorted(name for name in locked if name in gone)),
+        base=None if base is None else base.sha256,
+    )
+
+
+def _closure(graph: Graph, start: Iterable[str], without: Iterable[str]) -> list[str]:
+    """Everything reached from `start` over what needs what, never through a package of `without`."""
+    left_out, found = set(without), set()
+    pending = [name for name in start if name in graph and name not in left_out]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [need for need in graph.needs(name) if need not in found and need not in left_out]
+    return sorted(found)
+
+
+# -- files
+
+
+def fetch(
+    inputs: Inputs,
+    names: Iterable[str],
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    stores: Sequence[Callable[[str], Path | None]],
+    *,
+    cache: Path | None = None,
+) -> dict[str, Path]:
+    """Return a file per package, from one of the `stores` (sha256 → file or None), else downloaded by apt; each is hashed here.
+
+    Raises LockError where a download fails, ModulesError where a file has other bytes than it should.
+    """
+    place = (cache or cache_directory()) / "debs"
+    place.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Path] = {}
+    missing = []
+    for name in names:
+        item = inputs.packages[name]
+        known = [place / f"{item.sha256}.deb", *(path for store in stores if (path := store(item.sha256)) is not None)]
+        right = next((path for path in known if path.is_file() and path.stat().st_size == item.size and _sha256(path) == item.sha256), None)
+        if right is not None:
+            found[name] = right
+        else:
+            missing.append(item)
+    if missing:
+        with (
+            apt_root(apt_sources(stack, catalog, site), inputs.architecture, cache) as root,
+            tempfile.TemporaryDirectory(dir=place) as into,
+        ):
+            root.pin({item.name: item.version for item in missing})
+            root.fetch(missing, Path(into))
+            for item in missing:
+                got = next((path for path in Path(into).iterdir() if path.name == item.file), None)
+                if got is None or _sha256(got) != item.sha256:
+                    raise ModulesError(
+                        f"{item.name} {item.version}: the archive gave other bytes than its index says",
+                        remedy="run again; then ask the archive's owner",
+                    )
+                found[item.name] = place / f"{item.sha256}.deb"
+                got.replace(found[item.name])
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+# -- the root
+
+
+def make_root(inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: Say, cache: Path | None = None) -> Path:
+    """Return a tar of the builder root, made by mmdebstrap from exactly the packages of `inputs.installed` unless the cache has it.
+
+    It is named after their hashes. Raises ModulesError.
+    """
+    place = (cache or cache_directory()) / "builder"
+    place.mkdir(parents=True, exist_ok=True)
+    hashes = sorted(inputs.packages[name].sha256 for name in inputs.installed)
+    target = place / f"{hashlib.sha256(json.dumps([RECIPE, hashes]).encode()).hexdigest()[:32]}.tar"
+    with (place / f"{target.stem}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if target.exists():
+            return target
+        say(f"making the builder root from {len(inputs.installed)} packages with mmdebstrap")
+        with tempfile.TemporaryDirectory(prefix="root-", dir=place) as name:
+            directory = Path(name)
+            repository = directory / "repository"
+            repository.mkdir()
+            index = []
+            for package in inputs.installed:
+                item = inputs.packages[package]
+                shutil.copyfile(files[package], repository / item.file)
+                fields = {key: value for key, value in inputs.stanzas[package].items() if key not in _PLACE}
+                fields |= {"Filename": f"./{item.file}", "Size": str(item.size), "SHA256": item.sha256}
+                index.append("".join(f"{key}: {value}\n" for key, value in fields.items()))
+            (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
+            for path in (place, directory, repository):
+                path.chmod(0o755)
+            made = directory / "root.tar"
+            command = [
+                *_WITHOUT_NETWORK,
+                "mmdebstrap",
+                "--quiet",
+                "--mode=root",
+                "--variant=custom",
+                f"--include={','.join(inputs.installed)}",
+                codename,
+                str(made),
+                f"deb [trusted=yes] copy://{repository} ./",
+            ]
+            environment = {**os.environ, "SOURCE_DATE_EPOCH": str(inputs.epoch), "LC_ALL": "C.UTF-8"}
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            except FileNotFoundError as error:
+                raise ModulesError(f"{error.filename} is not on this machine", remedy="apt-get install mmdebstrap util-linux") from error
+            if done.returncode:
+                tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
+                raise ModulesError(f"mmdebstrap cannot make the builder root:\n  {tail}\n", remedy="see what it says; run as root")
+            made.replace(target)
+    return target
+
+
+_PLACE = ("Filename", "Size", "MD5sum", "SHA1", "SHA256", "SHA512", "Description-md5", "Description")
+_WITHOUT_NETWORK = ("unshare", "--net")
+
+
+# -- the build
+
+
+def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None) -> tuple[Result, Path]:
+    """Return the result of a build and the directory that keeps it (result.json, build.log, modules/); built now unless it is kept.
+
+    `files` gives the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of `make_root`, or a
+    base. Raises ModulesError where the machine, not the source, is at fault: such a build is no result.
+    """
+    kept = (cache or cache_directory()) / "modules"
+    kept.mkdir(parents=True, exist_ok=True)
+    directory = kept / inputs.key
+    with (kept / f"{inputs.key}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        known = read_result(directory)
+        if known is not None:
+            return known, directory
+        if os.geteuid() != 0:
+            raise ModulesError(
+                "building modules needs a root directory with devices in it",
+                remedy="run as root, or in a user namespace (unshare --map-auto -r)",
+            )
+        _sweep(kept)
+        with tempfile.TemporaryDirectory(prefix=f"work-{os.getpid()}-", dir=kept, ignore_cleanup_errors=True) as name:
+            work = Path(name)
+            result = _build(inputs, files, root, work, say)
+            out = work / "out"
+            (out / "result.json").write_text(result.to_json(), encoding="utf-8")
+            shutil.rmtree(directory, ignore_errors=True)
+            out.replace(directory)
+    return result, directory
+
+
+def read_result(directory: Path) -> Result | None:
+    """Return the result kept in a directory, None where there is none or it is of another version."""
+    try:
+        found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            return None
+        return Result(**{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _sweep(kept: Path) -> None:
+    """Take away what builds that were killed have left."""
+    for path in kept.glob("work-*"):
+        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+_SCRIPT = """\
+set -e
+dkms add -m {name} -v {version} >>/build.log 2>&1 || true
+if dkms {verb} -m {name} -v {version} -k {release} >>/build.log 2>&1; then exit 0; else status=$?; fi
+cat /var/lib/dkms/{name}/{version}/build/make.log >>/make.log 2>/dev/null || true
+exit $status
+"""
+
+_NAMES = """\
+kernelver={release}; arch=$(uname -m); cd /usr/src/{name}-{version}; . ./dkms.conf >/dev/null 2>&1
+for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-${{BUILT_MODULE_NAME[$index]}}}}"; done
+[ ${{#BUILT_MODULE_NAME[@]}} -gt 0 ] || echo "$PACKAGE_NAME"
+"""
+
+
+def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, say: Say) -> Result:
+    root, out = work / "root", work / "out"
+    root.mkdir()
+    (out / "modules").mkdir(parents=True)
+    _command(["tar", "-C", str(root), "--numeric-owner", "-xf", str(base)], "the builder root cannot be unpacked")
+    for name in inputs.unpacked:
+        _command(
+            ["dpkg-deb", "--fsys-tarfile", str(files[name])],
+            f"{name} cannot be unpacked",
+            into=["tar", "-C", str(root), "--keep-directory-symlink", "-x"],
+        )
+    began = time.monotonic()
+    expected: list[str] = []
+    error = None
+    for tree in inputs.trees:
+        version = _source_version(root, tree)
+        where = {"name": tree.name, "version": version, "release": inputs.release}
+        named = _inside(root, ["/bin/bash", "-c", _NAMES.format(**where)], inputs)
+        expected += named.stdout.split()
+        say(f"building {tree.name} {version} for {inputs.release}; this takes minutes")
+        verb = "build" if len(inputs.trees) == 1 else "install"
+        done = _inside(root, ["/bin/sh", "-c", _SCRIPT.format(verb=verb, **where)], inputs)
+        built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
+        for path in built:
+            name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
+            (out / "modules" / name).write_bytes(plain(path.read_bytes(), path.suffix))
+        if done.returncode or not built:
+            error = _first_error(root) or f"dkms ends with status {done.returncode} and names no reason: {_tail(done.stdout + done.stderr)}"
+            break
+    seconds = round(time.monotonic() - began, 1)
+    log = "".join(
+        (root / name).read_text(encoding="utf-8", errors="replace") for name in ("build.log", "make.log") if (root / name).exists()
+    )
+    shortage = _OUT_OF.search(log)
+    if shortage and error:
+        raise ModulesError(f"the build was cut off: {shortage.group(0)}", remedy="give this machine more of it, and run again")
+    (out / "build.log").write_text(log, encoding="utf-8")
+    known, place = kernel_modules(files[inputs.image])
+    if error is None:
+        say("checking the modules")
+        error = next(iter(faults(inputs, out / "modules", expected, known)), None)
+    return Result(
+        key=inputs.key,
+        stack=inputs.stack,
+        kernel=inputs.release,
+        driver_version=inputs.driver_version,
+        flavour=inputs.flavour,
+        ok=error is None,
+        seconds=seconds,
+        error=error,
+        log="build.log",
+        modules=tuple(sorted(path.name.removesuffix(".ko") for path in (out / "modules").iterdir())),
+        compression=_compression(root, inputs.release),
+        place=place,
+        builder=tuple(
+            (name, inputs.packages[name].version, inputs.packages[name].sha256)
+            for name in sorted({*inputs.installed, *inputs.unpacked})
+            if name in inputs.packages
+        ),
+        built=dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.CompletedProcess[str]:
+    """Run a command in the root: no network, processes, mounts and host name of its own; nothing outlives it."""
+    environment = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LC_ALL": "C.UTF-8",
+        "SOURCE_DATE_EPOCH": str(inputs.epoch),
+        "KBUILD_BUILD_TIMESTAMP": f"@{inputs.epoch}",
+        "KBUILD_BUILD_USER": "goldnode",
+        "KBUILD_BUILD_HOST": "builder",
+    }
+    spaces = [*_WITHOUT_NETWORK, "--uts", "--ipc", "--pid", "--fork", "--kill-child", f"--mount-proc={root / 'proc'}"]
+    inner = ["sh", "-c", 'hostname builder; exec chroot "$0" "$@"', str(root), *command]
+    try:
+        return subprocess.run(
+            [*spaces, *inner], env=environment, capture_output=True, text=True, check=False, timeout=BUILD_TIME, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError as error:
+        raise ModulesError(f"{error.filename} is not on this machine", remedy="apt-get install util-linux") from error
+    except subprocess.TimeoutExpired as error:
+        raise ModulesError(
+            f"the build did not end within {BUILD_TIME // 60} minutes", remedy="run it on a machine that is not busy"
+        ) from error
+
+
+def _command(command: list[str], fault: str, into: list[str] | None = None) -> None:
+    first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=subprocess.PIPE)
+    second = subprocess.run(into, stdin=first.stdout, capture_output=True, check=False) if into else None
+    said = first.communicate()[1].decode(errors="replace")
+    if first.returncode or (second is not None and second.returncode):
+        why = second.stderr.decode(errors="replace") if second is not None and second.returncode else said
+        raise ModulesError(f"{fault}: {_tail(why)}", remedy="look at the space on the disk of the cache, and run again")
+
+
+def _source_version(root: Path, tree: Tree) -> str:
+    """The version under which DKMS knows a source: what its package has put into /usr/src."""
+    offered = [path.parent.name[len(tree.name) + 1 :] for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")]
+    fits = [item for item in offered if re.match(rf"(\d+:)?{re.escape(item)}($|[-+~])", tree.version)] or offered
+    if len(fits) != 1:
+        raise ModulesError(
+            f"package {tree.package} {tree.version} should bring the dkms source {tree.name}, and has {', '.join(offered) or 'none'}",
+            remedy="correct `dkms` in the stack",
+        )
+    return fits[0]
+
+
+def _first_error(root: Path) -> str | None:
+    """The first line in which compiler, linker or modpost says what is wrong; else make's own."""
+    text = "".join(
+        (root / name).read_text(encoding="utf-8", errors="replace") for name in ("make.log", "build.log") if (root / name).exists()
+    )
+    for pattern in (r"^.*?(?:fatal )?error: .*$", r"^ERROR: .*$", r"^.*undefined reference.*$", r"^make.*\*\*\* .*$", r"^Error! .*$"):
+        found = re.search(pattern, text, re.MULTILINE)
+        if found:
+            return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", found.group(0).strip())
+    return None
+
+
+def _tail(text: str) -> str:
+    return "; ".join(line.strip() for line in text.strip().splitlines()[-3:])
+
+
+def _compression(root: Path, release: str) -> str:
+    """How the kernel's own modules are compressed: "", gz, xz or zst (CONFIG_MODULE_COMPRESS_*)."""
+    text = ""
+    for path in (root / f"usr/src/linux-headers-{release}/.config", root / f"usr/src/linux-headers-{release}/include/config/auto.conf"):
+        with contextlib.suppress(OSError):
+            text += path.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^CONFIG_MODULE_COMPRESS_(GZIP|XZ|ZSTD)=y", text, re.MULTILINE)
+    return {"GZIP": "gz", "XZ": "xz", "ZSTD": "zst"}[found.group(1)] if found else ""
+
+
+def plain(data: bytes, suffix: str) -> bytes:
+    """A module without the compression that `suffix` (.ko, .gz, .xz, .zst) names."""
+    if suffix == ".gz":
+        return gzip.decompress(data)
+    if suffix == ".xz":
+        return lzma.decompress(data)
+    if suffix == ".zst":
+        return subprocess.run(["zstd", "-dc"], input=data, capture_output=True, check=True).stdout
+    return data
+
+
+# -- checks
+
+
+def kernel_modules(image: Path) -> tuple[set[str], str]:
+    """The names of all modules a kernel's package brings, built in or as files, as `depends` names them (with underscores); and the
+    directory that it brings them in: /lib/modules, or /usr/lib/modules."""
+    names: set[str] = set()
+    place = "/lib/modules"
+    process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(image)], stdout=subprocess.PIPE)
+    assert process.stdout is not None  # noqa: S101
+    with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
+        for member in tar:
+            found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
+            place = "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
+            if found:
+                names.add(found.group(1).replace("-", "_"))
+            elif member.name.endswith("/modules.builtin") and (opened := tar.extractfile(member)) is not None:
+                names |= {Path(line).stem.replace("-", "_") for line in opened.read().decode().split()}
+    process.wait()
+    return names, place
+
+
+def modinfo(path: Path) -> dict[str, str]:
+    """What modinfo says of a file; the first value of each field."""
+    done = subprocess.run(["modinfo", str(path)], capture_output=True, text=True, check=False)
+    fields: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key, value.strip())
+    return fields
+
+
+def faults(inputs: Inputs, directory: Path, expected: Sequence[str], known: set[str]) -> Iterator[str]:
+    """Yield what is wrong with built modules: one that is missing, or its vermagic, version, licence, name, or a module it needs."""
+    there = {path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))}
+    for name in expected:
+        if name not in there:
+            yield f"dkms.conf names {name}, and the build did not give it (it gave {', '.join(there) or 'nothing'})"
+    inner = {info.get("name", name).replace("-", "_") for name, info in there.items()} | {name.replace("-", "_") for name in there}
+    for name, info in there.items():
+        if info.get("vermagic", "").split(" ")[0] != inputs.release:
+            yield f"{name}: vermagic is {info.get('vermagic') or 'absent'}, want {inputs.release}"
+        if not info.get("name"):
+            yield f"{name}: it carries no name"
+        if not info.get("license"):
+            yield f"{name}: it carries no licence"
+        lost = [need for need in info.get("depends", "").split(",") if need and need.replace("-", "_") not in inner | known]
+        if lost:
+            yield f"{name}: it depends on {', '.join(lost)}, which neither this kernel nor the build has"
+    main = there.get(str(inputs.module), {})
+    if main.get("version") != inputs.driver_version:
+        yield f"{inputs.module}: version is {main.get('version') or 'absent'}, want {inputs.driver_version}"
+    if inputs.flavour in ("open", "proprietary") and ("GPL" in main.get("license", "")) != (inputs.flavour == "open"):
+        yield f"{inputs.module}: licence is {main.get('license') or 'absent'}, which is not that of the {inputs.flavour} flavour"
