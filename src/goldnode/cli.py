@@ -19,6 +19,7 @@ from goldnode.errors import GoldnodeError
 _ELSEWHERE: dict[str, str] = {
     "check": "Hold classes, stacks, images and requirements against what is known to fit.",
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
+    "modules": "Build kernel modules once, as a package for the mirror; tell which build.",
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
     "plan": "Show what site.yml would do to the hosts of an inventory.",
     "matrix": "Print the blessed matrix of stacks and classes.",

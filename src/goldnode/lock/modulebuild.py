@@ -1,0 +1,267 @@
+"""`goldnode modules`: from a lock to a package in the site's mirror, and a table of which kernel and driver flavour build together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.models import Stack
+from goldnode.errors import LockError, ModulesError
+from goldnode.lock import modpackage
+from goldnode.lock.aptroot import cache_directory
+from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
+from goldnode.lock.mirror import Mirror, site_signer
+from goldnode.lock.model import Lock, LockedPackage, find_lock
+from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_modules
+from goldnode.site import Site
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `build_stack` has done: the file it wrote, what that says, the build's result, and the publication's directory."""
+
+    file: Path
+    modules: BuiltModules
+    result: Result
+    publication: Path
+
+
+def build_stack(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    say: Say,
+    base: Base | None = None,
+    offline: bool = False,
+    out: Path | None = None,
+    wait: float = 0,
+) -> Made:
+    """Build the modules of a stack's lock, put their package into the mirror, publish, and write STACK.modules.yml beside the lock.
+
+    Keys are tried out before anything is built. `wait`: seconds for another run on the mirror. Raises ModulesError where the modules do
+    not build (the compiler's own line), MirrorError, LockError and SigningKeyError.
+    """
+    lock, lock_file = find_lock(stack, site)
+    mirror = Mirror.of(site)
+    signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
+    with ExitStack() as opened:
+        signer = opened.enter_context(site_signer(site))
+        inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, base, offline, say)
+        log = keep(result, directory, site)
+        if not result.ok:
+            raise ModulesError(
+                f"driver {result.driver_version} ({result.flavour}) does not build for kernel {result.kernel}: {result.error}",
+                file=log,
+                remedy="lock a kernel or driver with which it builds; `goldnode modules matrix` tells",
+            )
+        with mirror.writing(wait):
+            with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
+                sources = {tree.package: files[tree.package] for tree in inputs.trees}
+                package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
+                size = package.file.stat().st_size
+                sha256 = mirror.add(package.file)
+                row = LockedPackage(
+                    name=package.name,
+                    version=package.version,
+                    architecture=package.architecture,
+                    sha256=sha256,
+                    size=size,
+                    path=f"pool/{package.name}/{package.file.name}",
+                    archive=ARCHIVE,
+                    set="stack",
+                    part="driver",
+                    requested=True,
+                    why="built by goldnode modules build",
+                )
+            say(f"{row.name} {row.version}: {size / 1e6:.1f} MB{f', signed by {package.signer}' if package.signer else ', not signed'}")
+            faults = mirror.fetch(lock, catalog, site)
+            if faults:
+                raise ModulesError(
+                    f"{len(faults)} of the lock's files cannot be fetched, the first: {faults[0]}",
+                    remedy=f"`goldnode mirror {stack.name}` tells all of them",
+                )
+            status = None
+            if base is not None:
+                status = Path(opened.enter_context(tempfile.TemporaryDirectory()), "status")
+                status.write_bytes(base.status)
+            replaces = sorted(inputs.replaces)
+            published = mirror.publish(stack.name, lock, [row], signer=signer, without=replaces, status=status)
+        modules = BuiltModules(
+            modules=1,
+            stack=stack.name,
+            lock=lock.digest,
+            key=result.key,
+            flavour=result.flavour,
+            signer=package.signer,
+            names=list(result.modules),
+            package=row,
+            sources=[tree.package for tree in inputs.trees],
+            replaces=replaces,
+            builder=[BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder],
+        )
+        return Made(write_modules(modules, out or lock_file.parent), modules, result, published.directory)
+
+
+def matrix(
+    stacks: Sequence[Entry[Stack]],
+    catalog: Catalog,
+    site: Site,
+    *,
+    kernels: Sequence[str] = (),
+    flavours: Sequence[str] = (),
+    everywhere: bool = False,
+    base: Base | None = None,
+    offline: bool = False,
+    say: Say,
+) -> list[Result]:
+    """Build each stack's driver for its locked kernel and flavour, or for each of those named, and return one result per pair.
+
+    A pair that apt cannot install is a result too. `everywhere`: the stacks were not named, so a kernel that a stack's archives do not
+    have is none of its pairs. Raises ModulesError where a flavour is not known, or this machine cannot build.
+    """
+    rows = []
+    for stack in stacks:
+        lock = _lock(stack, site)
+        own = stack.item.driver.flavour if stack.item.driver is not None else None
+        releases: list[str | None] = [*kernels] or [lock.kernel_release if lock is not None else None]
+        kinds: list[str | None] = [*flavours] or [own]
+        for kernel in releases:
+            for flavour in kinds:
+                result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+                absent = (
+                    everywhere and not result.ok and result.error is not None and f'kernel release "{kernel}" is in none' in result.error
+                )
+                rows += [] if absent else [result]
+    return rows
+
+
+def _pair(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None,
+    kernel: str | None,
+    flavour: str | None,
+    base: Base | None,
+    offline: bool,
+    say: Say,
+) -> Result:
+    try:
+        _, _, result, directory = _built(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+    except LockError as problem:
+        asked = [stack.name, kernel, flavour, problem.message]
+        version = lock.driver_version if lock is not None else None
+        key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        error = f"cannot be installed: {problem.message}"
+        result = Result(key, stack.name, kernel or "?", version, flavour, False, 0.0, error, None, (), "", "", (), "")
+        keep(result, None, site)
+        return result
+    keep(result, directory, site)
+    return replace(result, stack=stack.name)
+
+
+def _lock(stack: Entry[Stack], site: Site) -> Lock | None:
+    try:
+        return find_lock(stack, site)[0]
+    except LockError:
+        return None
+
+
+def _built(
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None,
+    kernel: str | None,
+    flavour: str | None,
+    base: Base | None,
+    offline: bool,
+    say: Say,
+) -> tuple[Inputs, dict[str, Path], Result, Path]:
+    inputs = inputs_of(stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline)
+    stores = []
+    if site.mirror is not None:
+        mirror = Mirror.of(site)
+        stores.append(lambda sha: mirror.path(sha) if mirror.has(sha) else None)
+    lacking = [name for name in inputs.installed if base is not None]
+    if lacking:
+        raise ModulesError(
+            f"the base root lacks {', '.join(lacking[:6])}",
+            remedy="install them there: on top of a base only headers and sources are unpacked",
+        )
+    names = {*inputs.unpacked, *inputs.installed, *([inputs.image] if inputs.image in inputs.packages else [])}
+    files = fetch(inputs, sorted(names), stack, catalog, site, stores)
+    root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
+    result, directory = build(inputs, files, root, say=say)
+    return inputs, files, result, directory
+
+
+def results_directory(site: Site) -> Path:
+    """Where results are kept: in the site's mirror, else in the cache."""
+    place = Mirror.of(site).directory if site.mirror is not None else cache_directory()
+    return place / "modules/results"
+
+
+def keep(result: Result, directory: Path | None, site: Site) -> Path:
+    """Keep a result as KEY.json, with its log beside it, and return the log's path (or the result's, where there is none)."""
+    place = results_directory(site)
+    place.mkdir(parents=True, exist_ok=True)
+    log = place / f"{result.key}.log"
+    if directory is not None and result.log is not None:
+        shutil.copyfile(directory / result.log, log)
+        result = replace(result, log=log.name)
+    path = place / f"{result.key}.json"
+    temporary = path.with_suffix(".new")
+    temporary.write_text(result.to_json(), encoding="utf-8")
+    temporary.replace(path)
+    return log if result.log is not None else path
+
+
+def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the results as rows of a table: stack, kernel, driver, flavour, builds ("yes", "no"), and why not."""
+    return [
+        {
+            "stack": item.stack,
+            "kernel": item.kernel,
+            "driver": item.driver_version or "-",
+            "flavour": item.flavour or "-",
+            "builds": "yes" if item.ok else "no",
+            "why": item.error or "",
+        }
+        for item in results
+    ]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return the table in Markdown."""
+    rows = [["stack", "kernel", "driver", "flavour", "builds", "why not"]]
+    rows += [[str(value).replace("|", "\\|") for value in row.values()] for row in rows_of(results)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the table as text for a terminal; why a pair does not build stands below its row, whole."""
+    head = {"stack": "stack", "kernel": "kernel", "driver": "driver", "flavour": "flavour", "builds": "builds", "why": ""}
+    rows = [head, *rows_of(results)]
+    widths = {key: max(len(row[key]) for row in rows) for key in head if key != "why"}
+    lines = []
+    for row in rows:
+        lines.append("  ".join(row[key].ljust(width) for key, width in widths.items()).rstrip())
+        lines += [f"    {row['why']}"] if row["why"] else []
+    return "\n".join(lines) + "\n"
+
+
+def locked(catalog: Catalog, site: Site) -> list[Entry[Stack]]:
+    """Return the stacks that have a lock and build a module."""
+    found = [stack for _, stack in sorted(catalog.stacks.items()) if stack.item.driver is not None and stack.item.driver.dkms is not None]
+    return [stack for stack in found if _lock(stack, site) is not None]
