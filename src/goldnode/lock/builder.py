@@ -521,6 +521,20 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
     )
 
 
+# A /dev of its own with the few devices that a build reads: a base root may have none.
+_ENTER = """\
+set -e
+hostname builder
+mount -t tmpfs -o mode=0755 tmpfs "$0/dev"
+for device in null zero full random urandom; do
+    : >"$0/dev/$device"
+    mount --bind "/dev/$device" "$0/dev/$device"
+done
+ln -s /proc/self/fd "$0/dev/fd"
+exec chroot "$0" "$@"
+"""
+
+
 def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.CompletedProcess[str]:
     """Run a command in the root: no network, processes, mounts and host name of its own; nothing outlives it."""
     environment = {
@@ -533,7 +547,7 @@ def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.Co
         "KBUILD_BUILD_HOST": "builder",
     }
     spaces = [*_WITHOUT_NETWORK, "--uts", "--ipc", "--pid", "--fork", "--kill-child", f"--mount-proc={root / 'proc'}"]
-    inner = ["sh", "-c", 'hostname builder; exec chroot "$0" "$@"', str(root), *command]
+    inner = ["sh", "-c", _ENTER, str(root), *command]
     try:
         return subprocess.run(
             [*spaces, *inner], env=environment, capture_output=True, text=True, check=False, timeout=BUILD_TIME, stdin=subprocess.DEVNULL

@@ -93,7 +93,7 @@ def dump_modules(built: BuiltModules) -> str:
     for key in ("stack", "lock", "key", "flavour", "signer", "names"):
         lines.append(f"{key}: {_flow(getattr(built, key))}")
     lines.append(f"package: {_flow(built.package.model_dump(exclude_none=True))}")
-    lines += [f"sources: {_flow(built.sources)}", f"replaces: {_flow(built.replaces)}", "builder:"]
+    lines += [f"sources: {_flow(built.sources)}", f"replaces: {_flow(built.replaces)}", "builder:" if built.builder else "builder: []"]
     lines += [f"  - {_flow(item.model_dump())}" for item in built.builder]
     return "\n".join(lines) + "\n"
 

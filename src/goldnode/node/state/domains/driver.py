@@ -89,8 +89,8 @@ def module(document: Document, seen: Observed) -> List[Action]:
     fault = module_fault(document, seen.modules.get(release))
     if fault is None:
         return []
-    dkms = driver["dkms"]
-    if dkms is None:
+    dkms = driver.get("dkms")
+    if not dkms:
         return [restored(document, driver["module"], fault)]
     return [
         Action(

@@ -122,7 +122,7 @@ def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
     """The name under which dkms knows the module's source; None where its package brings it built."""
     if row["package"] is not None:
         return str(row["dkms"]) if row["dkms"] else None
-    dkms = document["driver"]["dkms"]
+    dkms = document["driver"].get("dkms")
     return str(dkms["name"]) if dkms else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..debversion import compare
@@ -101,10 +102,12 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         reboot = "kernel modules of the stack were replaced"
     before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
+    # What has no configuration that anybody could want again leaves no trace: what built modules, and the packages of built ones.
+    known = {*seen.left_over, *(document.get("driver") or {}).get("replaces", ())}
     data: Dict[str, Any] = {
         "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
         "remove": remove,
-        "purge": [name for name in remove if name in seen.left_over or name in (document.get("driver") or {}).get("replaces", ())],
+        "purge": [name for name in remove if name in known or re.search(r"-modules-\d", name)],
         "lines": lines,
     }
     if seen.back:  # so that nothing of it is left, as if it had not been here
