@@ -59,7 +59,7 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
     try:
         with root.open("wb") as out:
             for block in container.export():
-                out.write(block)
+                out.write(block)  # type: ignore[arg-type]  # bytes, whatever the stubs say
     finally:
         container.remove()
     keys = directory / "keys"
