@@ -122,7 +122,7 @@ def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop)
     rows = {row["kernel"]: row for row in json.loads(done.stdout)}
     assert rows[RELEASE]["ok"]
     assert not rows["6.1.0-904-amd64"]["ok"]
-    assert "error: too few arguments to function" in rows["6.1.0-904-amd64"]["error"]
+    assert "error: too few arguments to function" in rows["6.1.0-904-amd64"]["line"]
     told = shop.modules("matrix", STACK, "--flavour", "open", "--format", "markdown")
     assert "cannot be installed" in told.stdout
     assert "nvidia-open-kernel-dkms" in told.stdout

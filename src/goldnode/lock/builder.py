@@ -36,6 +36,7 @@ from goldnode.errors import ModulesError, nearest
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Graph, _records, _refresh, _resolve, apt_sources
+from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site
 
 SCHEMA = "goldnode.module-build/1"
@@ -62,14 +63,15 @@ class Tree:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a build is made from. `installed` and `unpacked` are names of `packages`; `stanzas` are the archive's records.
+    """All that a build is made from. `kernel`: the packages that carry it, the image first. `installed` and `unpacked` are names of
+    `packages`; `stanzas` are the archive's records.
 
-    `replaces`: the lock's packages that only the build needs. `depends` and `provides`: relations that the module package takes
-    over from the DKMS packages.
+    `replaces`: the lock's packages that only the build needs.
     """
 
     stack: str
     release: str
+    kernel: tuple[str, ...]
     architecture: str
     flavour: str | None
     driver_version: str | None
@@ -86,7 +88,7 @@ class Inputs:
     @property
     def image(self) -> str:
         """The kernel's package."""
-        return f"linux-image-{self.release}"
+        return self.kernel[0]
 
     @property
     def key(self) -> str:
@@ -103,16 +105,17 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one build. `seconds` is wall time; `error` the compiler's own first line; `log` and `modules` lie in `directory`."""
+    """What came of one build. `seconds` is wall time; `line` the compiler's own first line. `ok` is
+    None for a pair that apt cannot install, and `line` its reason; `log` and `modules` lie in `directory`."""
 
     key: str
     stack: str
     kernel: str
-    driver_version: str | None
+    driver: str | None
     flavour: str | None
-    ok: bool
+    ok: bool | None
     seconds: float
-    error: str | None
+    line: str | None
     log: str | None
     modules: tuple[str, ...]
     compression: str
@@ -190,7 +193,7 @@ def inputs_of(
         _refresh(root, offline)
         if other or lock is None:
             entry = Entry(item.stack, item, stack.source)
-            lock = _resolve(entry, catalog, root, dt.datetime.now(tz=dt.UTC).date())
+            lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())
         return _inputs(item, lock, root, base)
 
 
@@ -221,7 +224,8 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
     driver = item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018
     release, locked = lock.kernel_release, {package.name: package for package in lock.packages}
-    headers, image = f"linux-headers-{release}", f"linux-image-{release}"
+    image, headers, *more = kernel_packages(item.os.id, release)
+    carry = {image, *more}  # the kernel itself and its modules
     root.pin({name: package.version for name, package in locked.items()})
     asked = [name for name, package in locked.items() if package.requested and package.part != "runtime"]
     downloads = root.resolve([*(f"{name}={locked[name].version}" for name in asked), "?essential"])
@@ -239,11 +243,11 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
     order = [*dict.fromkeys(before), *(name for name in rows if name not in before)]
     trees = tuple(Tree(rows[name], name, locked[name].version) for name in order)
     sources = [tree.package for tree in trees]
-    kernel = {name for name in graph.reached([headers]) if graph.source(name) == graph.source(headers) and name != image}
+    kernel = {name for name in graph.reached([headers]) if graph.source(name) == graph.source(headers) and name not in carry}
     unpacked = sorted({*kernel, *sources})
-    tools = _closure(graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {image, *unpacked})
+    tools = _closure(graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {*carry, *unpacked})
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
-    installed = _closure(graph, [*tools, *essential], {image, *unpacked})
+    installed = _closure(graph, [*tools, *essential], {*carry, *unpacked})
     stay = _closure(
         graph,
         [name for name in asked if name not in (headers, *sources)],
@@ -253,6 +257,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
     return Inputs(
         stack=lock.stack,
         release=release,
+        kernel=tuple(name for name in (image, *more) if name in packages),
         architecture=item.os.architecture,
         flavour=driver.flavour,
         driver_version=lock.driver_version,
@@ -495,7 +500,7 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
     if shortage and error:
         raise ModulesError(f"the build was cut off: {shortage.group(0)}", remedy="give this machine more of it, and run again")
     (out / "build.log").write_text(log, encoding="utf-8")
-    known, place = kernel_modules(files[inputs.image])
+    known, place = kernel_modules([files[name] for name in inputs.kernel])
     if error is None:
         say("checking the modules")
         error = next(iter(faults(inputs, out / "modules", expected, known)), None)
@@ -503,11 +508,11 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
         key=inputs.key,
         stack=inputs.stack,
         kernel=inputs.release,
-        driver_version=inputs.driver_version,
+        driver=inputs.driver_version,
         flavour=inputs.flavour,
         ok=error is None,
         seconds=seconds,
-        error=error,
+        line=error,
         log="build.log",
         modules=tuple(sorted(path.name.removesuffix(".ko") for path in (out / "modules").iterdir())),
         compression=_compression(root, inputs.release),
@@ -600,7 +605,7 @@ def _tail(text: str) -> str:
 def _compression(root: Path, release: str) -> str:
     """How the kernel's own modules are compressed: "", gz, xz or zst (CONFIG_MODULE_COMPRESS_*)."""
     text = ""
-    for path in (root / f"usr/src/linux-headers-{release}/.config", root / f"usr/src/linux-headers-{release}/include/config/auto.conf"):
+    for path in (*root.glob(f"usr/src/*{release}/.config"), *root.glob(f"usr/src/*{release}/include/config/auto.conf")):
         with contextlib.suppress(OSError):
             text += path.read_text(encoding="utf-8", errors="replace")
     found = re.search(r"^CONFIG_MODULE_COMPRESS_(GZIP|XZ|ZSTD)=y", text, re.MULTILINE)
@@ -621,22 +626,23 @@ def plain(data: bytes, suffix: str) -> bytes:
 # -- checks
 
 
-def kernel_modules(image: Path) -> tuple[set[str], str]:
-    """The names of all modules a kernel's package brings, built in or as files, as `depends` names them (with underscores); and the
-    directory that it brings them in: /lib/modules, or /usr/lib/modules."""
+def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
+    """The names of all modules a kernel's packages bring, built in or as files, as `depends` names them (with underscores); and the
+    directory that they bring them in: /lib/modules, or /usr/lib/modules."""
     names: set[str] = set()
     place = "/lib/modules"
-    process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(image)], stdout=subprocess.PIPE)
-    assert process.stdout is not None  # noqa: S101
-    with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
-        for member in tar:
-            found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
-            place = "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
-            if found:
-                names.add(found.group(1).replace("-", "_"))
-            elif member.name.endswith("/modules.builtin") and (opened := tar.extractfile(member)) is not None:
-                names |= {Path(line).stem.replace("-", "_") for line in opened.read().decode().split()}
-    process.wait()
+    for deb in carry:
+        process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE)
+        assert process.stdout is not None  # noqa: S101
+        with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
+            for member in tar:
+                found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
+                place = "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
+                if found:
+                    names.add(found.group(1).replace("-", "_"))
+                elif member.name.endswith("/modules.builtin") and (opened := tar.extractfile(member)) is not None:
+                    names |= {Path(line).stem.replace("-", "_") for line in opened.read().decode().split()}
+        process.wait()
     return names, place
 
 

@@ -2,7 +2,7 @@
 
 The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64): driver first, as the driver packages of both
 archives are named, so that the family globs of every stack cover it and a move to another stack takes it along; and the
-kernel's release in it, as Canonical's linux-modules-nvidia-* have it, so that those of two kernels can be installed
+kernel's release in it, as Canonical's packages of NVIDIA's modules have it, so that those of two kernels can be installed
 side by side and the kernel before keeps its GPUs.
 """
 

@@ -59,7 +59,7 @@ def build_stack(
         log = keep(result, directory, site)
         if not result.ok:
             raise ModulesError(
-                f"driver {result.driver_version} ({result.flavour}) does not build for kernel {result.kernel}: {result.error}",
+                f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
                 file=log,
                 remedy="lock a kernel or driver with which it builds; `goldnode modules matrix` tells",
             )
@@ -137,9 +137,7 @@ def matrix(
         for kernel in releases:
             for flavour in kinds:
                 result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
-                absent = (
-                    everywhere and not result.ok and result.error is not None and f'kernel release "{kernel}" is in none' in result.error
-                )
+                absent = everywhere and not result.ok and result.line is not None and f'kernel release "{kernel}" is in none' in result.line
                 rows += [] if absent else [result]
     return rows
 
@@ -162,7 +160,7 @@ def _pair(
         version = lock.driver_version if lock is not None else None
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
-        result = Result(key, stack.name, kernel or "?", version, flavour, False, 0.0, error, None, (), "", "", (), "")
+        result = Result(key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), "")
         keep(result, None, site)
         return result
     keep(result, directory, site)
@@ -198,7 +196,7 @@ def _built(
             f"the base root lacks {', '.join(lacking[:6])}",
             remedy="install them there: on top of a base only headers and sources are unpacked",
         )
-    names = {*inputs.unpacked, *inputs.installed, *([inputs.image] if inputs.image in inputs.packages else [])}
+    names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
     files = fetch(inputs, sorted(names), stack, catalog, site, stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
     result, directory = build(inputs, files, root, say=say)
@@ -232,10 +230,10 @@ def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
         {
             "stack": item.stack,
             "kernel": item.kernel,
-            "driver": item.driver_version or "-",
+            "driver": item.driver or "-",
             "flavour": item.flavour or "-",
             "builds": "yes" if item.ok else "no",
-            "why": item.error or "",
+            "why": item.line or "",
         }
         for item in results
     ]

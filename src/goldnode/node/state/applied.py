@@ -13,8 +13,8 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..host import Host, Json
+from . import needs, removal
 from . import record as records
-from . import removal
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .observe import digest, load_json, packages
@@ -215,7 +215,7 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     leave: List[str] = []
     notes: List[Tuple[str, str]] = []
     if candidates:
-        traces, seen.traces = seen.traces, removal.relations(host)
+        traces, seen.traces = seen.traces, needs.relations(host)
         leave, told = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
         seen.traces = traces
         notes = [(note.subject, note.message) for note in told if note.subject == "packages.needed" and not stay]

@@ -41,6 +41,15 @@ FAMILIES: Dict[str, Family] = {
 _KERNEL = re.compile(r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?")
 
 
+# What is there only for building modules: all of a kernel but what carries it.
+_BUILD = re.compile(r"linux-(?:headers|kbuild|compiler)-.*")
+
+
+def builds_modules(package: str) -> bool:
+    """Whether a package of this name belongs to a kernel and serves only to build modules for it."""
+    return _BUILD.fullmatch(package) is not None
+
+
 def family(distribution: str) -> Family:
     """The family's member with os-release's ID `distribution`; KeyError for one that is not of the family."""
     return FAMILIES[distribution]

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
 from ..host import Host, Json, boot_identity, is_container
+from .family import builds_modules
 from .model import NodeError, Observed
 from .needs import relations, unneeded
 
@@ -140,7 +141,7 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
     record = (load_json(host, RECORD) or {}) if replaced else {}
     brought, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
     # The headers of kernels of earlier locks are in no list of this one's.
-    named = {*replaced, *(name for name in held if name.startswith(("linux-headers-", "linux-kbuild-", "linux-compiler-")))}
+    named = {*replaced, *(name for name in held if builds_modules(name))}
     ours = {name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)}
     return sorted(unneeded(ours, seen.packages, relations(host))[0]) if ours else []
 

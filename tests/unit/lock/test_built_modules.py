@@ -45,6 +45,7 @@ def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) 
     values: dict[str, Any] = {
         "stack": "debian12_r535",
         "release": RELEASE,
+        "kernel": (image,),
         "architecture": "amd64",
         "flavour": "proprietary",
         "driver_version": DRIVER,
@@ -65,11 +66,11 @@ def result(of: Inputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any
         "key": of.key,
         "stack": of.stack,
         "kernel": of.release,
-        "driver_version": of.driver_version,
+        "driver": of.driver_version,
         "flavour": of.flavour,
         "ok": True,
         "seconds": 1.0,
-        "error": None,
+        "line": None,
         "log": "build.log",
         "modules": names,
         "compression": "",
@@ -278,7 +279,7 @@ def run(monkeypatch: pytest.MonkeyPatch, cache: Path, outcome: Result | BaseExce
 
 
 def test_a_failed_build_is_kept_and_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    failed = result(inputs(), ok=False, error="nv.c:1:1: error: x")
+    failed = result(inputs(), ok=False, line="nv.c:1:1: error: x")
     assert run(monkeypatch, tmp_path, failed)[0] == failed
     found, directory = run(monkeypatch, tmp_path, AssertionError("built again"))
     assert found == failed
@@ -295,7 +296,7 @@ def test_an_interrupted_build_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_tables() -> None:
-    rows = [result(inputs()), result(inputs(), ok=False, error="a.c:1: error: a | b", kernel="6.1.0-57-amd64")]
+    rows = [result(inputs()), result(inputs(), ok=False, line="a.c:1: error: a | b", kernel="6.1.0-57-amd64")]
     assert modulebuild.table(rows).splitlines()[2:] == [
         "debian12_r535  6.1.0-57-amd64  535.309.01  proprietary  no",
         "    a.c:1: error: a | b",
