@@ -566,12 +566,17 @@ def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.Co
 
 
 def _command(command: list[str], fault: str, into: list[str] | None = None) -> None:
-    first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=subprocess.PIPE)
-    second = subprocess.run(into, stdin=first.stdout, capture_output=True, check=False) if into else None
-    said = first.communicate()[1].decode(errors="replace")
-    if first.returncode or (second is not None and second.returncode):
-        why = second.stderr.decode(errors="replace") if second is not None and second.returncode else said
-        raise ModulesError(f"{fault}: {_tail(why)}", remedy="look at the space on the disk of the cache, and run again")
+    """Run a command, its output going into another one where there is one. Raises ModulesError with what either says."""
+    with tempfile.TemporaryFile() as said:
+        first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=said)
+        second = subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=said) if into else None
+        if first.stdout is not None:
+            first.stdout.close()  # so that the first ends when the second does
+        codes = [process.wait() for process in (second, first) if process is not None]
+        said.seek(0)
+        if any(codes):
+            why = _tail(said.read().decode(errors="replace"))
+            raise ModulesError(f"{fault}: {why}", remedy="look at the space on the disk of the cache, and run again")
 
 
 def _source_version(root: Path, tree: Tree) -> str:
