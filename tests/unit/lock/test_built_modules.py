@@ -147,6 +147,9 @@ def test_a_driver_that_asks_for_the_dkms_package_by_name_gets_it(tmp_path: Path)
 def test_same_inputs_same_bytes_and_a_new_build_another_version(tmp_path: Path) -> None:
     first, second = (made(tmp_path / name, inputs(), module()) for name in "ab")
     assert first.file.read_bytes() == second.file.read_bytes()
+    data = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(first.file)], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert {(member.mtime, member.uid, member.mode & 0o022) for member in tar} == {(inputs().epoch, 0, 0)}
     packages = {**inputs().packages, "gcc-12": Download("gcc-12", "2", "", 1, "f" * 64)}
     other = made(tmp_path / "c", inputs(packages=packages), module())
     assert other.version != first.version
