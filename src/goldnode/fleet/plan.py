@@ -45,6 +45,7 @@ PLACES = (
     (HOST, r"^/etc/(sysctl\.d|security/limits\.d|udev|fstab)"),
 )
 KINDS = (
+    (FILES, "runtime.config"),
     (PACKAGES, "packages."),
     (MODULES, "module."),
     (INITRAMFS, "initramfs."),
@@ -58,8 +59,9 @@ KINDS = (
     (HOST, "swap."),
     (FILES, ""),
 )
+VERBS = ("install", "repair", "upgrade", "downgrade", "remove")
 PARTS = ("kernel", "driver", "module", "runtime", "base")
-LINES = 8  # of one file's diff, unless all are asked for
+LINES, NEW = 24, 4  # of one file's diff, and of a file that is new and so shown at all, unless all are asked for
 WIDTH = 116
 
 
@@ -184,10 +186,10 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
         return HostPlan(name, node_class, state=FAILED, message=f"its answer is no plan: {problem}")
     if plan is not None:
         return HostPlan(name, told.get("class") or node_class, plan)
-    message = runs.last_line(str(result.get("msg") or "no reason was given"))
+    message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
     if result.get("unreachable"):
-        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(message))
-    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(str(result.get("msg") or message))))
+        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
+    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(message)))
 
 
 # Items
@@ -213,7 +215,7 @@ def holder(row: Mapping[str, Any]) -> str:
 
 def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
     """One item per package that moves, by part: the engine's own lines say which way."""
-    found = []
+    rows: list[tuple[str, str, str, str, str]] = []
     for line in action["data"].get("lines", ()):
         verb, name, *rest = str(line).split()
         versions = " ".join(rest).split(" (")[0]
@@ -222,30 +224,37 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[It
             before, after = "", versions.split(" ")[0]
         elif verb == "remove":
             before, after = versions, ""
-        part = parts.get(name, "driver" if verb == "remove" else "other")
-        move = f"{before or '(none)'} → {after or '(gone)'}"
+        rows.append((parts.get(name, "driver" if verb == "remove" else "other"), name, verb, before, after))
+    order = {part: number for number, part in enumerate(PARTS)}
+    found = []
+    for part, name, verb, before, after in sorted(rows, key=lambda row: (order.get(row[0], 9), row[1])):
+        move = {"install": after, "remove": before}.get(verb) or f"{before or 'half installed'} → {after}"
         data = (("part", part), ("verb", verb), ("package", name), ("from", before or None), ("to", after or None))
         found.append(Item(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
-    order = {part: number for number, part in enumerate(PARTS)}
-    return sorted(found, key=lambda item: (order.get(str(dict(item.data)["part"]), 9), str(dict(item.data)["package"])))
+    return found
 
 
 def _item(action: Mapping[str, Any]) -> Item:
     kind, target = str(action["kind"]), str(action["target"])
     section = next((name for name, pattern in PLACES if re.search(pattern, target)), None) if target.startswith("/") else None
     section = section or next(name for name, start in KINDS if kind.startswith(start))
-    verb = kind.partition(".")[2] or kind
+    verb, reason = kind.partition(".")[2] or kind, str(action["reason"])
+    rows = diff(action)
+    if kind == "file.write" and action["before"] is None:
+        verb, reason = "new", reason.replace("; the file is not there", "") + f" ({_plural(len(rows), 'line')})"
+    elif kind == "file.write":
+        verb, reason = "change", reason.replace("; its content differs", "")
     data = (("kind", kind), ("target", target), ("reason", str(action["reason"])))
-    return Item(section, runs.masked(f"{verb} {target}: {action['reason']}"), diff(action), data)
+    return Item(section, runs.masked(f"{verb} {target}: {reason}"), rows, data)
 
 
 def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an action changes as a unified diff without its head; of what is written anew, its lines."""
-    if action["kind"].startswith(("packages.", "initramfs.", "module.")) and action["kind"] != "packages.hold":
+    """What an action changes, as a unified diff without its head."""
+    if action["kind"].startswith(("packages.", "initramfs.", "module.", "link")):
         return ()
     before, after = (runs.masked(action[side] or "").splitlines() for side in ("before", "after"))
     rows = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
-    return tuple(row for row in rows if not (row.startswith("@@") and (not before or not after)))
+    return tuple(row for row in rows if not (row.startswith("@@") and not (before and after)))
 
 
 def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
@@ -331,7 +340,7 @@ def _notes(hosts: Sequence[HostPlan]) -> list[str]:
 
 def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], full: bool = False) -> str:
     """The whole for a person. `full`: every line of every diff."""
-    named = sorted({host.node_class or "" for host in hosts})
+    named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])
     lines = [f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."]
     for name in named:
@@ -395,12 +404,18 @@ def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
         if not rows:
             continue
         lines.append(f"    {before}{section}{_sum(section, rows)}")
+        # Names of packages in a column.
+        width = max((len(str(dict(item.data).get("package", ""))) for item in rows), default=0)
         for item in rows:
-            lines += _wrapped(item.line, "      ") if section != PACKAGES else [f"      {item.line}"]
-            shown = item.detail if full or len(item.detail) <= LINES + 1 else item.detail[:LINES]
-            lines += [f"          {row}" for row in shown]
-            if len(shown) < len(item.detail):
-                lines.append(f"          … {len(item.detail) - len(shown)} more lines: --full shows them")
+            name = dict(item.data).get("package")
+            line = item.line.replace(f"{name}  ", f"{name:{width}}  ") if name else item.line
+            lines += [f"      {line}"] if name else _wrapped(line, "      ")
+            # Of what is new nobody needs every line; of what changes one does.
+            fresh = bool(item.detail) and all(row.startswith("+") for row in item.detail)
+            most = len(item.detail) if full else 0 if fresh and len(item.detail) > NEW else LINES
+            lines += [f"          {row}" for row in item.detail[:most]]
+            if 0 < most < len(item.detail):
+                lines.append(f"          … {len(item.detail) - most} more lines: --full shows them")
     return lines
 
 
@@ -409,7 +424,7 @@ def _sum(section: str, rows: Sequence[Item]) -> str:
     verbs = [str(dict(item.data).get("verb")) for item in rows if dict(item.data).get("verb")]
     if section != PACKAGES or not verbs:
         return ""
-    return ": " + ", ".join(f"{verbs.count(verb)} {verb}" for verb in dict.fromkeys(verbs)) + ", in one transaction"
+    return ": " + ", ".join(f"{verbs.count(verb)} to {verb}" for verb in VERBS if verb in verbs) + ", in one transaction"
 
 
 def exit_code(hosts: Sequence[HostPlan], detailed: bool) -> int:

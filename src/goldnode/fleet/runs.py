@@ -30,6 +30,11 @@ TEXT, LINES = 400, 12  # of a resource's content that a result carries; more is 
 TOLD = 2000
 # How programs name a cause, the one nearest to it first: compilers, dkms, apt and update-initramfs, dpkg.
 CAUSES = (r": error: ", r"^Error! ", r"^E: ", r"^W: ", r"^dpkg: error")
+# What Ansible puts before the words of ssh, of a module or of a plugin.
+WRAPPING = re.compile(
+    r"^(Task failed: |Action failed: |Module failed: |Failed to connect to the host via ssh: "
+    r"|Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )+"
+)
 NAMES, REASONS = 8, 25  # hosts named in one line, and lines, of what a person is shown
 
 
@@ -233,6 +238,11 @@ def gist(text: str) -> str:
     lines = rest.splitlines()
     told = next((line for cause in CAUSES for line in lines if re.search(cause, line)), first_line(rest))
     return f"{first} {told.strip()}"
+
+
+def unwrapped(text: str) -> str:
+    """A message without what Ansible puts before it."""
+    return WRAPPING.sub("", text)
 
 
 def last_line(text: str) -> str:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -254,12 +254,14 @@ def boot(
     *,
     kernel: tuple[Path, Path] | None = None,
     limit: float = 420,
+    cut: str | None = None,
 ) -> str:
     """Boots `disk` until the guest powers off or reboots (QEMU ends at either) and returns its serial console.
 
     `payload`: files of the second disk: `run` is executed, `then` names the systemctl verb that ends it (poweroff when
     it is not there; reboot is what a person would do, and QEMU ends there as well); `kernel`: (vmlinuz, initrd) booted directly, without firmware and GRUB.
-    A guest that is not done after `limit` seconds is killed, with a GuestError.
+    A guest that is not done after `limit` seconds is killed, with a GuestError. `cut`: what on the console stands for the moment at which
+    the power goes: QEMU is killed, and what the guest had not written is lost.
     """
     files = scratch / "payload"
     shutil.rmtree(files, ignore_errors=True)
@@ -268,7 +270,7 @@ def boot(
         (files / name).write_bytes(content.encode() if isinstance(content, str) else content)
     image = scratch / "payload.img"
     image.unlink(missing_ok=True)
-    run("mke2fs", "-q", "-F", "-t", "ext4", "-L", "payload", "-d", files, image, "32M")
+    run("mke2fs", "-q", "-F", "-t", "ext4", "-L", "payload", "-d", files, image, "64M")
     command = [
         "qemu-system-x86_64",
         "-accel",
@@ -320,13 +322,22 @@ def boot(
     guest = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     timer = threading.Timer(limit, guest.kill)
     timer.start()
+    raw, was_cut = b"", False
     try:
-        raw, _ = guest.communicate()
+        assert guest.stdout is not None
+        for line in guest.stdout:
+            raw += line
+            if cut is not None and cut.encode() in line:
+                was_cut = True
+                guest.kill()
+        guest.wait()
     finally:
         guest.kill()
         timer.cancel()
     console = raw.decode(errors="replace").replace("\r", "")
-    if guest.returncode:
+    if cut is not None and not was_cut:
+        raise GuestError(f"the guest never came to {cut!r}\n{console[-3000:]}")
+    if guest.returncode and not was_cut:
         raise GuestError(f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}")
     return console
 
@@ -337,6 +348,23 @@ def read(disk: Path, path: str) -> bytes:
     if done.returncode or b"File not found" in done.stderr:
         raise GuestError(f"{path} cannot be read from {disk}: {done.stderr.decode(errors='replace')[-500:]}")
     return done.stdout
+
+
+def write(disk: Path, path: str, content: bytes, scratch: Path) -> None:
+    """Replace a file in the root partition of a disk that is not running."""
+    local = scratch / "replacement"
+    local.write_bytes(content)
+    script = scratch / "replace.debugfs"
+    script.write_text(f"rm {path}\nwrite {local} {path}\n")
+    run("debugfs", "-w", "-f", script, f"{disk}?offset={ROOT_START}")
+
+
+def extract(disk: Path, paths: Iterable[str], into: Path) -> None:
+    """Copy directories of the root partition out of a disk that is not running, each to its own place below `into`."""
+    for path in paths:
+        target = into / Path(path).parent.relative_to("/")
+        target.mkdir(parents=True, exist_ok=True)
+        run("debugfs", "-R", f"rdump {path} {target}", f"{disk}?offset={ROOT_START}")
 
 
 def copy(source: Base, target: Path) -> Path:

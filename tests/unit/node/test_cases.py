@@ -260,7 +260,21 @@ def test_case(path: Path) -> None:
 
 def test_every_domain_has_cases() -> None:
     assert len(FILES) >= 25, "the case tables were not found"
-    known = {"apt", "packages", "kernel", "driver", "preflight", "files", "runtime", "policy", "tuning", "modules", "units", "removal"}
+    known = {
+        "apt",
+        "packages",
+        "kernel",
+        "driver",
+        "preflight",
+        "files",
+        "runtime",
+        "policy",
+        "tuning",
+        "modules",
+        "units",
+        "removal",
+        "rollback",
+    }
     assert {path.parent.name for path in FILES} == known
 
 

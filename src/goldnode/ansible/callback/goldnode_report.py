@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import getpass
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping
@@ -46,11 +45,6 @@ options:
 
 OURS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
-# What Ansible puts before the words of ssh, of a module or of a plugin.
-WRAPPING = re.compile(
-    r"^(Task failed: |Action failed: |Module failed: |Failed to connect to the host via ssh: "
-    r"|Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )+"
-)
 
 
 class CallbackModule(CallbackBase):
@@ -200,7 +194,7 @@ def words(found: Mapping[str, Any]) -> str:
     lines = str(found.get("stdout") or "").strip().splitlines()
     if lines and lines[-1].startswith("verdict: "):
         return lines[-1]
-    text = WRAPPING.sub("", str(found.get("msg") or ""))
+    text = runs.unwrapped(str(found.get("msg") or ""))
     if text.startswith("non-zero return code"):
         return str(found.get("stderr") or found.get("stdout") or text)
     return text

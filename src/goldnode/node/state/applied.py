@@ -227,5 +227,9 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
             # GRUB writes to plain partitions alone, and not to file systems that check their own blocks (its manual, "Environment block").
             if said.rc == 0 and (words if target == "abstraction" else set(words) & {"btrfs", "zfs", "f2fs"}):
                 blocked = " ".join(words)
+    release = document["kernel"]["release"]
+    if blocked and seen.running_kernel not in (None, release):
+        text = f"GRUB cannot write to /boot ({blocked}), so that {release} cannot be tried once: it becomes the default at once"
+        notes.append(("boot.once", text))
     back: Dict[str, Any] = {"leave": leave, "residual": list(record.get("residual", ())), "notes": notes, "boot": blocked}
     seen.back = back

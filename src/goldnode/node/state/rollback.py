@@ -65,7 +65,7 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
             wanted = {f"{package['name']}={package['version']}": package for package in document["packages"]}
             lost = applying.Applier(host, document, {}, lambda text: None).missing(install, wanted, options)
         except NodeError as problem:  # other bytes under a locked version
-            return [Refusal("not-obtainable", str(problem), "")]
+            return [Refusal("not-obtainable", str(problem), "Only a mirror keeps the bytes that were locked: see `goldnode mirror`.")]
         if not lost:
             request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *(f"{name}-" for name in remove))
             done = host.run("apt-get", *options, "-y", "--no-install-recommends", "-s", *request, timeout=300)

@@ -1,0 +1,87 @@
+"""What a guest does to itself with goldnode, from the payload disk: the calls that a controller would make. Not a test: run in the guest.
+
+python3 drive.py forward NEWER.json [CUT]   bring a class document, and lose the power when the file CUT appears
+python3 drive.py back                       return to the document before
+python3 drive.py settle                     what the boot check said, and what is left to take away
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+PROGRAM = "/run/payload/goldnode-node"
+PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
+
+
+def say(text: str) -> None:
+    # systemd writes its own lines to the same console.
+    print(f"\nDRIVE {text}", flush=True)
+
+
+def answer(**request: Any) -> Any:
+    asked = {"operation": "plan", "state": "present", "part": None, "document": None, "lock_timeout": 60, "to": "", **request}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", PROGRAM, "answer"], input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=False
+    )
+    told = json.loads(done.stdout)
+    plan = told.get("plan") or {}
+    if told.get("failed") or plan.get("refusals"):
+        say(f"FAILED {told.get('msg')} {plan.get('refusals')}")
+        sys.exit(1)
+    return told
+
+
+def bring(**request: Any) -> Any:
+    """Plan, and apply each part that is not empty, as site.yml and rollback.yml do. Returns the first plan's answer and its actions."""
+    first = told = answer(**request)
+    request.update({"to": told["rollback"]["to"]["document"]} if told.get("rollback") else {})
+    for part in PARTS:
+        if told["plan"]["parts"][part]:
+            told = answer(operation="apply", part=part, **request)
+    say("LEFT " + json.dumps([f"{row['kind']} {row['target']}" for row in told["plan"]["actions"]]))
+    return first
+
+
+def lose_power(sign: str) -> None:
+    """Stop everything the moment a file is there, have the disk hold just that, and let the host pull the plug."""
+    while not Path(sign).exists():
+        time.sleep(0.005)
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) not in (1, os.getpid()):
+            with contextlib.suppress(OSError):
+                words = (place / "cmdline").read_bytes()
+                if words and b"systemd" not in words and b"/usr/local/sbin/guest" not in words:
+                    os.kill(int(place.name), signal.SIGSTOP)
+    os.sync()
+    say(f"CUT {sign}")
+    time.sleep(600)
+
+
+def main() -> None:
+    what = sys.argv[1]
+    say(f"KERNEL {os.uname().release} @")
+    if what == "forward":
+        if sys.argv[3:]:
+            threading.Thread(target=lose_power, args=(sys.argv[3],), daemon=True).start()
+        first = bring(document=json.loads(Path(sys.argv[2]).read_text()))
+    elif what == "back":
+        first = bring(state="earlier")
+    else:
+        # The boot check is at work or done; this waits for it.
+        subprocess.run(["systemctl", "start", "goldnode-sanity.service"], check=False)
+        said = subprocess.run(["journalctl", "-b", "-u", "goldnode-sanity", "-o", "cat", "--no-pager"], stdout=subprocess.PIPE, check=False)
+        say("CHECK " + json.dumps(said.stdout.decode()))
+        if what == "look":
+            return
+        first = bring(state="earlier")
+    say("DID " + json.dumps([f"{row['kind']} {row['target']}" for row in first["plan"]["actions"]]))
+
+
+main()

@@ -1,0 +1,67 @@
+"""`goldnode plan` against nodes: what it tells is what site.yml would do, hosts that give no answer are named, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
+from tests.e2e.test_removal import difference, tree
+
+from goldnode.lab.nodes import Node
+
+pytestmark = pytest.mark.lab
+
+Make = Callable[..., tuple[Node, Site]]
+
+
+def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
+    bare, site = make("bare", "e2e_r535", "debian12_r535", "debian12_cpu")
+    held, _ = make("held", "e2e_cpu", "debian12_cpu")
+    hosts = inventory(tmp_path / "hosts", {"e2e_r535": [bare], "e2e_cpu": [held]})
+    document = yaml.safe_load((hosts / "hosts.yml").read_text())
+    with socket.socket() as closed:  # bound, so that nobody else takes it, and listening to nobody
+        closed.bind(("127.0.0.1", 0))
+        gone = {"ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
+        document["all"]["children"]["e2e_r535"]["hosts"]["gone"] = gone
+        (hosts / "hosts.yml").write_text(yaml.safe_dump(document))
+        before = tree(bare)
+        told = goldnode("plan", "-i", str(hosts), site=site)
+        assert told.returncode == 2, "a host could not be asked"
+        for text in (
+            "3 hosts of 2 classes: 1 unreachable, 2 to change. Nothing was changed.",
+            "class e2e_r535 (stack debian12_r535, lock ",
+            "unreachable: gone: ssh: connect to host 127.0.0.1",
+            "packages: ",
+            "kernel   install   linux-image-6.1.0-902-amd64     6.1.902-1+standin1",
+            "new /etc/modprobe.d/goldnode-blacklist.conf: ",
+            "kernel 6.1.0-902-amd64 is installed and has to be booted",
+            "not verified here: which kernel boots next",
+        ):
+            assert text in told.stdout, told.stdout
+        assert difference(before, tree(bare)) == []
+        assert bare.run("test", "-e", "/run/goldnode", check=False).rc != 0, "the program was left behind"
+
+    # A job on the GPU; and a class that one of its nodes is already of.
+    succeeded(site_yml(hosts, "--limit", "held", site=site))
+    bare.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    told = goldnode("plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site)
+    found = json.loads(told.stdout)
+    assert told.returncode == 2, "a refusal is no success"
+    assert found["schema"] == "goldnode.plans/1"
+    assert {name: host["state"] for name, host in found["hosts"].items()} == {"bare": "refused", "held": "reboot pending"}
+    (job,) = found["hosts"]["bare"]["holders"]
+    assert (job["command"], job["unit"]) == ("sleep", "train.service")
+    (group,) = found["classes"]["e2e_r535"]["groups"]
+    moves = {row["package"]: (row["from"], row["to"], row["part"]) for row in group["sections"]["packages"] if "package" in row}
+    assert moves["nvidia-kernel-dkms"] == (None, "535.309.01-0+deb12u1+standin1", "driver")
+    alone = goldnode("plan", "-i", str(hosts), "--limit", "held", site=site)
+    assert (alone.returncode, "1 reboot pending" in alone.stdout) == (0, True)
+    assert goldnode("plan", "-i", str(hosts), "--limit", "held", "--exit-code", site=site).returncode == 1
+    nobody = goldnode("plan", "-i", str(hosts), "--limit", "nobody", site=site)
+    assert nobody.returncode == 2
+    assert "error: " in nobody.stderr

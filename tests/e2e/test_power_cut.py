@@ -1,0 +1,199 @@
+"""A machine that loses its power in the middle of an apply, and the way back to its older kernel: real Debian kernels, real GRUB, in QEMU.
+
+One disk lives through it all. It is of a class with the older of two kernels; the newer comes as a package of a local archive: Debian's own
+kernel and its own maintainer scripts, with no more modules than this machine needs. Losing power is QEMU being killed while everything in
+the guest stands still and the disk holds just what was done.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.qemu import disk
+from tests.e2e.test_boot_entry import base, class_document, installed_version, read_choice
+
+from goldnode import nodefile
+from goldnode.node.state import grub
+from goldnode.node.state.domains.program import document_digest
+
+pytestmark = pytest.mark.qemu
+
+__all__ = ["base"]
+
+DRIVE = (Path(__file__).parent / "qemu" / "guest_drive.py").read_text()
+# Modules that this machine, its root and its initramfs need, by their directories.
+MODULES = (
+    "kernel/arch/x86/crypto",
+    "kernel/crypto",
+    "kernel/drivers/block",
+    "kernel/drivers/char/hw_random",
+    "kernel/drivers/virtio",
+    "kernel/fs",
+    "kernel/fs/autofs",
+    "kernel/fs/ext4",
+    "kernel/fs/jbd2",
+    "kernel/lib",
+)
+
+
+def kernel_package(image: Path, release: str, scratch: Path) -> tuple[bytes, str]:
+    """The installed kernel as a package again, with its own control files, and its stanza for an index."""
+    name = f"linux-image-{release}"
+    tree = scratch / "package"
+    disk.extract(image, [f"/lib/modules/{release}"], scratch / "whole")
+    whole, modules = scratch / "whole/lib/modules" / release, tree / "lib/modules" / release
+    modules.mkdir(parents=True)
+    for file in whole.glob("modules.*"):
+        if file.name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+            shutil.copy(file, modules)
+    for place in MODULES:
+        for file in (whole / place).glob("*.ko*"):
+            target = modules / file.relative_to(whole)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    (tree / "boot").mkdir()
+    for part in ("vmlinuz", "config", "System.map"):
+        (tree / "boot" / f"{part}-{release}").write_bytes(disk.read(image, f"/boot/{part}-{release}"))
+    (tree / "DEBIAN").mkdir()
+    for script in ("preinst", "postinst", "prerm", "postrm"):
+        (tree / "DEBIAN" / script).write_bytes(disk.read(image, f"/var/lib/dpkg/info/{name}.{script}"))
+        (tree / "DEBIAN" / script).chmod(0o755)
+    status = disk.read(image, "/var/lib/dpkg/status").decode()
+    (stanza,) = [part for part in status.split("\n\n") if part.lstrip().startswith(f"Package: {name}\n")]
+    lines = [line for line in stanza.strip().splitlines() if not line.startswith(("Status:", "Config-Version:"))]
+    control = "\n".join(lines) + "\n"
+    (tree / "DEBIAN/control").write_text(control)
+    disk.run("dpkg-deb", "--root-owner-group", "-Zgzip", "-b", tree, scratch / "kernel.deb")
+    data = (scratch / "kernel.deb").read_bytes()
+    fields = f"Filename: ./kernel.deb\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    # The long description comes last in a stanza: the fields go before the first.
+    return data, control.replace("\n", "\n" + fields, 1)
+
+
+def with_package(document: dict[str, Any], data: bytes | None) -> dict[str, Any]:
+    """The class document with the bytes of its kernel's package, and its digest."""
+    if data is not None:
+        document["packages"][0].update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    document["lock"] = {"digest": "sha256:" + hashlib.sha256(document["kernel"]["release"].encode()).hexdigest(), "resolved": "1970-01-01"}
+    document["modules"], document["runtime"] = [], None
+    return {**document, "digest": document_digest(document)}
+
+
+class Machine:
+    """A disk and what it is given at each boot."""
+
+    def __init__(self, image: Path, scratch: Path, files: dict[str, str | bytes]) -> None:
+        self.image, self.scratch, self.files, self.boots = image, scratch, files, 0
+
+    def boot(self, *commands: str, cut: str | None = None) -> str:
+        """Boot, run the commands, end as a reboot would; returns the console. `cut`: the file at whose appearance the power goes."""
+        script = "set -eu\nmkdir -p /etc/apt/sources.list.d\n" + "".join(f"{line}\n" for line in commands)
+        self.boots += 1
+        console = disk.boot(
+            self.image,
+            {**self.files, "run": script, "then": "reboot", "drive.py": DRIVE},
+            self.scratch,
+            cut=f"DRIVE CUT {cut}" if cut else None,
+        )
+        assert cut or disk.DONE + "0" in console, console[-4000:]
+        return console
+
+    def text(self, path: str) -> str:
+        """A text file of the disk."""
+        return disk.read(self.image, path).decode()
+
+    def default(self) -> str | None:
+        """The kernel of every boot but one that `next_entry` asks for, from the disk's own grub.cfg."""
+        return grub.next_boot(self.text("/boot/grub/grub.cfg"), b"").release
+
+
+def kernel(console: str) -> str:
+    """The kernel that the guest ran."""
+    (found,) = set(re.findall(r"DRIVE KERNEL (\S+) @", console))
+    return str(found)
+
+
+def told(console: str, word: str) -> Any:
+    """What the guest told under a word, last."""
+    return json.loads(re.findall(rf"^DRIVE {word} (.*)$", console, re.M)[-1])
+
+
+def test_power_cuts_on_the_way_forward_and_one_boot_to_try_the_way_back(base: disk.Base, tmp_path: Path) -> None:
+    older, newer = base.releases
+    image = disk.copy(base, tmp_path / "disk.raw")
+    data, stanza = kernel_package(image, newer, tmp_path)
+    name = f"linux-image-{newer}"
+    first = with_package(class_document(older, installed_version(image, f"linux-image-{older}")), None)
+    second = with_package(class_document(newer, installed_version(image, name)), data)
+    files: dict[str, str | bytes] = {
+        "goldnode-node": nodefile.build(),
+        "older.json": json.dumps(first),
+        "newer.json": json.dumps(second),
+        "repo/kernel.deb": data,
+        "repo/Packages": stanza,
+        "repo/Packages.gz": gzip.compress(stanza.encode()),
+        "local.list": "deb [trusted=yes] file:/run/payload/repo ./\n",
+    }
+    machine = Machine(image, tmp_path, files)
+    drive = "python3 /run/payload/drive.py"
+
+    # Before all this: a class of the older kernel, which the newer leaves alone once it does not run.
+    machine.boot(
+        "cp /run/payload/local.list /etc/apt/sources.list.d/; rm -f /etc/apt/sources.list", f"{drive} forward /run/payload/older.json"
+    )
+    assert machine.default() == older
+    begin = f"{drive} look; apt-get purge -y {name} </dev/null"
+
+    # Three power cuts: each time the machine boots what worked, and the next run goes on.
+    signs = (f"/boot/vmlinuz-{newer}.dpkg-new", f"/boot/initrd.img-{newer}.new", "/boot/grub/grub.cfg.new")
+    for sign in signs:
+        console = machine.boot(begin if sign == signs[0] else "true", f"{drive} forward /run/payload/newer.json {sign}", cut=sign)
+        assert kernel(console) == older
+        assert machine.default() == older, sign
+    console = machine.boot("dpkg --audit", f"{drive} forward /run/payload/newer.json")
+    assert kernel(console) == older
+    assert told(console, "LEFT") == []
+    assert machine.default() == newer
+
+    # It boots; then back. The kernel of before is asked for once, and the default stays.
+    console = machine.boot(f"{drive} look", f"{drive} back")
+    assert kernel(console) == newer
+    assert "boot.once " + older in told(console, "DID")
+    assert told(console, "LEFT") == []
+    choice = read_choice(image)
+    assert (choice.release, choice.via, machine.default()) == (older, "next_entry", newer)
+
+    # A check that finds something: the boot after that is the earlier default's, with nobody doing anything.
+    spoilt = Machine(tmp_path / "spoilt.raw", tmp_path, files)
+    disk.run("cp", "--sparse=always", image, spoilt.image)
+    status = machine.text("/var/lib/dpkg/status")
+    package = re.search(rf"^Package: linux-image-{re.escape(older)}\n(?:\S.*\n| .*\n)*?Version: ", status, re.M)
+    assert package is not None
+    disk.write(spoilt.image, "/var/lib/dpkg/status", (status[: package.end()] + "0~" + status[package.end() :]).encode(), tmp_path)
+    console = spoilt.boot(f"{drive} look")
+    assert kernel(console) == older
+    assert f"kernel {older} does not become the default: stack.lock: " in told(console, "CHECK")
+    assert spoilt.default() == newer
+    console = spoilt.boot(f"{drive} look")
+    assert kernel(console) == newer
+    assert json.loads(spoilt.text("/var/lib/goldnode/trial.json"))["failed"] == f"the boot that tried it came up with {newer}"
+
+    # A check that finds nothing: the older kernel is the default from then on, and what came with the newer leaves.
+    console = machine.boot(f"{drive} settle")
+    assert kernel(console) == older
+    assert f"kernel {older} is the default from now on" in told(console, "CHECK")
+    assert told(console, "DID") == ["packages.transact boot_test"]
+    assert told(console, "LEFT") == []
+    assert machine.default() == older
+    with pytest.raises(disk.GuestError, match="cannot be read"):
+        disk.read(image, f"/boot/vmlinuz-{newer}")
+    assert f"Package: {name}\n" not in machine.text("/var/lib/dpkg/status")
+    rows = json.loads(machine.text("/var/lib/goldnode/classes/index.json"))["rows"]
+    assert [(row["release"], row["by"], row["good"]) for row in rows] == [(newer, "apply", True), (older, "rollback", True)]
