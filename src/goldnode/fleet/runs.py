@@ -322,10 +322,10 @@ class Run:
             would = "would be taken back" if self.check else "taken back"
             lines += [f"  {would}: {names(hosts)}", f"    from lock {digest_start(left_lock)} ({left_stack}) to {there}."]
         if rows:
-            files = sorted({f"{key[2]}.lock.yml" for key in rows} | {f"{key[6]}.lock.yml" for key in rows if key[6]})
+            files = " ".join(sorted({f"'*{key[2]}.lock.yml'" for key in rows}))
             lines += [
                 "  THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN, unless the class or its stack says otherwise by then. To stay:",
-                f"    take that lock back in git (git log -- '*{files[0]}'; git checkout COMMIT -- FILE), or the `stack:` of the class, and run",
+                f"    take that lock back in git (git log -- {files}; git checkout COMMIT -- FILE), or the `stack:` of the class, and run",
                 "    site.yml --check: no host of theirs may have a difference left.",
             ]
         return lines

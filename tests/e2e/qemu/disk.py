@@ -335,8 +335,9 @@ def boot(
         guest.kill()
         timer.cancel()
     console = raw.decode(errors="replace").replace("\r", "")
+    (scratch / "console").write_text(console)  # of the last boot, whole
     if cut is not None and not was_cut:
-        raise GuestError(f"the guest never came to {cut!r}\n{console[-3000:]}")
+        raise GuestError(f"the guest never came to {cut!r}\n{console[-6000:]}")
     if guest.returncode and not was_cut:
         raise GuestError(f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}")
     return console

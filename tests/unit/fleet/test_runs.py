@@ -256,3 +256,30 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunsError, match="GOLDNODE_RUNS=off"):
         runs.keep(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
+
+
+def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:
+    """A host that returned to an earlier class document, or had done so before."""
+    to = {"class": "gpu", "stack": "older", "lock_digest": "sha256:aaaaaaaaaaaaaaaa", "release": "6.1"}
+    left = {"class": "gpu", "stack": "newer", "lock_digest": "sha256:bbbbbbbbbbbbbbbb", "release": "6.2"}
+    return HostRun(name, plan=plan(), rollback={"to": to, "left": to if again else left, "again": again}, **changes)
+
+
+def test_a_way_back_is_told_with_what_keeps_it_from_being_undone() -> None:
+    hosts = [taken_back("a"), taken_back("b"), taken_back("c", again=True), taken_back("d", unreachable="gone")]
+    run = Run(hosts={host.name: host for host in hosts})
+    text = run.text(1)
+    for line in (
+        "  taken back: a, b\n    from lock bbbbbbbbbbbb (newer) to class gpu, lock aaaaaaaaaaaa (older, kernel 6.1).",
+        "  taken back already: c\n",
+        "  THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN",
+        "git log -- '*older.lock.yml'; git checkout COMMIT -- FILE",
+    ):
+        assert line in text, text
+    assert "taken back: a, b, d" not in text
+    assert run.to_json()["hosts"]["a"]["rollback"]["to"]["stack"] == "older"
+    assert "would be taken back: a, b" in Run(check=True, hosts=run.hosts).text(1)
+
+
+def test_a_run_without_a_way_back_says_nothing_of_it() -> None:
+    assert "taken" not in Run(hosts={"a": HostRun("a", plan=plan())}).text(1)
