@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,10 +111,36 @@ def test_check_mode_shows_the_way_back_and_touches_nothing(moved: Moved) -> None
     assert difference(before, tree(moved.node)) == []
 
 
-def test_the_node_is_what_it_was_before_in_one_transaction(moved: Moved) -> None:
+def test_a_gpu_in_use_is_refused_where_nobody_may_drain(moved: Moved) -> None:
+    moved.node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    before = tree(moved.node)
+    run = back(moved.newer, site=moved.site)
+    assert run.rc != 0
+    assert "sleep, unit train.service" in run.output
+    assert "1 held" in run.output
+    assert difference(before, tree(moved.node)) == []
+
+
+def test_the_node_is_what_it_was_before_in_one_transaction(moved: Moved, tmp_path: Path) -> None:
+    """The drain ends the job. Without a reboot, which the driver needs, the node stays out of service."""
     node = moved.node
+    script = f"""#!{sys.executable}
+import sys, docker
+open("{tmp_path}/log", "a").write(" ".join(sys.argv[1:]) + "\\n")
+docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop train")
+"""
+    (tmp_path / "drain").write_text(script)
+    (tmp_path / "drain").chmod(0o755)
+    words = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": [f"{tmp_path}/drain"],
+        "goldnode_resume_command": [f"{tmp_path}/drain", "resume"],
+    }
     log = node.read("/var/log/apt/history.log").count("Start-Date")
-    run = succeeded(back(moved.newer, site=moved.site))
+    run = succeeded(back(moved.newer, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(words), site=moved.site))
+    node.shell("rm /dev/nvidia0")
+    assert (tmp_path / "log").read_text() == "moved goldnode: rollback to an earlier class document\n"
+    assert "It was taken out of service by this run and is still out." in re.sub(r"\s+", " ", run.output)
     assert node.read("/var/log/apt/history.log").count("Start-Date") == log + 1, "one transaction"
     assert closure(node) == moved.closure
     assert administration(node) == moved.managed
