@@ -245,7 +245,7 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
         named = f" ({package.package})" if package else ""
         message = f"{needs}, and {what} forward-compatibility package{named}"
         if package and branch in package.branches and not unsure and host.gpus:
-            remedy = f"{remedy}, or an image that carries {package.package}, which branch {branch} admits on data-centre GPUs"
+            remedy = f"{remedy}, or an image that carries {package.package}, which works on branch {branch} with data-centre GPUs"
         return _finding(rule, "block", workload, message, sources, remedy, *said)
     if package is None:
         near = closest(row.version, facts.forward_compat())
