@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from goldnode.compat import facts, rules
@@ -183,7 +183,12 @@ def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None
 
 def in_range(version: str, wanted: str | Sequence[str]) -> bool:
     """Whether `version` is in a range, or in one of several, by its leading numbers."""
-    ranges = [wanted] if isinstance(wanted, str) else wanted
+    return _within(version, (wanted,) if isinstance(wanted, str) else tuple(wanted))
+
+
+@lru_cache(maxsize=16384)
+def _within(version: str, ranges: tuple[str, ...]) -> bool:
+    """As `in_range`. Many checks ask the same few questions again and again."""
     return any(all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
 
 
