@@ -123,15 +123,17 @@ def machine() -> dict[str, Any]:
         "click": version("click"),
         "pydantic": version("pydantic"),
         "load": round(os.getloadavg()[0], 1),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
     }
 
 
 def tables(found: Mapping[str, Any]) -> str:
     """Return the figures as Markdown: ratios first."""
     cold, inside, told = found["cold"], found["inside"], found["machine"]
+    raised = f", run at priority {told['priority']}" if told["priority"] else ""
     head = (
         f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}, Python "
-        f"{told['python']}, click {told['click']}, pydantic {told['pydantic']}; load {told['load']} when it began to report. Median of "
+        f"{told['python']}, click {told['click']}, pydantic {told['pydantic']}; load {told['load']} by others and it{raised}. Median of "
         f"{found['runs']} runs in turn; best in brackets.\n"
     )
     floors = ("hello", "pass")

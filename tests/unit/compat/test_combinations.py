@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from goldnode.compat import facts
+from goldnode.compat import facts, rules_host
 from goldnode.compat.check import check
 from goldnode.compat.model import Finding, Host, Waiver, Workload
 
@@ -102,3 +102,25 @@ def test_each_rule_is_met_and_each_verdict_too() -> None:
     assert {case["verdict"] for case in CASES} == set(ORDER)
     said = {key.split(" ")[0] for case in CASES for key in (*case["says"], *case.get("accepted", {}))}
     assert len(said) >= 18, said
+
+
+A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
+
+
+@pytest.mark.parametrize(
+    ("members", "images", "says"),
+    [
+        pytest.param([A100, A100], [{"nccl": "2.28.3"}, {"nccl": "2.28.3"}], {}, id="alike"),
+        pytest.param([A100, {**A100, "driver": "580.159.04"}], [{}, {}], {"cohort-driver": "block"}, id="another-release-of-the-branch"),
+        pytest.param([A100, {**A100, "driver": "595.91.07"}], [{}, {}], {"cohort-driver": "block"}, id="another-branch"),
+        pytest.param([A100, A100], [{"nccl": "2.28.3"}, {"nccl": "2.27.3"}], {"cohort-nccl": "block"}, id="another-nccl"),
+        pytest.param([A100, {**A100, "gpu": "H100-SXM5-80GB"}], [{}, {}], {"cohort-mix": "warn"}, id="another-architecture"),
+        pytest.param([A100, {**A100, "gpu": "A100-SXM4-80GB"}], [{}, {}], {}, id="the-same-architecture"),
+        pytest.param([A100, {**A100, "driver": "595.91.07", "cohort": "infer"}], [{}, {}], {}, id="two-cohorts"),
+    ],
+)
+def test_nodes_that_train_together(members: list[dict[str, Any]], images: list[dict[str, Any]], says: dict[str, str]) -> None:
+    hosts = [host({**member, "subject": f"class {index}"}) for index, member in enumerate(members)]
+    loads = {f"class {index}": workload(image) for index, image in enumerate(images)}
+    result = rules_host.check_cohorts([member for member in hosts if member is not None], loads)
+    assert {finding.rule: finding.severity for finding in result} == says
