@@ -97,6 +97,9 @@ def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequen
     told = []
     if without:
         told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
+    alone = [host.stack for host in hosts if host.name is None and host.stack]
+    if alone:
+        told.append(f"GPUs and platforms of {_few(alone)}: stacks alone have none")
     unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
     if unlocked:
         told.append(f"exact versions of {_few(unlocked)}, which have no lock")
@@ -145,6 +148,10 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                     f'host "{host}" is in the groups of two classes: {of_class[host][0]} and {name}', remedy="keep it in one of the groups"
                 )
             cohort = variables.get(host, {}).get("goldnode_cohort")
+            if cohort is not None and "{{" in str(cohort):
+                raise InventoryError(
+                    f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here', remedy="write its value"
+                )
             of_class[host] = (name, None if cohort is None else str(cohort))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""

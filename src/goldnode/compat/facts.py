@@ -192,6 +192,9 @@ def doubt(row: Mapping[str, Any]) -> str | None:
     confidence = str(row.get("confidence") or "high")
     if confidence != "high":
         said.append(f"confidence: {confidence}")
+    inferred = row.get("inferred_from_architecture")
+    if inferred:
+        said.append(f"inferred from the architecture: {', '.join(inferred)}")
     return "; ".join(said) or None
 
 

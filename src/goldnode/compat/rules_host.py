@@ -642,7 +642,9 @@ def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator
     accepted = _waived(host.waiver) if found.state == "waived" and host.waiver is not None else None
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
-    yield Finding("end-of-life", "block", host.subject, found.message, sources, found.remedy, where, None, accepted)
+    branch = _branch(host)
+    doubt = branch.conflict if branch is not None and branch.conflict is not None and "end of life" in branch.conflict else None
+    yield Finding("end-of-life", "block", host.subject, found.message, sources, found.remedy, where, doubt, accepted)
 
 
 def _support(host: Host) -> rules.Support | None:

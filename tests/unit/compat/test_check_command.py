@@ -87,6 +87,7 @@ def document(result: Result) -> dict[str, Any]:
 def test_json(check: Check) -> None:
     found = document(check("--format", "json", "--stack", "plain"))
     assert found["schema"] == "goldnode.check/1"
+    assert "GPUs and platforms of plain: stacks alone have none" in found["not_checked"]
     assert [item["subject"] for item in found["subjects"]] == ["stack plain"]
     assert found["fatal"] is False
     assert found["facts"] == facts.load("known_bad.yml")["meta"]["compiled"]
@@ -220,6 +221,8 @@ def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
     assert "2 classes" in result.stdout
     result = check("-i", "hosts.yml", "--limit", "x1", files=own)
     assert (result.exit_code, "has no host of any class among those that --limit x1 names" in result.stderr) == (2, True)
+    (tmp_path / "hosts.yml").write_text("a100: {hosts: {n1: {goldnode_cohort: '{{ rack }}'}}}\n")
+    assert "is a template ({{ rack }}), which is not evaluated here" in check("-i", "hosts.yml", files=own).stderr
     (tmp_path / "hosts.yml").write_text("a100: {hosts: {n1: }}\nb200: {hosts: {n1: }}\n")
     assert "in two classes" in check("-i", "hosts.yml", files=own).stderr
 

@@ -239,6 +239,19 @@ def test_what_blocks_comes_first() -> None:
     assert findings[0].fatal
 
 
+def test_the_doubts_of_facts_are_shown() -> None:
+    (inferred,) = found("gpu-driver", gpu="B100", branch="535")
+    assert inferred.doubt == "inferred from the architecture: min_driver_branch"
+    (b200,) = found("gpu-driver", **B200, branch="535")
+    assert b200.doubt is None, "what its row holds in doubt is its PCIe generation"
+    (ended,) = found("end-of-life", branch="610", driver="610.57.04", flavour="open", **EOL)
+    assert "computes NFB end of life" in (ended.doubt or "")
+    (flavour,) = found("module-flavour", **A100, branch="615", flavour="proprietary")
+    assert "sources disagree" in (flavour.doubt or "")
+    (built,) = found("kernel-driver", **A100, **R550, kernel="7.0.3-amd64")
+    assert "a distribution's patched package may build" in (built.doubt or "")
+
+
 # Several hosts
 
 
