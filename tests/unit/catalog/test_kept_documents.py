@@ -11,6 +11,7 @@ import pytest
 
 from goldnode.catalog import kept
 from goldnode.catalog.kept import ClassDocuments
+from goldnode.catalog.load import Catalog
 from goldnode.errors import InventoryError
 from goldnode.site import load_site
 
@@ -162,6 +163,7 @@ def test_what_the_site_publishes_is_something_documents_are_made_from(world: Pat
     record.parent.mkdir(parents=True)
     record.write_text("{}")
     compiler = kept.Compiler.__new__(kept.Compiler)
+    compiler.catalog = Catalog(())
     for section, also in (("{directory: mirror}", []), ("{directory: mirror, url: 'http://x'}", [world / "mirror/mirror.asc", record])):
         (world / "site.yml").write_text(f"mirror: {section}\n")
         compiler.site = load_site()
