@@ -32,7 +32,8 @@ RemainAfterExit=yes
 ExecStart={PROGRAM} check --quiet
 # A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
 SuccessExitStatus=1 2 3 4
-TimeoutStartSec=180
+# Long, because a kernel that this boot tries becomes the default in it, and update-grub asks every disk.
+TimeoutStartSec=600
 
 [Install]
 WantedBy=multi-user.target

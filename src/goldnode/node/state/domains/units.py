@@ -45,7 +45,7 @@ Type=oneshot
 ExecStart={PROGRAM} check --quiet --passive
 # A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
 SuccessExitStatus=1 2 3 4
-TimeoutStartSec=180
+TimeoutStartSec=600
 Nice=10
 CPUWeight=20
 IOSchedulingPriority=7
