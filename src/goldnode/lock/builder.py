@@ -354,6 +354,7 @@ def make_root(inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: 
         fcntl.flock(handle, fcntl.LOCK_EX)
         if target.exists():
             return target
+        _root()
         say(f"making the builder root from {len(inputs.installed)} packages with mmdebstrap")
         with tempfile.TemporaryDirectory(prefix="root-", dir=place) as name:
             directory = Path(name)
@@ -414,11 +415,7 @@ def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, ca
         known = read_result(directory)
         if known is not None:
             return known, directory
-        if os.geteuid() != 0:
-            raise ModulesError(
-                "building modules needs a root directory with devices in it",
-                remedy="run as root, or in a user namespace (unshare --map-auto -r)",
-            )
+        _root()
         _sweep(kept)
         with tempfile.TemporaryDirectory(prefix=f"work-{os.getpid()}-", dir=kept, ignore_cleanup_errors=True) as name:
             work = Path(name)
@@ -428,6 +425,12 @@ def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, ca
             shutil.rmtree(directory, ignore_errors=True)
             out.replace(directory)
     return result, directory
+
+
+def _root() -> None:
+    """Refuse before anything is made what needs mounts, namespaces and files of other users."""
+    if os.geteuid() != 0:
+        raise ModulesError("modules are built in a root of their own, which only root can make and enter", remedy="run it as root")
 
 
 def read_result(directory: Path) -> Result | None:
