@@ -52,6 +52,13 @@ def test_the_record_of_a_transaction() -> None:
     }
 
 
+def test_what_goldnode_brought_is_its_own_while_its_configuration_is_there() -> None:
+    before = have(gone="1", kept="1")
+    before["gone"]["state"] = "config-files"
+    found = records.extended_record({"brought": ["gone", "kept", "never"]}, "", [], before, [], ["gone"])
+    assert found["brought"] == ["gone", "kept"]
+
+
 def test_the_record_keeps_the_first_version_and_the_last() -> None:
     first = records.extended_record({}, "Inst a [1] (2 D [amd64])\n", [], have(a="1"), [], [])
     second = records.extended_record(first, "Inst a [2] (3 D [amd64])\n", [], have(a="2"), [], [])

@@ -188,10 +188,12 @@ class Applier:
         self._remember("held", names)
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
-        kept = set(records.read(self.host).get("residual", ()))
-        purge = [name for name in action.data.get("purge", ()) if name not in kept]
-        if purge:
-            removal.purge_configuration(self, purge)
+        # Of what goldnode had brought, for an earlier stack or before it, nothing is left behind; what was left before goldnode stays so.
+        record = records.read(self.host)
+        ours = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
+        rest = [name for name in records.residual_states(self.host) if name in ours]
+        if rest:
+            removal.purge_configuration(self, rest)
         return "\n".join(action.data["lines"])
 
     def _refuse_removals(self, simulated: str, expected: List[str]) -> None:

@@ -69,7 +69,7 @@ def extended_record(
     """The record with the transaction added whose simulation is given. Pure."""
     here = {name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")}
     # What an earlier run meant to bring and never did is nobody's.
-    brought: Set[str] = set(record.get("brought", ())) & here
+    brought: Set[str] = set(record.get("brought", ())) & (here | set(residual))
     was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
     removed: Dict[str, str] = dict(record.get("removed", {}))
     left: Set[str] = set(record.get("residual", ()))
