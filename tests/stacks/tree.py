@@ -17,6 +17,8 @@ from pathlib import Path
 
 # Not of the disk, or of the moment.
 SKIPPED = {"/proc", "/sys", "/dev", "/run", "/tmp", "/var/lib/docker", "/var/lib/containerd"}
+# Tables that dpkg writes in the order in which packages happened to be unpacked; their lines are compared sorted.
+UNORDERED = {"/var/lib/dpkg/triggers/File"}
 
 
 def entry(path: str) -> str:
@@ -27,7 +29,8 @@ def entry(path: str) -> str:
     if stat.S_ISLNK(kind):
         content = os.readlink(path)  # noqa: PTH115 - runs on nodes, on many thousand paths
     elif stat.S_ISREG(kind):
-        content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        data = Path(path).read_bytes()
+        content = hashlib.sha256(b"".join(sorted(data.splitlines(True))) if path in UNORDERED else data).hexdigest()
     return f"{kind:o} {stat.S_IMODE(info.st_mode):o} {info.st_uid}:{info.st_gid} {content}"
 
 
