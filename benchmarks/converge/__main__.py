@@ -26,6 +26,7 @@ from tests.simulators import standin_lab
 
 from benchmarks.converge import report, state
 from benchmarks.converge.contenders import ROOT, Contender, contenders
+from benchmarks.measure import busy
 from goldnode.catalog import class_document, load_catalog
 from goldnode.lab import engine
 from goldnode.lab.nodes import Node, NodeSpec
@@ -158,27 +159,6 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[Node], runs: int) ->
         }
         for contender in everybody
     ]
-
-
-def busy(nodes: Sequence[Node]) -> float:
-    """Seconds of CPU that the nodes' control groups have used so far, from the kernel's own count (either version of control groups)."""
-    total = 0.0
-    for node in nodes:
-        node.container.reload()
-        lines = Path(f"/proc/{node.container.attrs['State']['Pid']}/cgroup").read_text(encoding="ascii").splitlines()
-        total += next(seconds for line in lines if (seconds := _used(*line.split(":", 2)[1:])) is not None)
-    return total
-
-
-def _used(controllers: str, group: str) -> float | None:
-    """Seconds by one line of /proc/PID/cgroup; None where it is not the one that counts CPU. PID 1 of a node is in a group below the node's."""
-    group = group.removesuffix("/init.scope")
-    if "cpuacct" in controllers.split(","):
-        return int(Path(f"/sys/fs/cgroup/{controllers}{group}/cpuacct.usage").read_text(encoding="ascii")) / 1e9
-    if controllers:
-        return None
-    found = re.match(r"usage_usec (\d+)", Path(f"/sys/fs/cgroup{group}/cpu.stat").read_text(encoding="ascii"))
-    return int(found[1]) / 1e6 if found else None
 
 
 def machine(node: Node, peers: Path) -> dict[str, Any]:
