@@ -117,7 +117,7 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str) 
 
 def fresh(made: stacks.StackLab, image: str | None) -> Node:
     """A node that nothing has happened to: bare, or as the image says."""
-    spec = NodeSpec("bench1", CLASS, os=stacks.OS, flavour=stacks.FLAVOUR, image=image)
+    spec = NodeSpec("bench1", CLASS, os=stacks.OS, flavour=stacks.FLAVOUR, image=image, engine=True)  # the kernel's stack has docker
     return made.lab.up([spec])[0]
 
 
