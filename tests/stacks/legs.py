@@ -82,7 +82,7 @@ def inventory(lab: Lab, node: Node, group: str) -> Path:
     """An inventory with the node in one class."""
     host = {"ansible_host": "127.0.0.1", "ansible_port": node.port, "ansible_ssh_private_key_file": str(node.key)}
     common = {"ansible_user": "root", "ansible_ssh_common_args": " ".join(SSH_OPTIONS)}
-    path = lab.directory / "legs" / group
+    path = lab.directory / "legs" / f"{node.name}-{group}"  # of several nodes in a lab each has its own
     path.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"all": {"vars": common, "children": {group: {"hosts": {node.name: host}}}}})
     (path / "hosts.yml").write_text(text, encoding="utf-8")
