@@ -159,8 +159,10 @@ def _home() -> Iterator[Path]:
     # An agent's socket must fit a sockaddr: a long TMPDIR would break gpg in a way that nobody understands.
     base = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="gn-gpg-", dir=base if len(base) < 60 else "/tmp", ignore_cleanup_errors=True) as name:  # noqa: S108
-        yield Path(name)
-        _call(["gpgconf", "--homedir", name, "--kill", "gpg-agent"])
+        try:
+            yield Path(name)
+        finally:  # an agent would outlive a run that fails
+            _call(["gpgconf", "--homedir", name, "--kill", "gpg-agent"])
 
 
 def _import(home: Path, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import email.utils
 import fcntl
 import fnmatch
@@ -257,6 +258,8 @@ def _gpg(home: Path, *arguments: str) -> str:
     if (home / "secret.asc").is_file():
         if home not in _HOMES:
             _HOMES[home] = tempfile.TemporaryDirectory(prefix="gn-key-")
+            # Each agent that stays takes some of the kernel's inotify instances, which nodes need.
+            atexit.register(subprocess.run, ["gpgconf", "--homedir", _HOMES[home].name, "--kill", "gpg-agent"], check=False)
             _gpg(Path(_HOMES[home].name), "--import", str(home / "secret.asc"))
         where = Path(_HOMES[home].name)
     command = ["gpg", "--homedir", str(where), "--batch", "--yes", "--quiet", "--pinentry-mode", "loopback"]
