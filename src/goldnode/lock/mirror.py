@@ -376,7 +376,9 @@ def read_public(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as problem:
         raise MirrorError(
-            f"the mirror's public key cannot be read: {problem.strerror}", file=path, remedy="put it there, or correct `mirror.key`"
+            f"the mirror's public key cannot be read: {problem.strerror}",
+            file=path,
+            remedy="make a key with `goldnode mirror key --out DIR`, or put yours there",
         ) from problem
 
 

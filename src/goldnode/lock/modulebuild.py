@@ -126,7 +126,7 @@ def matrix(
     """Build each stack's driver for its locked kernel and flavour, or for each of those named, and return one result per pair.
 
     A pair that apt cannot install is a result too. `everywhere`: the stacks were not named, so a kernel that a stack's archives do not
-    have is none of its pairs. Raises ModulesError where a flavour is not known, or this machine cannot build.
+    have is none of its pairs. Raises ModulesError where a flavour is not known, no pair is left, or this machine cannot build.
     """
     rows = []
     for stack in stacks:
@@ -139,6 +139,12 @@ def matrix(
                 result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
                 absent = everywhere and not result.ok and result.line is not None and f'kernel release "{kernel}" is in none' in result.line
                 rows += [] if absent else [result]
+    if not rows:
+        what = f"kernel {' or '.join(kernels)} is in the archives of none of" if kernels else "no module is built by any of"
+        raise ModulesError(
+            f"{what} {', '.join(stack.name for stack in stacks) or 'the catalog, of which no stack has a lock'}",
+            remedy="name releases as `uname -r` shows them, and stacks that build a module",
+        )
     return rows
 
 

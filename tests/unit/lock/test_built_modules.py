@@ -388,3 +388,8 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
     assert "nvidia-kernel-open-dkms" in found["fence"]
     assert "nvidia-modules-6.1.0-56-amd64" in asked
     assert found["site"]["archives"][0]["command"] == "modules build"
+
+
+def test_a_table_without_a_pair_is_an_error() -> None:
+    with pytest.raises(ModulesError, match="no stack has a lock"):
+        modulebuild.matrix([], load_catalog(), Site(), say=lambda text: None)
