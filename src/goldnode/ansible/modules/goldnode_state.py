@@ -208,20 +208,21 @@ def main() -> None:
     if module.check_mode:
         request["operation"] = "plan"
     answer: dict[str, Any] = {}
+    tried: str | None = None
     said = ""
-    path: str | None = None
-    # Twice, where the file went while it was to run: a removal that outlived the run that had started it was still at work.
-    while not answer and path != program(module):
+    while not answer:
         path = program(module)
         if path is None:
             module.exit_json(changed=False, needs_program=True)
+        # Once more only where the file went while it was to run: a removal that outlived the run that had started it was still at work.
+        if path == tried:
+            module.fail_json(msg=f"goldnode-node gave no answer ({said}")
+        tried = path
         # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
         rc, out, err = module.run_command([sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request))
         said = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)
-    if not answer:
-        module.fail_json(msg=f"goldnode-node gave no answer ({said}")
     if answer.get("failed"):
         module.fail_json(**answer)
     module.exit_json(**answer)
