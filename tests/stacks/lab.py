@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--node", required=True, help="NODE=CLASS")
     parser.add_argument("--stack", action="append", required=True, help="stack to lock, build and mirror (repeat)")
     chosen = parser.parse_args()
+    # molecule's scenario names the site that is made here; until it is, this process goes by the machine's own archives.
+    os.environ.pop("GOLDNODE_SITE", None)
     node, _, group = chosen.node.partition("=")
     try:
         made = up(chosen.name, chosen.stack, client=engine.connect())
