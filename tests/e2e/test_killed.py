@@ -74,6 +74,7 @@ def test_killed_at_every_step_one_after_the_other(make: Make, tmp_path: Path) ->
     for what, how, sign in STEPS:
         trap(node, what, how, sign)
         run = site_yml(hosts, site=site)
+        # || true: the watch of an earlier step may have ended by itself; what it did is asserted, not that it ran.
         node.shell("systemctl stop watch.service 2>/dev/null || true")
         assert node.run("test", "-e", "/run/killed", check=False).rc == 0, f"{what}: was never at work\n{run.output[-3000:]}"
         assert run.rc != 0, f"{what}: the run did not notice that it was killed"
