@@ -253,7 +253,7 @@ def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
     refusing = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}})
     texts = [next(file.content for file in policy.wanted(whole, seen) if file.path == policy.DROP_IN) for seen in (plain, refusing)]
     assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
-    assert texts[1].endswith("[Service]\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n")
+    assert texts[1].endswith("[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n")
     assert all("ConditionPathExists=|/dev/nvidiactl" in text for text in texts)
     assert policy.DROP_IN not in {file.path for file in policy.wanted(whole, Observed(gpu_settings={"persistenced": {"exec": None}}))}
 

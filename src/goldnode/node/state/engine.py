@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from . import applied, preflight, record, removal
@@ -123,13 +123,16 @@ def plan(
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
     back = bool((payloads or {}).get("back"))
-    found = judge(document, seen := look(host, document, back), payloads or {}, phases)
-    if any(action.kind.startswith("packages.") for action in found.actions) and wait_for_dpkg(host, lock_timeout):
-        found = judge(document, seen := look(host, document, back), payloads or {}, phases)
-    if not found.actions:
-        return found
-    observe_use(host, document, seen)
-    return judge(document, seen, payloads or {}, phases)
+
+    def now() -> Plan:
+        seen = look(host, document, back)
+        found = judge(document, seen, payloads or {}, phases)
+        if not found.actions:
+            return found
+        observe_use(host, document, seen)
+        return judge(document, seen, payloads or {}, phases)
+
+    return unlocked(host, lock_timeout, now)
 
 
 def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
@@ -149,30 +152,32 @@ def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[st
 
 def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
     """Observe a host and judge what of goldnode is on it, by the class document and the record that are on it. Reads only."""
-    document, known = removal.own_document(host), record.read(host)
 
-    def seen_now() -> Observed:
+    def now() -> Plan:
+        document, known = removal.own_document(host), record.read(host)
         seen = removal.observe_traces(host, document, known)
         for domain in DOMAINS:
             if hasattr(domain, "absent"):
                 domain.observe(host, removal.completed(document), seen)
-        return seen
+        found = judge_absent(document, seen, known)
+        if not found.actions:
+            return found
+        observe_use(host, removal.completed(document), seen)
+        return judge_absent(document, seen, known)
 
-    found = judge_absent(document, seen_now(), known)
-    if not found.actions:
-        return found
-    if any(action.kind.startswith("packages.") for action in found.actions):
-        wait_for_dpkg(host, lock_timeout)
-    seen = seen_now()
-    observe_use(host, removal.completed(document), seen)
-    return judge_absent(document, seen, known)
+    return unlocked(host, lock_timeout, now)
 
 
-def wait_for_dpkg(host: Host, seconds: float) -> bool:
-    """Wait until nobody holds dpkg's lock, at most so long. Whether there was anything to wait for: then the node may have changed."""
+def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
+    """What `now` finds once nobody holds dpkg's lock, waiting at most so long for that. Nothing is waited for where no package moves.
+
+    A run whose start was killed works on, with one call of apt after another: the lock may be free for a moment and taken when looked at
+    again, so that what counts is that the plan itself found it free.
+    """
     end = time.monotonic() + seconds
-    waited = False
-    while host.live and dpkg_lock_holder(host) is not None and time.monotonic() < end:
-        waited = True
-        time.sleep(0.5)
-    return waited
+    found = now()
+    while host.live and any(refusal.code == "dpkg-locked" for refusal in found.refusals) and time.monotonic() < end:
+        while dpkg_lock_holder(host) is not None and time.monotonic() < end:
+            time.sleep(0.5)
+        found = now()
+    return found

@@ -75,10 +75,15 @@ ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", RUN+="/bin/systemctl --n
 
 # The daemon opens the driver, so it is not started where there is none: either sign of the driver will do, since who makes the device node
 # differs between packages, and the daemon itself can.
+# A daemon that found no device has been seen to say that it shuts down and never to end: docker and the policy wait behind it, so that it
+# gets no minute and a half for that. The kernel gives the devices back in either case.
 DROP_IN_TEXT = """# goldnode: persistence from the daemon's start, under the user that its package gives it
 [Unit]
 ConditionPathExists=|/dev/nvidiactl
 ConditionPathExists=|/proc/driver/nvidia/version
+
+[Service]
+TimeoutStopSec=15s
 {start}"""
 
 MPS_TEXT = f"""# goldnode: the class shares its GPUs by the Multi-Process Service
@@ -358,7 +363,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         found.append(Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded"))
     start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
     if persistence and start:
-        text = "\n[Service]\nExecStart=\nExecStart=" + without_refusal(start) + "\n"
+        text = "ExecStart=\nExecStart=" + without_refusal(start) + "\n"
         content = DROP_IN_TEXT.format(start=text if start != without_refusal(start) else "")
         found.append(Wanted(DROP_IN, content, PART, "persistence from the daemon's start"))
     if gpus and document["policy"].get("sharing") == "mps":
