@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,14 @@ class ClassDocuments:
         found: list[str] = self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
         return found
 
+    def cohort(self, name: str, classes: Sequence[str]) -> Json:
+        """What stands against nodes of these classes training together: ``{refusals, told}``, as of a class. Raises GoldnodeError."""
+        key = json.dumps([name, *classes])
+        if key not in self._kept["cohorts"]:
+            self._keep("cohorts", key, self._compiled().cohort(name, classes))
+        found: Json = self._kept["cohorts"][key]
+        return found
+
     def _compiled(self) -> Compiler:
         if self._compiler is None:
             self._compiler = self._make()
@@ -129,7 +137,7 @@ class ClassDocuments:
         return self._compiler
 
     def _read(self) -> Json:
-        empty: Json = {"classes": [], "documents": {}, "told": {}, "inventories": {}}
+        empty: Json = {"classes": [], "documents": {}, "told": {}, "cohorts": {}, "inventories": {}}
         try:
             with self._file.open("rb") as opened:
                 owner = os.fstat(opened.fileno())
@@ -216,6 +224,17 @@ class Compiler:
             return [f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal]
         except GoldnodeError:
             return []  # `document` says so
+
+    def cohort(self, name: str, classes: Sequence[str]) -> Json:
+        """See :meth:`ClassDocuments.cohort`. A class that cannot be used is told where it is used."""
+        from goldnode.compat.hosts import findings_of_cohort
+        from goldnode.compat.report import brief, mark, refusal
+
+        found = findings_of_cohort(name, classes, self.catalog, self.site)
+        return {
+            "refusals": [refusal(finding) for finding in found if finding.fatal],
+            "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
+        }
 
     def _findings(self, name: str) -> list[Finding]:
         from goldnode.compat.hosts import findings_of_class

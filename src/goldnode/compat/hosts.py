@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+from collections.abc import Sequence
 
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
@@ -55,6 +57,16 @@ def findings_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None
     if host.on is not None:
         checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
     return check(host, workloads_of_class(entry))
+
+
+def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, site: Site) -> list[Finding]:
+    """Return what stands against nodes of these classes in one cohort; see `rules_host.check_cohorts`. Raises GoldnodeError."""
+    from goldnode.compat import rules_host
+    from goldnode.compat.check import settle
+
+    hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
+    loads = {host.subject: workloads_of_class(catalog.node_class(name)) for host, name in zip(hosts, classes, strict=True)}
+    return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
 def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:

@@ -23,23 +23,16 @@ BIN = Path(sys.executable).parent
 
 B200 = "class: b200\nbackend: cuda\nstack: own\ngpu: {model: B200-SXM-180GB, count: 8}\n"
 SITE = "archives: {debian: {url: http://d.example.org/debian}, debian-security: {url: http://d.example.org/security}}\n"
+THERE: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What a run over two classes prints, and its record."""
-    where = tmp_path_factory.mktemp("blocked")
-    stack = (builtin_catalog() / "stacks/debian12_r580.yml").read_text(encoding="utf-8")
-    stack = stack.replace("stack: debian12_r580", "stack: own").replace("flavour: open", "flavour: proprietary")
-    write(where / "catalog", {"classes/b200.yml": B200, "stacks/own.yml": stack})
-    there = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
-    groups = {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}
-    inventory = {name: {"hosts": dict.fromkeys(hosts, there)} for name, hosts in groups.items()}
-    inventory["rack2"] = {"hosts": {"c2": {}}}
-    write(where, {"hosts.yml": yaml.safe_dump(inventory), "site.yml": SITE})
+def play(where: Path, files: dict[str, str], groups: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
+    """site.yml over these groups of hosts that nobody listens for, with a catalog of `files`: exit status, what it prints, its record."""
+    write(where / "catalog", files)
+    write(where, {"hosts.yml": yaml.safe_dump(groups), "site.yml": SITE})
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
     done = subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(ROOT / "site.yml")],
+        [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(ROOT / "site.yml"), *options],
         cwd=ROOT,
         env={
             **kept,
@@ -58,9 +51,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
         check=False,
         timeout=300,
     )
-    assert done.returncode != 0, done.stdout
-    (record,) = (where / "runs").glob("*.json")
-    return done.stdout, json.loads(record.read_text())
+    records = list((where / "runs").glob("*.json"))
+    assert records, done.stdout
+    return done.returncode, done.stdout, json.loads(max(records).read_text())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What a run over two classes prints, and its record."""
+    stack = (builtin_catalog() / "stacks/debian12_r580.yml").read_text(encoding="utf-8")
+    stack = stack.replace("stack: debian12_r580", "stack: own").replace("flavour: open", "flavour: proprietary")
+    groups = {name: {"hosts": dict.fromkeys(hosts, THERE)} for name, hosts in {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}.items()}
+    groups["rack2"] = {"hosts": {"c2": {}}}
+    files = {"classes/b200.yml": B200, "stacks/own.yml": stack}
+    status, output, record = play(tmp_path_factory.mktemp("blocked"), files, groups)
+    assert status != 0, output
+    return output, record
 
 
 def test_its_hosts_are_refused_and_not_contacted(run: tuple[str, dict[str, Any]]) -> None:

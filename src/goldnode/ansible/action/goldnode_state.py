@@ -13,6 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.fleet import runs
+from goldnode.fleet.cohorts import COHORT, REFUSALS
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
@@ -77,7 +78,9 @@ class ActionModule(ActionBase):
         absent = self.state(task_vars) == ABSENT
         document = {} if absent else self.document(task_vars)
         if document.get("refusals"):  # of the compatibility check, on this machine: the node is not contacted
-            return self.blocked(document)
+            return self.blocked(f"class {document['class']}", document["refusals"], f"--class {document['class']}")
+        if document and task_vars.get(REFUSALS):
+            return self.blocked(f"cohort {task_vars.get(COHORT)}", plain(task_vars[REFUSALS]), "-i INVENTORY")
         if arguments["operation"] == "plan":
             result = self.plan(document, task_vars)
         else:
@@ -134,10 +137,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"Class {found.get('class')} of host {name} cannot be used: {found['error']}")
         return found
 
-    def blocked(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The result for a host whose class must not reach a node."""
-        refusals = document["refusals"]
-        told = f"class {document['class']} is blocked, and nothing was touched:\n{refused(refusals)}\n`goldnode check --class {document['class']}` tells more."
+    def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
+        """The result for a host whose class, or whose cohort, must not reach a node."""
+        told = f"{subject} is blocked, and nothing was touched:\n{refused(refusals)}\n`goldnode check {ask}` tells more."
         return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:

@@ -16,7 +16,7 @@ from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 from goldnode.errors import GoldnodeError
-from goldnode.fleet import runs
+from goldnode.fleet import cohorts, runs
 
 DOCUMENTATION = r"""
 name: goldnode_report
@@ -27,6 +27,8 @@ description:
     the remedy; hosts with one reason share a line.
   - Keeps a record per run (schema goldnode.run/1) with every resource that was changed, the refusals, the reasons for a reboot and the verdict
     of every host. A record that cannot be written is a warning.
+  - Before the first play, hosts that the variable C(goldnode_cohort) puts together are held against each other, with those that the run is not
+    for. What stands against a cohort refuses each of its hosts in this run, before it is contacted.
   - A playbook for which the inventory holds no host at all ends with exit status 1. Ansible itself calls that a success.
 options:
   runs:
@@ -62,6 +64,7 @@ class CallbackModule(CallbackBase):
         self.playbook = str(playbook._file_name)
         self.turn: set[str] = set()
         self.ours = self.told = False
+        self.cohorts: list[str] | None = None
         self.process = os.getpid()
         self.run = runs.Run(check=bool(arguments.get("check")))
         self.run.about = {
@@ -83,6 +86,8 @@ class CallbackModule(CallbackBase):
         self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
+        if self.cohorts is None:
+            self.cohorts = cohorts.hold(play, self.hosts)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
@@ -150,6 +155,8 @@ class CallbackModule(CallbackBase):
                 continue
             told.add(name)
             self._display.display("\n".join([f"class {name}, checked:", *(f"  {line}" for line in lines)]))
+        if self.cohorts:
+            self._display.display("\n".join(self.cohorts))
 
     @staticmethod
     def _name(task: Any) -> str:
