@@ -64,6 +64,7 @@ def main() -> None:
     made = stacks.up(chosen.lab, [STACK], client=engine.connect(), say=say)
     try:
         made.goldnode("lock", KERNEL_STACK, "--out", str(made.locks))
+        made.goldnode("mirror", KERNEL_STACK)
         bench(made, chosen)
     finally:
         if not chosen.keep:
@@ -76,28 +77,31 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
         Contender("dkms", "archive, module built on the node by DKMS", made.dkms),
         Contender("prebuilt", "mirror, module built once", made.site),
     )
-    say("making a node that has its kernel and no driver")
-    node = fresh(made, None)
-    run(made, node, KERNEL_CLASS, contenders[0])
-    image = node.snapshot({"benchmark": "provision", "made": time.time()})
-    node.destroy()
+    images: dict[str, str] = {}
+    for contender in contenders if LEGS[1] in (chosen.leg or LEGS) else ():
+        say(f"making a node that has its kernel and no driver: {contender.title}")
+        node = fresh(made, None)
+        run(made, node, KERNEL_CLASS, contender)
+        images[contender.name] = node.snapshot({"benchmark": "provision", "made": time.time()})
+        node.destroy()
     rows: list[dict[str, Any]] = []
     try:
         for turn in range(chosen.runs):
             for leg in chosen.leg or LEGS:
                 for contender in contenders if turn % 2 == 0 else contenders[::-1]:
-                    row = {"leg": leg, "name": contender.name, "title": contender.title, **measured(made, leg, contender, image)}
+                    row = {"leg": leg, "name": contender.name, "title": contender.title, **measured(made, leg, contender, images.get(contender.name))}
                     rows.append(row)
                     say(
                         f"  turn {turn + 1}, {leg}, {contender.title}: {row['wall']:.0f} s, CPU {row['node_cpu']:.0f} s, {row['bytes'] / 1e6:.0f} MB"
                     )
             report.write(described(made, rows, turn + 1, chosen.note), chosen.out, chosen.peers)
     finally:
-        made.lab.client.images.remove(image, force=True)
+        for image in images.values():
+            made.lab.client.images.remove(image, force=True)
     say(f"written to {chosen.out}")
 
 
-def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str) -> dict[str, Any]:
+def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str | None) -> dict[str, Any]:
     """One run on a fresh node: seconds of wall and CPU, bytes, and what it ended with."""
     node = fresh(made, image if leg == LEGS[1] else None)
     try:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host, Result, boot_identity
-from . import applied, history
+from . import applied, deferred, history
 from . import record as records
-from .domains import apt, kernel
+from .domains import apt, driver, kernel
 from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
-from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, automatic, boot_choice, load_json
+from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, automatic, boot_choice, initramfs_contents, load_json
 from .removal import completed, own_document
 
 Document = Mapping[str, Any]
@@ -183,11 +183,13 @@ class Applier:
         names = [item.partition("=")[0] for item in install]
         records.before_transaction(self.host, simulated.out, names)
         self._begin()
-        done = self.host.run(*self.apt, "--no-download", *request, timeout=APT_TIME)
+        deferred.begin(self.host)
+        done = self.host.run(*self.apt, *deferred.OPTIONS, "--no-download", *request, timeout=APT_TIME)
         self.host.run("apt-mark", "hold", *names)
         self._remember("held", names)
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
+        deferred.settle(self.host, self.say)
         # Of what goldnode had brought, for an earlier stack or before it, nothing is left behind; what was left before goldnode stays so.
         record = records.read(self.host)
         ours = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
@@ -300,12 +302,19 @@ class Applier:
 
     # -- initramfs
 
-    def rebuild_initramfs(self, action: Action) -> None:
+    def rebuild_initramfs(self, action: Action) -> Optional[str]:
         release = action.data["release"]
+        inside = initramfs_contents(self.host, self.document["blacklist"], keep=False)
+        due = self.part == ABSENT or action.data["owed"]
+        if not due and inside.get(release) and not driver.initramfs_faults(self.document, inside[release]):
+            return "the transaction has made it already"
         self.say(f"rebuilding the initramfs of {release}")
-        done = self.host.run("update-initramfs", "-c" if action.data["new"] else "-u", "-k", release, timeout=900)
+        done = self.host.run("update-initramfs", "-u" if release in inside else "-c", "-k", release, timeout=900)
         if done.rc != 0:
             raise NodeError(f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}")
+        if action.data["owed"] == "last":
+            deferred.forget(self.host)
+        return None
 
     # -- boot
 

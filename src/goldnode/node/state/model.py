@@ -132,6 +132,7 @@ class Observed:
     boot: {loader, release, reason, entry, cmdline, via}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
     runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
+    owed: whether a transaction that was cut off has left an initramfs to be made (state/deferred.py).
     simulated: whether a hardware simulator is installed on this node.
     traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
     back: what a rollback asks beyond that (:func:`applied.observe_back`); empty for any other plan. trial: a kernel that a boot tries
@@ -158,6 +159,7 @@ class Observed:
     modules: Dict[str, Optional[Dict[str, str]]] = field(default_factory=dict)
     other_modules: Dict[str, Optional[Dict[str, Any]]] = field(default_factory=dict)
     initramfs: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    owed: bool = False
     forced: List[Dict[str, Any]] = field(default_factory=list)
     boot: Dict[str, Optional[str]] = field(default_factory=dict)
     loaded: Dict[str, str] = field(default_factory=dict)

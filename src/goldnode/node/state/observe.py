@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
 from ..host import Host, Json, boot_identity, is_container
+from . import deferred
 from .family import builds_modules
 from .model import NodeError, Observed
 from .needs import relations, unneeded
@@ -106,6 +107,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document["blacklist"], keep)
+    seen.owed = bool(deferred.owed(host))
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.path(f"/sys/module/{module}/initstate").exists():

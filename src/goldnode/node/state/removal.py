@@ -511,7 +511,7 @@ def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
             "".join(f"{name}\n" for name in sorted(inside["files"])),
             "",
             None,
-            {"release": release, "new": False},
+            {"release": release, "owed": ""},
         )
         for release, inside in sorted(seen.initramfs.items())
         if release not in gone and inside.get("files")

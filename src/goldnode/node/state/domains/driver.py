@@ -134,24 +134,17 @@ def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optio
 
 
 def initramfs(document: Document, seen: Observed) -> List[Action]:
-    """Rebuild an initramfs only when what lies in it contradicts the class: an unwanted module, or an older modprobe file."""
+    """Rebuild an initramfs only when what lies in it contradicts the class (see :func:`initramfs_faults`), or a run that was cut off owes it."""
     actions = []
-    wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
     images = dict(seen.initramfs)
     if document["kernel"]["release"] in seen.kernels:
         images.setdefault(document["kernel"]["release"], {"absent": True})
     for release, inside in sorted(images.items()):
-        reasons = []
-        if "absent" in inside:
-            reasons.append("there is none, and the kernel would not find its root")
-        elif "error" in inside:
-            reasons.append(f"it cannot be read ({inside['error']})")
-        else:
-            if inside["unwanted"]:
-                reasons.append(f"it holds {', '.join(inside['unwanted'])}")
-            reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
-            reasons += [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
+        reasons = initramfs_faults(document, inside)
+        if seen.owed:
+            reasons.append("packages that were installed have asked for it, and their run did not come to that")
         if reasons:
+            owed = ("last" if release == max(images) else "yes") if seen.owed else ""
             actions.append(
                 Action(
                     "gpu_driver" if document.get("driver") else "kernel",
@@ -162,7 +155,19 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
                     "".join(f"{name}\n" for name in inside.get("unwanted", ())),
                     "",
                     "the initramfs was rebuilt" if inside.get("unwanted") else None,
-                    {"release": release, "new": "absent" in inside},
+                    {"release": release, "owed": owed},
                 )
             )
     return actions
+
+
+def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]:
+    """Why an initramfs (as `observe` shows it) is not what the class wants: an unwanted module in it, or an older modprobe file."""
+    if "absent" in inside:
+        return ["there is none, and the kernel would not find its root"]
+    if "error" in inside:
+        return [f"it cannot be read ({inside['error']})"]
+    wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
+    reasons = [f"it holds {', '.join(inside['unwanted'])}"] if inside["unwanted"] else []
+    reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
+    return reasons + [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
