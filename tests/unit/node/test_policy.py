@@ -251,11 +251,23 @@ def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     plain = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}})
     refusing = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}})
-    texts = [next(file.content for file in policy.wanted(whole, seen) if file.path == policy.DROP_IN) for seen in (plain, refusing)]
+    texts = [file.content for seen in (plain, refusing) for file in policy.daemon(whole, seen, "gpu_driver")]
     assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
     assert texts[1].endswith("[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n")
     assert all("ConditionPathExists=|/dev/nvidiactl" in text for text in texts)
-    assert policy.DROP_IN not in {file.path for file in policy.wanted(whole, Observed(gpu_settings={"persistenced": {"exec": None}}))}
+
+
+def test_the_drop_in_is_there_before_the_daemon_and_nowhere_else() -> None:
+    """Its package starts it at once, where there is no device yet."""
+    whole = merge(document(), {"policy": {"persistence_mode": True}})
+    bare = Observed(gpu_settings={"persistenced": {"exec": None}})
+    with_daemon = {**whole, "packages": [*whole["packages"], {"name": "nvidia-persistenced", "version": "1"}]}
+    silent = {**with_daemon, "policy": {}}
+    assert policy.daemon(whole, bare, "gpu_driver") == []
+    assert [file.path for file in policy.daemon(with_daemon, bare, "gpu_driver")] == [policy.DROP_IN]
+    assert [file.path for file in policy.daemon(silent, Observed(), "kernel")] == [policy.DROP_IN]
+    assert policy.daemon({**silent, "gpu": None}, Observed(), "kernel") == []
+    assert policy.daemon(merge(with_daemon, {"gpu": {"vendor": "amd"}}), Observed(), "kernel") == []
 
 
 def test_the_unit_can_run_again_and_never_stops_anybody() -> None:

@@ -34,6 +34,7 @@ def difference(
         apt.fence(document),
         *driver.module_files(document, early),
         *driver.initramfs_hook(document, early),
+        *policy.daemon(document, seen, early),
         *kernel.hook(document, "kernel"),
         *program.files(payloads),
         *(file for domain in DOMAINS for file in domain.wanted(document, seen)),

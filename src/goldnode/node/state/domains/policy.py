@@ -39,6 +39,7 @@ ABSENT = (3, 13)
 UNIT = "/etc/systemd/system/goldnode-policy.service"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service"
 RULES = "/etc/udev/rules.d/90-goldnode-policy.rules"
+DAEMON = "nvidia-persistenced"
 DROP_IN = "/etc/systemd/system/nvidia-persistenced.service.d/goldnode.conf"
 MPS_NAME = "goldnode-mps.service"
 MPS_UNIT = f"/etc/systemd/system/{MPS_NAME}"
@@ -75,8 +76,8 @@ ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", RUN+="/bin/systemctl --n
 
 # The daemon opens the driver, so it is not started where there is none: either sign of the driver will do, since who makes the device node
 # differs between packages, and the daemon itself can.
-# A daemon that found no device has been seen to say that it shuts down and never to end: docker and the policy wait behind it, so that it
-# gets no minute and a half for that. The kernel gives the devices back in either case.
+# A daemon that found no device has been seen to say that it shuts down and never to end: its package's installation, docker and the policy
+# wait behind it, so that it gets no minute and a half for that. The kernel gives the devices back in either case.
 DROP_IN_TEXT = """# goldnode: persistence from the daemon's start, under the user that its package gives it
 [Unit]
 ConditionPathExists=|/dev/nvidiactl
@@ -351,7 +352,7 @@ def judged(gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The units, the rule, and the daemon's drop-in; nothing where the class says nothing of its GPUs. Pure."""
+    """The units and the rule; nothing where the class says nothing of its GPUs. Pure."""
     if not has_unit(document):
         return []
     gpus = declares(document)
@@ -361,14 +362,24 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     if gpus:
         rules = RULES_TEXT.format(module=MODULES[vendor(document)])
         found.append(Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded"))
-    start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
-    if persistence and start:
-        text = "ExecStart=\nExecStart=" + without_refusal(start) + "\n"
-        content = DROP_IN_TEXT.format(start=text if start != without_refusal(start) else "")
-        found.append(Wanted(DROP_IN, content, PART, "persistence from the daemon's start"))
     if gpus and document["policy"].get("sharing") == "mps":
         found.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
     return found
+
+
+def daemon(document: Document, seen: Observed, part: str) -> List[Wanted]:
+    """The persistence daemon's drop-in, which is there before its package is: that starts the daemon at once, without a device. Pure."""
+    if not document.get("gpu") or vendor(document) != "nvidia":
+        return []
+    start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
+    if not start and not any(package["name"] == DAEMON for package in document["packages"]):
+        return []
+    text = ""
+    if start and declares(document) and document["policy"].get("persistence_mode") and start != without_refusal(start):
+        text = f"ExecStart=\nExecStart={without_refusal(start)}\n"
+    return [
+        Wanted(DROP_IN, DROP_IN_TEXT.format(start=text), part, "the persistence daemon starts where there is a GPU, and does not refuse it")
+    ]
 
 
 def without_refusal(start: str) -> str:
