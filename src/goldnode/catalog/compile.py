@@ -111,6 +111,8 @@ def class_document(
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "site": _site(stack_entry, lock, catalog, site, built),
     }
+    if item.compat != models.Compat():  # what its owner has decided travels with the class, and lies on each of its nodes
+        document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
     document["digest"] = document_digest(document)

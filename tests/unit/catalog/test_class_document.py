@@ -147,6 +147,14 @@ def test_document(tmp_path: Path) -> None:
     }
 
 
+def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
+    """And so on each of its nodes, with who accepted it; a class that has decided nothing says nothing."""
+    row = {"rule": "other-modules", "reason": "seen to build on the canary", "owner": "ada", "expires": "2027-03-31"}
+    decided = f"{FILES['classes/a100.yml']}compat: {{unknown: block, accept: [{row}]}}\n"
+    assert document(tmp_path / "decided", node_class=decided)["compat"] == {"unknown": "block", "accept": [row]}
+    assert "compat" not in document(tmp_path / "silent")
+
+
 def test_same_inputs_same_bytes(tmp_path: Path) -> None:
     first, second = document(tmp_path / "a"), document(tmp_path / "b")
     assert json.dumps(first) == json.dumps(second)
