@@ -89,7 +89,12 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
         for turn in range(chosen.runs):
             for leg in chosen.leg or LEGS:
                 for contender in contenders if turn % 2 == 0 else contenders[::-1]:
-                    row = {"leg": leg, "name": contender.name, "title": contender.title, **measured(made, leg, contender, images.get(contender.name))}
+                    row = {
+                        "leg": leg,
+                        "name": contender.name,
+                        "title": contender.title,
+                        **measured(made, leg, contender, images.get(contender.name)),
+                    }
                     rows.append(row)
                     say(
                         f"  turn {turn + 1}, {leg}, {contender.title}: {row['wall']:.0f} s, CPU {row['node_cpu']:.0f} s, {row['bytes'] / 1e6:.0f} MB"

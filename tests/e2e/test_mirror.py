@@ -141,3 +141,22 @@ def test_the_nodes_own_sources_are_its_own_matter(mirrored: Mirrored) -> None:
     succeeded(mirrored.run())
     assert node.run("test", "-e", own, check=False).rc == 0
     assert "nvidia-smi" in node.run("apt-mark", "showhold").output
+
+
+def test_a_mirror_that_is_mounted_on_the_node_serves_as_well(mirrored: Mirrored) -> None:
+    """As an air gap has it: a disk or a share with the mirror on it, named by a file address."""
+    node = mirrored.node
+    files = [path for path in (mirrored.directory / "stacks").rglob("*") if path.is_file()]
+    node.put({f"/srv/mirror/{path.relative_to(mirrored.directory)}": path.read_bytes() for path in files})
+    assert mirrored.site.site is not None
+    text = yaml.safe_load(mirrored.site.site.read_text())
+    text["mirror"]["url"] = "file:///srv/mirror"
+    path = mirrored.site.site.with_name("mounted-site.yml")
+    path.write_text(yaml.safe_dump(text))
+    node.run("apt-mark", "unhold", "nvidia-smi")
+    node.run("dpkg", "--purge", "--force-depends", "nvidia-smi")
+    mounted = replace(mirrored, site=replace(mirrored.site, site=path))
+    succeeded(mounted.run())
+    assert "URIs: file:///srv/mirror/stacks/" in node.run("sh", "-c", "cat /etc/apt/sources.list.d/goldnode-*.sources").output
+    assert "nvidia-smi" in node.run("apt-mark", "showhold").output
+    assert succeeded(mounted.run()).changed["mirrored"] == 0

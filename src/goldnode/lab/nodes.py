@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from docker import DockerClient
@@ -30,6 +30,7 @@ from goldnode.lab.engine import Say
 from goldnode.lab.images import LABEL
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,40}$")
+EXIT_SECONDS = 30.0  # how long the engine may take to say how a command ended that has ended
 BOOT_SECONDS = 120
 # State of a container engine inside a node: anonymous volumes, which go with the node.
 ENGINE_STATE = ("/var/lib/docker", "/var/lib/containerd")
@@ -101,9 +102,16 @@ class Node:
 
     def run(self, *command: str, check: bool = True, env: dict[str, str] | None = None) -> Result:
         """Run `command` as root through the engine, not through ssh. Raises LabError on failure where `check`."""
-        done = self.container.exec_run(list(command), environment=env)
-        output = done.output if isinstance(done.output, bytes) else b"".join(done.output)
-        result = Result(int(done.exit_code or 0), output.decode("utf-8", "replace"))
+        api = cast(DockerClient, self.container.client).api  # a container that the engine has listed knows its engine
+        started = api.exec_create(self.container.id, list(command), environment=env)["Id"]
+        output: bytes = api.exec_start(started)
+        # The engine may close the stream a moment before it knows how the command ended: until then there is no exit status, and not 0.
+        deadline = time.monotonic() + EXIT_SECONDS
+        while (status := api.exec_inspect(started)["ExitCode"]) is None:
+            if time.monotonic() > deadline:
+                raise LabError(f"the engine does not say how {' '.join(command)} on {self.name} ended", remedy="see the engine's log")
+            time.sleep(0.05)
+        result = Result(int(status), output.decode("utf-8", "replace"))
         if check and result.rc != 0:
             raise LabError(f"{' '.join(command)} on {self.name} ended with {result.rc}:\n{result.output}\n")
         return result

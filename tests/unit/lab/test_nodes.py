@@ -35,6 +35,41 @@ class FakeContainer:
         return self._log
 
 
+class FakeExec:
+    """An engine's API in which a command ends as `statuses` say, one after the other, for whoever asks."""
+
+    def __init__(self, *statuses: int | None) -> None:
+        self.api = self
+        self._statuses = iter(statuses)
+
+    def exec_create(self, container: str, command: list[str], environment: dict[str, str] | None) -> dict[str, str]:
+        return {"Id": "1"}
+
+    def exec_start(self, started: str) -> bytes:
+        return b"said\n"
+
+    def exec_inspect(self, started: str) -> dict[str, int | None]:
+        return {"ExitCode": next(self._statuses)}
+
+
+def node_of(*statuses: int | None) -> nodes.Node:
+    container = FakeContainer("demo", "a1", "demo_a100", 2201)
+    container.id, container.client = "0", FakeExec(*statuses)  # type: ignore[attr-defined]
+    return nodes.Node(cast(Container, container), Path("key"))
+
+
+def test_a_command_whose_end_the_engine_does_not_know_yet_has_not_succeeded() -> None:
+    assert node_of(0).run("true") == nodes.Result(0, "said\n")
+    with pytest.raises(nodes.LabError, match="false on a1 ended with 1"):
+        node_of(None, None, 1).run("false")
+
+
+def test_a_command_whose_end_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "EXIT_SECONDS", 0.0)
+    with pytest.raises(nodes.LabError, match="does not say how sleep on a1 ended"):
+        node_of(None, None, None).run("sleep")
+
+
 class FakeClient:
     """An engine with these containers."""
 

@@ -22,7 +22,7 @@ from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
-from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, automatic, boot_choice, initramfs_contents, load_json
+from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, apt_sources, automatic, boot_choice, initramfs_contents, load_json
 from .removal import completed, own_document
 
 Document = Mapping[str, Any]
@@ -184,7 +184,10 @@ class Applier:
         records.before_transaction(self.host, simulated.out, names)
         self._begin()
         deferred.begin(self.host)
-        done = self.host.run(*self.apt, *deferred.OPTIONS, "--no-download", *request, timeout=APT_TIME)
+        # All of it is here. (An archive that is a directory has nothing to download, and apt, told so, loses the way to its files.)
+        local = any(row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host))
+        offline = () if local else ("--no-download",)
+        done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)
         self.host.run("apt-mark", "hold", *names)
         self._remember("held", names)
         if done.rc != 0:
