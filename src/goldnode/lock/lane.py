@@ -156,7 +156,11 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
         passed.append(pair)
     if exact is not None and newer:
         line = stack.source.line(("kernel", "release"))
-        notes.append(f"{stack.file}:{line}: name a newer `release`, or write `series` and `flavour` instead, and lock again")
+        where = f"{stack.file}:{line}"
+        if all(pair.build.outcome == "fails" for pair in passed):
+            notes.append(f"{where}: no newer kernel is one that the driver builds on; the stack has to stay, or to move to another driver")
+        else:
+            notes.append(f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again")
     state: State = "current" if not newer else "moved" if taken is not None and taken.kernel == newer[0].release else "held-back"
     updates = archives.newer(result, guarded)
     pending, free = [], 0

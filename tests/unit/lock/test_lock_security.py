@@ -261,6 +261,11 @@ def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guar
     told = check(*site.load())
     assert [(one.kind, one.wrong) for one in told.problems if one.kind == "kernel"] == [("kernel", False)]
     assert any("small.yml:" in note and "write `series` and `flavour`" in note for note in made.lane.notes)
+    built(site, "6.1.0-56-amd64", False, "error: too many arguments")
+    made = lane(site)
+    assert made.lane is not None
+    assert any("small.yml:" in note and "no newer kernel is one that the driver builds on" in note for note in made.lane.notes)
+    assert not any("name a newer" in note for note in made.lane.notes)
 
 
 def test_the_command_and_its_exit_states(site: Place, guard: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
