@@ -78,6 +78,23 @@ class Result:
     output: str
 
 
+def unframed(data: bytes) -> bytes:
+    """What a command wrote, from the frames in which the engine sends it: a stream's number, three zeros, a length of four bytes, that much.
+
+    Raises LabError where it breaks off.
+    """
+    output, at = bytearray(), 0
+    while at < len(data):
+        head = data[at : at + 8]
+        at += 8
+        length = int.from_bytes(head[4:], "big")
+        if len(head) < 8 or at + length > len(data):
+            raise LabError("what a command wrote breaks off", remedy="see the engine's log")
+        output += data[at : at + length]
+        at += length
+    return bytes(output)
+
+
 class Node:
     """One node; a thin handle on its container."""
 
@@ -104,7 +121,11 @@ class Node:
         """Run `command` as root through the engine, not through ssh. Raises LabError on failure where `check`."""
         api = cast(DockerClient, self.container.client).api  # a container that the engine has listed knows its engine
         started = api.exec_create(self.container.id, list(command), environment=env)["Id"]
-        output: bytes = api.exec_start(started)
+        # Not the SDK's exec_start: it reads from the socket below Python's HTTP reader, which has what the engine sent together with its
+        # headers, so that on a busy machine output was lost without a word. Asked as any other request, the reader gives all of it.
+        answer = api.post(f"{api.base_url}/v{api.api_version}/exec/{started}/start", json={"Detach": False, "Tty": False}, timeout=None)
+        answer.raise_for_status()
+        output = unframed(answer.content)
         # The engine may close the stream a moment before it knows how the command ended: until then there is no exit status, and not 0.
         deadline = time.monotonic() + EXIT_SECONDS
         while (status := api.exec_inspect(started)["ExitCode"]) is None:

@@ -45,8 +45,14 @@ class FakeExec:
     def exec_create(self, container: str, command: list[str], environment: dict[str, str] | None) -> dict[str, str]:
         return {"Id": "1"}
 
-    def exec_start(self, started: str) -> bytes:
-        return b"said\n"
+    base_url, api_version, content = "http://engine", "1.41", b"\x01\0\0\0\0\0\0\x02sa\x02\0\0\0\0\0\0\x03id\n"
+
+    def post(self, url: str, **_: object) -> FakeExec:
+        assert url == "http://engine/v1.41/exec/1/start"
+        return self
+
+    def raise_for_status(self) -> None:
+        """It went well."""
 
     def exec_inspect(self, started: str) -> dict[str, int | None]:
         return {"ExitCode": next(self._statuses)}
@@ -62,6 +68,12 @@ def test_a_command_whose_end_the_engine_does_not_know_yet_has_not_succeeded() ->
     assert node_of(0).run("true") == nodes.Result(0, "said\n")
     with pytest.raises(nodes.LabError, match="false on a1 ended with 1"):
         node_of(None, None, 1).run("false")
+
+
+@pytest.mark.parametrize("data", [b"\x01\0\0", b"\x01\0\0\0\0\0\0\x05sa"])
+def test_output_that_breaks_off_is_no_output(data: bytes) -> None:
+    with pytest.raises(nodes.LabError, match="breaks off"):
+        nodes.unframed(data)
 
 
 def test_a_command_whose_end_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
