@@ -129,3 +129,12 @@ def test_an_initramfs_of_an_earlier_transaction_is_made_anew(tmp_path: Path) -> 
     (tmp_path / deferred.OWED.lstrip("/")).write_text("-u\n")
     deferred.settle(node, lambda text: None)
     assert ("update-initramfs", "-u") in node.commands
+
+
+def test_what_an_earlier_transaction_has_begun_says_nothing_of_this_one(tmp_path: Path) -> None:
+    mark = tmp_path / deferred.MADE.lstrip("/") / "6.1.0-902-amd64"
+    (tmp_path / "var/lib/dpkg/info").mkdir(parents=True)
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    deferred.begin(Node(str(tmp_path)))
+    assert not mark.exists()

@@ -45,7 +45,10 @@ exec {REAL} "$@"
 
 
 def begin(host: Host) -> None:
-    """Put the program in its place. What an earlier run still owes stays."""
+    """Put the program in its place. What an earlier run still owes stays; what it has begun says nothing of this one."""
+    import shutil
+
+    shutil.rmtree(str(host.path(MADE)), ignore_errors=True)
     host.write(PROGRAM, TEXT.encode(), 0o755)
 
 
@@ -60,8 +63,11 @@ def settle(host: Host, say: Callable[[str], None]) -> None:
 
     asked = owed(host)
     for arguments in asked:
-        if arguments == "-u" and newest_is_fresh(host):
-            continue
+        try:
+            if arguments == "-u" and newest_is_fresh(host):
+                continue
+        except OSError:  # a file went while it was looked at: in doubt
+            pass
         say(f"update-initramfs {arguments}")
         done = host.run("update-initramfs", *shlex.split(arguments), timeout=900)
         if done.rc != 0:
