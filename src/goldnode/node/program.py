@@ -6,6 +6,7 @@ Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -27,6 +28,15 @@ from .verdict import current
 
 POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
 Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
+
+
+# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
+ELSEWHERE_RUN = {
+    "capture": ("probe.command", "print what this node says of itself, as JSON; with --from: what a record says"),
+    "diagnose": ("diagnose.command", "five checks in order, two samples a second apart: which of the four bottlenecks it is"),
+    "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
+    "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,12 +71,20 @@ def main(arguments: Optional[List[str]] = None) -> int:
             command.add_argument("--absent", action="store_true", help="take everything of goldnode's from the node, as its record says")
         if name == "apply":
             command.add_argument("--part", choices=PARTS, help="the part to apply; needed without --absent, which takes all away")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for name, (module, text) in ELSEWHERE_RUN.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if given[:1] == [name]:
+            found = importlib.import_module(f"{__package__}.{module}")
+            command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
+            found.arguments(command)
+            command.set_defaults(run=found.run)
     policy = commands.add_parser("policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY)
     policy.add_argument("verb", choices=("apply", "assert", "export"))
     policy.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
     policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     policy.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.command == "apply" and bool(options.part) == options.absent:
         parser.error("apply wants one of --part and --absent")
     try:
@@ -81,6 +99,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def run(options: Any) -> int:
     """The command that was asked for."""
     host = Host(options.root)
+    if options.command in ELSEWHERE_RUN:
+        return int(options.run(host, options))
     if options.command == "check":
         if options.cached:
             return current.answer(["--json"] * options.json + ["--quiet"] * options.quiet, options.root)

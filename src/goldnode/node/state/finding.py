@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Tuple
 
 from .model import Observed
 
-MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE = (
+MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
     "match",
     "mismatch",
     "not_exposed",
     "could_not_read",
     "not_verified_here",
+    "deferred",  # cannot be told while the GPU rests, and nothing speaks against it: it is judged at the next check under load
+    "suppressed",  # differs, and somebody has said why that is accepted, and until when
 )
+
+# What a remedy takes along: nothing, what one process does, one GPU with its jobs, the node, hardware that somebody has to touch.
+NOTHING, PROCESS, GPU, NODE, HARDWARE = "nothing", "process", "gpu", "node", "hardware"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One declared item: `outcome` is one of the five above; `severity` (degraded or drain) is what a mismatch means for the node."""
+    """One declared item: `outcome` is one of those above; `severity` (degraded or drain) is what a mismatch means for the node.
+
+    `subject` is what it is about where that is not the whole node (a PCI address, an interface, a mount); `evidence` are the readings behind it;
+    `blast` is what following the remedy takes along.
+    """
 
     id: str
     outcome: str
@@ -26,6 +35,9 @@ class Finding:
     expected: Optional[str]
     got: Optional[str]
     remedy: Optional[str] = None
+    subject: Optional[str] = None
+    evidence: Tuple[str, ...] = ()
+    blast: Optional[str] = None
 
 
 def judge_item(

@@ -1,0 +1,82 @@
+"""Readers of hardware and health: what a node says of itself at one moment, as one document (docs/capture.md).
+
+Each module below reads sections of it and judges nothing. The GPU library is called in a process of its own (:mod:`..device.stream`), which
+is started first, so that the host is read while the driver works.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Mapping, Optional
+
+from ..host import Host, Json, boot_identity, is_container
+from .values import Files
+
+SCHEMA = "goldnode.capture/1"
+CAPTURE = "/run/goldnode/capture.json"
+
+
+class Context:
+    """What readers share: the host, its files, the class document (empty where there is none), what the engine has seen already
+    (:class:`..state.model.Observed`, None when it was not asked), and the capture as far as it is made: a reader may look at the sections
+    before its own."""
+
+    def __init__(self, host: Host, document: Optional[Mapping[str, Any]] = None, seen: Any = None, passive: bool = False) -> None:
+        self.host = host
+        self.files = Files(host.root)
+        self.document: Mapping[str, Any] = document or {}
+        self.seen = seen
+        self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
+        self.container = is_container(host)
+        self.captured: Json = {}
+
+
+def begin(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Context:
+    """Start what takes long: the process that asks the GPU library. :func:`finish` has to follow."""
+    from . import gpus
+
+    context = Context(host, document, None, passive)
+    gpus.begin(context)
+    return context
+
+
+def finish(context: Context, seen: Any = None) -> Json:
+    """The capture, once all has been read. `seen`: what the engine read meanwhile, which is not read again.
+
+    Never raises for what the node is like: a section that fails is a fault in its place.
+    """
+    from . import events, gpus, machine, network, numa, pci, software, storage
+    from .values import unread
+
+    context.seen = seen
+    host = context.host
+    captured = context.captured
+    captured.update(
+        schema=SCHEMA,
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        source="live" if host.live else "root",
+    )
+    # In this order: later readers use what earlier ones found.
+    readers: Dict[str, Any] = {
+        "pci": pci.read,
+        "gpus": gpus.read,
+        "machine": machine.read,
+        "network": network.read,
+        "storage": storage.read,
+        "software": software.read,
+        "numa": numa.read,
+        "events": events.read,
+    }
+    for name, reader in readers.items():
+        try:
+            captured.update(reader(context))
+        except Exception as problem:  # a reader that fails must not hide what the others found, nor pass for an empty section
+            captured[name] = unread(f"the reader failed: {type(problem).__name__}: {problem}")
+    captured.setdefault("simulated", False)
+    captured.setdefault("identity", {})["boot_identity"] = boot_identity(host)
+    return captured
+
+
+def capture(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Json:
+    """What the node says of itself now."""
+    return finish(begin(host, document, passive))

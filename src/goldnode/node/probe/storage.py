@@ -1,0 +1,11 @@
+"""Disks, mounts and RAID; the paths that the class names are read from."""
+
+from __future__ import annotations
+
+from ..host import Json
+from . import Context
+
+
+def read(context: Context) -> Json:
+    """The sections of the capture that are read here."""
+    return {}

@@ -1,0 +1,117 @@
+"""What a reader found: a value, or a fault that says why there is none (docs/capture.md). And reading small files quickly.
+
+Nothing here imports more than os: a capture reads some thousand files of sysfs, and the program that does starts anew each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Union
+
+    Fault = Dict[str, Any]
+
+NOT_EXPOSED, UNREAD = "not_exposed", "unread"
+# What the kernel answers when there is no such thing, against when it could not be read.
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
+MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
+
+
+def not_exposed(text: str, rc: Optional[int] = None) -> Fault:
+    """The fault of something that this hardware, driver or kernel does not have."""
+    return {"fault": NOT_EXPOSED, "text": text} if rc is None else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
+
+
+def unread(text: str, rc: Optional[int] = None) -> Fault:
+    """The fault of something that could not be read."""
+    return {"fault": UNREAD, "text": text} if rc is None else {"fault": UNREAD, "text": text, "rc": rc}
+
+
+def is_fault(value: Any) -> bool:
+    """Whether a value is a fault."""
+    return isinstance(value, dict) and "fault" in value
+
+
+def known(value: Any) -> bool:
+    """Whether there is a value at all: neither missing nor a fault."""
+    return value is not None and not is_fault(value)
+
+
+class Files:
+    """The files of a node under a root directory. `root` is "" for the machine itself, so that paths join by addition."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root.rstrip("/")
+
+    def data(self, name: str, most: int = MOST) -> Union[bytes, Fault]:
+        """The first `most` bytes of a file, or its fault."""
+        try:
+            handle = os.open(self.root + name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as problem:
+            return self._fault(problem)
+        try:
+            data = os.read(handle, most)
+            # /proc gives a page at a time.
+            while 0 < len(data) < most:
+                more = os.read(handle, most - len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        except OSError as problem:
+            return self._fault(problem)
+        finally:
+            os.close(handle)
+
+    def text(self, name: str, most: int = MOST) -> Union[str, Fault]:
+        """The content of a small text file without white space around it, or its fault."""
+        data = self.data(name, most)
+        return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
+
+    def number(self, name: str) -> Union[int, Fault]:
+        """The whole number (decimal, or hexadecimal with 0x) that is all a file holds, or its fault."""
+        text = self.text(name)
+        if not isinstance(text, str):
+            return text
+        try:
+            return int(text, 0)
+        except ValueError:
+            try:
+                return int(text)  # with leading zeros
+            except ValueError:
+                return unread(f"{name} holds no number: {text[:40]!r}")
+
+    def names(self, folder: str) -> List[str]:
+        """What is in a folder, sorted; empty when it is not there or cannot be read."""
+        try:
+            return sorted(os.listdir(self.root + folder))
+        except OSError:
+            return []
+
+    def target(self, name: str) -> Optional[str]:
+        """Where a symbolic link leads, as it is written; None when it is none."""
+        try:
+            return os.readlink(self.root + name)
+        except OSError:
+            return None
+
+    def there(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return os.path.lexists(self.root + name)
+
+    def real(self, name: str) -> Optional[str]:
+        """A path of the node with all links followed; None where that leads out of the root, or nowhere."""
+        found = os.path.realpath(self.root + name)
+        if not os.path.exists(found):
+            return None
+        if not self.root:
+            return found
+        top = os.path.realpath(self.root)
+        return found[len(top) :] if found.startswith(top + "/") else None
+
+    def _fault(self, problem: OSError) -> Fault:
+        text = os.strerror(problem.errno) if problem.errno else str(problem)
+        return not_exposed(text, problem.errno) if problem.errno in ABSENT else unread(text, problem.errno)
