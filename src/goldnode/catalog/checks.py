@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.catalog import models
-from goldnode.compat import facts, rules
+from goldnode.compat import facts, health, rules
 from goldnode.compat.model import Waiver
 from goldnode.errors import FactsError, WorkloadError, nearest
 
@@ -131,6 +131,10 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     _check_platform_of(entry, catalog, stack)
     _check_host(entry)
     if gpu is None:
+        if item.baseline.gpu is not None:
+            raise entry.error(
+                "the class has no GPU, but its baseline speaks of one", "baseline", "gpu", remedy="remove it, or declare `gpu`"
+            )
         if item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
                 "the class has no GPU, but its policy sets one",
@@ -140,6 +144,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
         return
     _check_gpu(entry, gpu, stack)
     _check_policy(entry, gpu)
+    _check_baseline(entry, gpu)
 
 
 def _check_workloads(entry: Entry[models.NodeClass]) -> None:
@@ -226,6 +231,13 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
         found.append(f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}")
     if any(policy.mig is not None for policy in policies) and gpu.mig_capable is None:
         found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
+    known = health.hardware(item.gpu.model)
+    pcie = item.baseline.gpu.pcie if item.baseline.gpu is not None else None
+    for key, name, fact in (("gen", "generation", known.pcie_gen), ("width", "width", known.pcie_width)):
+        if fact is None and (pcie is None or getattr(pcie, key) is None):
+            found.append(
+                f"the PCIe {name} of {gpu.sku} stands neither in the facts nor in baseline.gpu.pcie: nodes hold it against both ends' own most"
+            )
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")
     return found
@@ -468,6 +480,57 @@ def _check_mode_with_mig(entry: Entry[models.NodeClass], override: models.GpuOve
                 *where,
                 key if own else "mig",
                 remedy=f"remove `{key}`, or `mig`" if own else "add `compute_mode: default` to the override, or remove its `mig`",
+            )
+
+
+# VRAM that a driver keeps for itself, as a share: what is missing beyond that is missing (facts/health.yml, memory_sets).
+_VRAM = 0.05
+
+
+def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+    """A baseline that is not what the facts say of the model needs a reason: it is either by design, or a fault that was blessed."""
+    baseline = entry.item.baseline.gpu
+    if baseline is None:
+        return
+    where = ("baseline", "gpu")
+    _check_hardware(entry, baseline, gpu, baseline.reason, where)
+    count = entry.item.gpu.count if entry.item.gpu is not None else 0
+    if len(baseline.numa) > count:
+        raise entry.error(
+            f"NUMA nodes of {len(baseline.numa)} GPUs, and a node has {count}", *where, "numa", remedy="keep one for each GPU"
+        )
+    if len(baseline.overrides) > count:
+        raise entry.error(
+            f"{len(baseline.overrides)} overrides, and a node has {count} GPUs", *where, "overrides", remedy="remove those too many"
+        )
+    for index, override in enumerate(baseline.overrides):
+        _check_hardware(entry, override, gpu, override.reason, (*where, "overrides", index))
+
+
+def _check_hardware(
+    entry: Entry[models.NodeClass], stated: models.GpuHealth, gpu: facts.Gpu, reason: str | None, where: tuple[str | int, ...]
+) -> None:
+    known = health.hardware(gpu.sku)
+    more = "correct it, or say in `reason` why it is right"
+    for key, have in (("gen", known.pcie_gen), ("width", known.pcie_width)):
+        want = getattr(stated.pcie, key) if stated.pcie is not None else None
+        if want is not None and have is not None and want != have and (want > have or reason is None):
+            raise entry.error(
+                f"PCIe {'generation' if key == 'gen' else 'width'} {want}, and {gpu.sku} has {have} ({_origin(gpu, 'pcie')})",
+                *where,
+                "pcie",
+                key,
+                remedy=f"use at most {have}" if want > have else more,
+            )
+    if stated.nvlinks is not None and known.nvlinks is not None and stated.nvlinks != known.nvlinks and reason is None:
+        raise entry.error(
+            f"{stated.nvlinks} NVLinks, and {gpu.sku} has {known.nvlinks} ({_origin(gpu, 'nvlink')})", *where, "nvlinks", remedy=more
+        )
+    for index, size in enumerate(stated.memory_mib):
+        if known.memory_mib and reason is None and all(abs(size - right) > _VRAM * right for right in known.memory_mib):
+            sizes = " or ".join(str(right) for right in known.memory_mib)
+            raise entry.error(
+                f"{size} MiB of VRAM, and {gpu.sku} has {sizes} ({_origin(gpu, 'memory')})", *where, "memory_mib", index, remedy=more
             )
 
 

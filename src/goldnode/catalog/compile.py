@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from goldnode import keys
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
-from goldnode.compat import facts, rules
+from goldnode.compat import facts, facts_workload, health, rules
 from goldnode.errors import MirrorError, SigningKeyError, SiteError
 from goldnode.lock import publication
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
@@ -111,6 +112,10 @@ def class_document(
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "site": _site(stack_entry, lock, catalog, site, built),
     }
+    document["health"] = _health(item, document["baseline"])
+    if item.suppressions:
+        document["suppressions"] = [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions]
+    document |= _xid(gpu)
     if item.compat != models.Compat():  # what its owner has decided travels with the class, and lies on each of its nodes
         document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
     if site.gate is not None:
@@ -170,6 +175,41 @@ def _driver(
         "options": dict(sorted(item.policy.module_options.items())),
         **prebuilt,
     }
+
+
+def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
+    """What the node's rules compare with: limits, and the hardware of the GPU by the facts where the class does not say otherwise."""
+    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
+    if baseline:
+        found["baseline"] = baseline
+    if item.gpu is None:
+        return found
+    known = health.hardware(item.gpu.model)
+    stated = {
+        "pcie": {key: value for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width)) if value is not None},
+        "nvlinks": known.nvlinks,
+        "memory_mib": list(known.memory_mib),
+        "ecc": known.ecc,
+        "mig": known.mig,
+    }
+    found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
+    if facts.gpu(item.gpu.model).vendor == "nvidia":
+        found["cuda"] = {
+            "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
+            "bundled": {row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None},
+        }
+    return found
+
+
+def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
+    """What an Xid and an SXid mean, for nodes whose kernel can say them."""
+    if gpu is None or gpu.vendor != "nvidia":
+        return {}
+    try:
+        table = importlib.import_module("goldnode.compat.xid").table
+    except ImportError:
+        return {}
+    return {"xid": table()}
 
 
 def _policy(policy: models.Policy) -> dict[str, Any]:

@@ -95,6 +95,24 @@ CmdlineWord = Annotated[
     ),
     Field(json_schema_extra={"pattern": _WORD}),
 ]
+_PCI_ID, _PCI_ADDRESS = r"^[0-9a-f]{4}:[0-9a-f]{4}$", r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
+_PATH, _UNIT = r"^/[^\x00-\x1f]*$", r"^[A-Za-z0-9:_.\\@-]+\.(service|socket|target|timer|mount|path)$"
+PciId = Annotated[
+    str,
+    _formed(_PCI_ID, "not a PCI id | write vendor:device in small letters, as `lspci -n` shows it"),
+    Field(json_schema_extra={"pattern": _PCI_ID}),
+]
+PciAddress = Annotated[
+    str,
+    _formed(_PCI_ADDRESS, "not a PCI address | write it as sysfs does: 0000:18:00.0"),
+    Field(json_schema_extra={"pattern": _PCI_ADDRESS}),
+]
+AbsolutePath = Annotated[str, _formed(_PATH, "not an absolute path | begin it with /"), Field(json_schema_extra={"pattern": _PATH})]
+Unit = Annotated[
+    str,
+    _formed(_UNIT, "not the name of a unit | write it with its end: nvidia-persistenced.service"),
+    Field(json_schema_extra={"pattern": _UNIT}),
+]
 GpuUuid = Annotated[
     str, _formed(_UUID, "not the UUID of a GPU | write it as `nvidia-smi -L` shows it"), Field(json_schema_extra={"pattern": _UUID})
 ]
@@ -417,17 +435,160 @@ class Policy(GpuPolicy):
         return self
 
 
+class PcieLink(Strict):
+    """A PCIe link as it has to be."""
+
+    gen: Annotated[int, Field(ge=1, le=7)] | None = Field(default=None, description="PCIe generation under load.")
+    width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(default=None, description="Lanes.")
+
+
+class MaxClocks(Strict):
+    """The highest clocks of a GPU, MHz."""
+
+    graphics_mhz: PositiveInt | None = None
+    sm_mhz: PositiveInt | None = None
+    memory_mhz: PositiveInt | None = None
+
+
+class GpuHealth(Strict):
+    """What a healthy GPU shows; null: the facts decide where they know it, and else nothing is held against it."""
+
+    vbios: list[Sentence] = Field(default_factory=list, description="VBIOS versions that are right.")
+    subsystem_ids: list[PciId] = Field(default_factory=list, description="PCI subsystem ids that are right.")
+    memory_mib: list[PositiveInt] = Field(default_factory=list, description="VRAM sizes that are right; they change with ECC and driver.")
+    pcie: PcieLink | None = None
+    nvlinks: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NVLinks that are active.")
+    bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1.")
+    max_clocks: MaxClocks | None = None
+
+
+class GpuHealthAt(GpuHealth):
+    """What is otherwise, by design, at one PCI address."""
+
+    address: PciAddress = Field(description="PCI address as sysfs writes it.")
+    reason: Sentence = Field(description="Why this is right.")
+
+    @model_validator(mode="after")
+    def _says(self) -> GpuHealthAt:
+        if not self.model_dump(exclude_defaults=True, exclude={"address", "reason"}):
+            raise ValueError(f"the override for {self.address} changes nothing | say what is different, or remove it")
+        return self
+
+
+class GpuBaseline(GpuHealth):
+    """What the GPUs of a healthy node show."""
+
+    reason: Sentence | None = Field(default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots.")
+    numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
+        default_factory=dict, description="NUMA node by PCI address; -1 where the firmware gives none."
+    )
+    overrides: list[GpuHealthAt] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _once(self) -> GpuBaseline:
+        seen: set[str] = set()
+        for item in self.overrides:
+            if item.address in seen:
+                raise ValueError(f"two overrides are for {item.address} | make one of the two")
+            seen.add(item.address)
+        return self
+
+
 class Interface(Strict):
     """A network interface as it should be."""
 
     mtu: PositiveInt | None = None
     speed_mbps: PositiveInt | None = None
+    numa_node: Annotated[int, Field(ge=-1)] | None = None
+    firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
+
+
+class InfinibandDevice(Strict):
+    """An InfiniBand or RoCE device as it should be; each of its ports active."""
+
+    rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port.")
+    firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
+    ports: PositiveInt | None = Field(default=None, description="How many ports it has.")
+
+
+class Mount(Strict):
+    """A filesystem that is there and writable."""
+
+    free_gib: PositiveInt | None = Field(default=None, description="Least free space.")
+    type: Sentence | None = Field(default=None, description="Type, for instance ext4, nfs4, lustre.")
+
+
+class StorageDevices(Strict):
+    """The node's own disks."""
+
+    count: PositiveInt | None = Field(default=None, description="How many.")
+    models: list[Sentence] = Field(default_factory=list, description="Models that are right.")
+
+
+class StoragePath(Strict):
+    """A path that work reads from, and how quick it has to be. Reading is bounded, and harmless."""
+
+    latency_ms: PositiveInt | None = Field(default=None, description="Most milliseconds of a small read.")
+    read_mb_s: PositiveInt | None = Field(default=None, description="Least throughput, MB/s.")
+
+
+class Storage(Strict):
+    """The storage of a healthy node."""
+
+    mounts: dict[AbsolutePath, Mount] = Field(default_factory=dict)
+    devices: StorageDevices | None = None
+    paths: dict[AbsolutePath, StoragePath] = Field(default_factory=dict)
+
+
+class Cpu(Strict):
+    """The processors of a healthy node."""
+
+    sockets: PositiveInt | None = None
+    cores: PositiveInt | None = Field(default=None, description="Cores of all sockets.")
+    smt: bool | None = Field(default=None, description="Whether each core runs two threads.")
+
+
+class Memory(Strict):
+    """The RAM of a healthy node."""
+
+    total_gib: PositiveInt | None = None
+    tolerance: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = Field(
+        default=None, description="Share by which it may be smaller; the facts' own where it is left out."
+    )
 
 
 class Baseline(Strict):
-    """What a healthy node of the class looks like, beyond what the facts say of its GPUs."""
+    """What a healthy node of the class looks like, beyond what the facts say of its GPUs. All of it is read and judged."""
 
+    gpu: GpuBaseline | None = None
+    cpu: Cpu | None = None
+    memory: Memory | None = None
     network: dict[str, Interface] = Field(default_factory=dict)
+    infiniband: dict[str, InfinibandDevice] = Field(default_factory=dict)
+    storage: Storage | None = None
+    modules: list[ModuleName] = Field(default_factory=list, description="Kernel modules that are loaded.")
+    services: list[Unit] = Field(default_factory=list, description="Units of systemd that are active.")
+
+
+class Suppression(Strict):
+    """A finding of the health check that is known and accepted for a while. It is told, and does not count."""
+
+    id: Annotated[
+        str, _formed(r"[A-Za-z0-9_.*?\[\]@:-]+", "not the id of a finding | write it as a verdict shows it, `*` stands for any text")
+    ] = Field(description="Id of the finding; * and ? as in file names.")
+    subject: Sentence | None = Field(default=None, description="What it is about, for instance a PCI address, with * and ?; null: all.")
+    severity: Literal["degraded", "drain"] = Field(
+        default="degraded", description="The worst that it accepts; a finding that drains the node only where this says so."
+    )
+    owner: Sentence
+    reason: Sentence
+    expires: IsoDate = Field(description="The last day on which it holds.")
+
+    @model_validator(mode="after")
+    def _some(self) -> Suppression:
+        if not self.id.strip("*?."):
+            raise ValueError(f'"{self.id}" would accept whatever is found | name what is accepted')
+        return self
 
 
 class Image(Strict):
@@ -491,6 +652,9 @@ class NodeClass(Strict):
     )
     policy: Policy = Field(default_factory=Policy)
     baseline: Baseline = Field(default_factory=Baseline)
+    suppressions: list[Suppression] = Field(
+        default_factory=list, description="Findings that are known and accepted, until when, and by whom."
+    )
     images: list[Image] = Field(default_factory=list, description="Images that run on its nodes; checked against the stack.")
     requirements: list[Sentence] = Field(
         default_factory=list, description="Python requirements files of what runs on its nodes, relative to this file."

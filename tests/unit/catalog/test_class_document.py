@@ -68,6 +68,13 @@ def test_document(tmp_path: Path) -> None:
     found = document(tmp_path)
     digest = found.pop("digest")
     assert digest == document_digest(found)
+    found.pop("xid", None)  # as compat.xid gives it
+    health = found.pop("health")
+    assert health["gpu"] == {"pcie": {"gen": 4, "width": 16}, "nvlinks": 12, "memory_mib": [40960], "ecc": True, "mig": True}
+    assert health["limits"]["volatile_uncorrected"] == 0
+    assert health["limits"]["throttle_mask"] == 0xE8
+    assert health["baseline"] == found["baseline"]
+    assert health["cuda"]["families"]["12"] == "525.60.13"
     assert found == {
         "schema": "goldnode.class/1",
         "class": "a100",
