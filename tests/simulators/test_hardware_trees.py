@@ -88,3 +88,61 @@ def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
     ]
     assert "gfx_target_version 90402\n" in (root / "sys/class/kfd/kfd/topology/nodes/1/properties").read_text()
     assert (root / "sys/class/kfd/kfd/topology/nodes/1/name").read_text() == "gfx942\n"
+
+
+def link(root: Path, address: str) -> list[str]:
+    """Speed and width, now and at most, of a function."""
+    place = root / "sys/bus/pci/devices" / address
+    return [
+        (place / name).read_text().split()[0] for name in ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
+    ]
+
+
+def test_a_pair_of_gpus_shares_a_switch_with_its_nics(tmp_path: Path) -> None:
+    layout = tree.HGX
+    scenario = Scenario.of(document())
+    root = tree.write(scenario, tmp_path, layout=layout)
+    where = tree.places(scenario, layout)
+    assert all((root / place).is_dir() for place in where.values())
+    address = {name: place.rpartition("/")[2] for name, place in where.items()}
+    above = {name: hops(root, address[name])[1:] for name in address}
+    assert {len(above[f"gpu{index}"]) for index in range(8)} == {3}
+    assert [above["gpu0"][1:] == above[name][1:] for name in ("gpu1", "nic0", "nic1", "gpu2", "nic2")] == [True, True, True, False, False]
+    assert len({above[f"gpu{index}"][1] for index in range(8)}) == 4
+    assert len(list((root / "sys/bus/pci/devices").iterdir())) > 340
+    assert len({place.rpartition("/")[2] for place in where.values()}) == len(where)
+    assert (root / "sys/devices/system/node/node1/cpulist").read_text() == "48-95\n"
+
+
+def test_hops_have_faults_of_their_own(tmp_path: Path) -> None:
+    faults = ["gpu0.pcie.switch_generation=3", "gpu2.pcie.root_width=8", "gpu5.pcie.port_width=8", "gpu6.aer.port.correctable=1000"]
+    scenario = Scenario.of(document()).with_faults(
+        [*faults, "gpu7.pcie.port_now_width=4", "gpu7.pci.gone=1", "gpu6.pci.power_state=D3cold"]
+    )
+    root = tree.write(scenario, tmp_path, layout=tree.Layout(per_switch=2, nics=4, nodes=2, faults={"nic3.pcie.width": "8"}))
+    gpus = [gpu["pci.address"] for gpu in scenario.gpus]
+    up = {index: hops(root, gpus[index]) for index in range(8)}
+    assert [link(root, hop) for hop in up[0]] == [
+        ["16.0", "16.0", "16", "16"],
+        ["16.0", "32.0", "16", "16"],
+        ["8.0", "8.0", "16", "16"],
+        ["8.0", "32.0", "16", "16"],
+    ]
+    assert [link(root, hop)[2:] for hop in up[3]] == [["16", "16"], ["16", "16"], ["8", "16"], ["8", "8"]]
+    assert [link(root, hop)[2:] for hop in up[5][:2]] == [["8", "16"], ["8", "8"]]
+    assert [link(root, hop)[2:] for hop in up[4][:2]] == [["16", "16"], ["16", "16"]]
+    bus = root / "sys/bus/pci/devices"
+    assert "RxErr 1000\n" in (bus / up[6][1] / "aer_dev_correctable").read_text()
+    assert (bus / gpus[6] / "power_state").read_text() == "D3cold\n"
+    assert (bus / gpus[7] / "config").read_bytes() == b"\xff" * 256
+    assert link(root, up[7][1])[2:] == ["4", "16"]
+    assert link(root, "0000:29:00.0")[2:] == ["8", "16"]
+
+
+def test_bridges_in_the_package_are_between_board_and_slot(tmp_path: Path) -> None:
+    scenario = amd().with_faults(["gpu1.pcie.width=8"])
+    root = tree.write(scenario, tmp_path, layout=tree.Layout(per_switch=2, bridges=True))
+    up = hops(root, scenario.gpus[1]["pci.address"])
+    ids = [(root / "sys/bus/pci/devices" / hop / "device").read_text().strip() for hop in up]
+    assert ids == ["0x74a1", "0x1501", "0x1500", "0xc030", "0xc030", "0x352a"]
+    assert [link(root, hop)[2] for hop in up] == ["16", "16", "8", "8", "16", "16"]

@@ -184,8 +184,24 @@ class Scenario:
 SPECIAL = (
     "all", "handle", "absent", "busy", "processes", "graphics_processes", "mps_processes", "enforced_power_limit", "fabric.status",
     "fabric.clique", "fabric.state", "fabric.health", "fabric.summary",
+    "pci.gone", "pci.power_state", "pci.driver", "pci.links", "pci.bar1", "pci.bar2", "pci.iommu_group",  # the tree's alone
 )  # fmt: skip
-OPEN = ("field.", "set.", "ecc_errors.", "memory_errors.", "sram.", "nvlink.", "violation.", "remapped.", "pcie.", "temperature", "clock.")
+OPEN = (
+    "field.",
+    "set.",
+    "ecc_errors.",
+    "memory_errors.",
+    "sram.",
+    "nvlink.",
+    "violation.",
+    "remapped.",
+    "pcie.",
+    "temperature",
+    "clock.",
+    "aer.",
+    "amd.",
+    "throttle.",
+)
 
 
 def fault_text(faults: Mapping[str, str]) -> str:

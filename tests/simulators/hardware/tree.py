@@ -1,4 +1,4 @@
-"""The sysfs and procfs of a scenario: PCI devices with a root port each, the driver's own files, AMD's DRM, hwmon and KFD entries.
+"""The sysfs and procfs of a scenario: PCI devices hop by hop from their root ports, the driver's own files, AMD's DRM, hwmon and KFD entries.
 
 `write` makes a directory that serves as the root of a Host. Below it everything is a plain file: what is written to
 ``power1_cap`` is read back, and no kernel is there to refuse it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.simulators.hardware.scenario import LABEL, Gpu, Scenario
@@ -17,8 +18,17 @@ MARKER = "goldnode-simulator"
 SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 # Where devices are: as the kernel has it, or below the PCI bus, for a tree that is mounted over it.
 DEVICES, DEVICES_OF_A_MOUNT = "sys/devices", "sys/bus/pci/simulated"
-# A generic root port; the ids are Intel's for one of its server processors.
-PORT = ("8086", "352a")
+# A generic root port; the ids are Intel's for one of its server processors. Those of the switch are a Broadcom PEX 89000's.
+PORT, SWITCH = ("8086", "352a"), ("1000", "c030")
+NIC, NVME, NVSWITCH, CONSOLE, UNCORE = ("15b3", "1021"), ("144d", "a80a"), ("10de", "22a3"), ("1a03", "2000"), ("8086", "3258")
+# Bridges in a GPU's own package or on its card, as (upstream port, downstream port), by the GPU's PCI vendor and model.
+ON_PACKAGE = {
+    "1002:74": (("1022", "1500"), ("1022", "1501")),
+    "8086:0b": (("8086", "4fa0"), ("8086", "4fa4")),
+    "8086:56": (("8086", "4fa0"), ("8086", "4fa4")),
+}
+DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "intel": "xe"}
+CLASSES = {"nvidia": "0x030200", "amd": "0x120000", "intel": "0x038000"}
 AER = {
     "aer_dev_correctable": ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF", "TOTAL_ERR_COR"),
     "aer_dev_nonfatal": ("Undefined", "DLP", "TLP", "CmpltTO", "UnxCmplt", "MalfTLP", "TOTAL_ERR_NONFATAL"),
@@ -26,30 +36,74 @@ AER = {
 }
 
 
-def write(scenario: Scenario, root: Path, *, devices: str = DEVICES) -> Path:
+@dataclass(frozen=True)
+class Layout:
+    """What a node has besides its GPUs, and what is between them and the processor. The default: each GPU straight below a root port.
+
+    :param per_switch: GPUs below one PCIe switch; 0: no switch.
+    :param nics: network functions, dealt out over the switches (each GPU's first), or below root ports of their own without switches.
+    :param nvmes: NVMe functions below root ports of their own, half of them on each NUMA node.
+    :param nvswitches: NVSwitches below one root port.
+    :param bridges: whether a GPU that has bridges in its package (ON_PACKAGE) is shown with them.
+    :param others: functions that no check is about: a BMC's console and that many of the processor's own.
+    :param nodes: NUMA nodes, 0: no /sys/devices/system/node.  cpus: of all nodes.
+    :param faults: of what is no GPU, in the words of :func:`write`: ``nic3.pcie.width``, ``nvme0.absent``, ``nic1.numa_node``.
+    """
+
+    per_switch: int = 0
+    nics: int = 0
+    nvmes: int = 0
+    nvswitches: int = 0
+    bridges: bool = False
+    others: int = 0
+    nodes: int = 0
+    cpus: int = 96
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+# A server with eight GPUs in four pairs, each pair below a switch that it shares with its NICs.
+HGX = Layout(per_switch=2, nics=8, nvmes=10, nvswitches=4, bridges=True, others=300, nodes=2)
+
+
+def write(scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Layout = Layout()) -> Path:
     """Write the tree of the GPUs that are on the bus, with the faults of the scenario, below `root`; return `root`.
 
-    Of fields with a return code for a fault the healthy value is shown: sysfs has no return codes.
+    Of fields with a return code for a fault the healthy value is shown: sysfs has no return codes. Faults of the PCI path, of a GPU here
+    and of another device in `layout.faults`: ``gpu3.pcie.HOP_generation`` and ``…HOP_width`` is what an end of a link can at most, where
+    HOP is ``port`` (the slot: the port above the device, or above the bridges in its package), ``switch`` (the upstream port of the
+    switch), ``root`` (the root port above the switch); ``gpu3.pcie.HOP_now_width`` and ``…_now_generation`` what the link came up
+    with; ``gpu3.aer.correctable``, ``gpu3.aer.HOP.fatal`` counters; ``gpu3.pci.gone=1`` all ones; ``gpu3.pci.power_state``;
+    ``gpu3.pci.driver``; ``gpu3.pci.bar1=BYTES``; ``gpu3.pci.links=0`` no link files, as in a virtual machine; ``gpu3.numa_node``.
     """
     tree = _Tree(root, devices)
-    driver = "nvidia" if scenario.vendor == "nvidia" else "amdgpu"
+    driver = DRIVERS[scenario.vendor]
     tree.file(f"sys/bus/pci/{MARKER}", f"{LABEL}: {scenario.model}\n")
     tree.folder("sys/bus/pci/drivers/pcieport")
     tree.folder(f"sys/bus/pci/drivers/{driver}")
-    for index in scenario.visible():
-        gpu = _with_faults(scenario, index)
-        place = _pci(tree, gpu, driver, "0x120000" if driver == "amdgpu" else "0x030200")
+    for name, device in _devices(scenario, layout).items():
+        place = _pci(tree, device, layout)
+        if not name.startswith("gpu"):
+            continue
+        index = int(name[3:])
         if driver == "amdgpu":
-            _amd(tree, gpu, index, place)
+            _amd(tree, device.fields, index, place)
+        elif driver == "xe":
+            _intel(tree, device.fields, index, place)
+    _numa(tree, layout)
     version = scenario.system.get("driver_version", "")
     tree.file(f"sys/module/{driver}/initstate", "live\n")
     tree.file(f"sys/module/{driver}/refcnt", "0\n")
     if driver == "nvidia":
         tree.file("sys/module/nvidia/version", f"{version}\n")
         _nvidia_proc(tree, scenario, version)
-    else:
+    elif driver == "amdgpu":
         tree.file("sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n")
     return root
+
+
+def places(scenario: Scenario, layout: Layout, devices: str = DEVICES) -> dict[str, str]:
+    """Name (``gpu0``, ``nic3``, ``nvme1``, ``nvswitch2``) -> folder below the root of each device that `write` shows, for what else belongs there."""
+    return {name: _folder(device, devices) for name, device in _devices(scenario, layout).items()}
 
 
 def _with_faults(scenario: Scenario, index: int) -> Gpu:
@@ -58,48 +112,236 @@ def _with_faults(scenario: Scenario, index: int) -> Gpu:
     return {**scenario.gpus[index], **{key: value for key, value in changed.items() if not value.startswith(("error:", "hang"))}}
 
 
-def _pci(tree: _Tree, gpu: Gpu, driver: str, kind: str) -> str:
-    """A GPU below its root port; return its folder. A fault in pcie.port_generation or pcie.port_width is the port's own."""
-    address = gpu["pci.address"]
-    bus = int(address[5:7], 16)
-    port = f"0000:{bus - 1:02x}:01.0"
-    above = f"{tree.devices}/pci0000:{bus - 1:02x}/{port}"
-    here = f"{above}/{address}"
-    best = (gpu["pcie.generation_max"], gpu["pcie.width_max"])
-    device, vendor = gpu["pci.device_id"][:4], gpu["pci.device_id"][4:]
-    narrow = (gpu.get("pcie.port_generation", best[0]), gpu.get("pcie.port_width", best[1]))
-    _device(tree, above, PORT, "0x060400", (gpu["pcie.generation"], gpu["pcie.width"]), narrow, gpu["numa_node"])
-    _device(tree, here, (vendor, device), kind, (gpu["pcie.generation"], gpu["pcie.width"]), best, gpu["numa_node"])
-    tree.link(f"{above}/driver", "sys/bus/pci/drivers/pcieport")
-    tree.link(f"{here}/driver", f"sys/bus/pci/drivers/{driver}")
-    for place in (above, here):
-        tree.link(f"sys/bus/pci/devices/{place.rpartition('/')[2]}", place)
-    return here
+@dataclass(frozen=True)
+class _Device:
+    """A function and the ports above it, from the root port on: (name of the hop, address, ids)."""
+
+    fields: Gpu
+    kind: str
+    driver: str
+    hops: tuple[tuple[str, str, tuple[str, str]], ...]
 
 
-def _device(tree: _Tree, place: str, ids: tuple[str, str], kind: str, now: tuple[str, str], best: tuple[str, str], numa: str) -> None:
+def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
+    found: dict[str, _Device] = {}
+    bridges = next((ids for model, ids in ON_PACKAGE.items() if layout.bridges and scenario.pci_id.startswith(model)), None)
+    visible = scenario.visible()
+    for index in visible:
+        gpu = _with_faults(scenario, index)
+        bus = int(scenario.gpus[index]["pci.address"][5:7], 16)
+        hops = _above(bus - (2 if bridges else 0), *_group(layout, index, 8 * index, bool(bridges)))
+        if bridges:
+            hops += (("bridge", f"0000:{bus - 2:02x}:00.0", bridges[0]), ("inner", f"0000:{bus - 1:02x}:00.0", bridges[1]))
+        found[f"gpu{index}"] = _Device(gpu, CLASSES[scenario.vendor], gpu.get("pci.driver", DRIVERS[scenario.vendor]), hops)
+    best = {"pcie.generation": "5", "pcie.generation_max": "5", "pcie.width": "16", "pcie.width_max": "16"}
+    slow = {**best, "pcie.width": "4", "pcie.width_max": "4"}
+    nodes = max(1, layout.nodes)
+    for number in range(layout.nics):
+        if layout.per_switch:
+            bus = 0x11 + 8 * (number % len(scenario.gpus)) + number // len(scenario.gpus)
+            hops = _above(bus, *_group(layout, number % len(scenario.gpus), bus - 0x10, bool(bridges)))
+            node = scenario.gpus[number % len(scenario.gpus)]["numa_node"]
+        else:
+            bus, node = 0xB1 + 2 * number, str(number % nodes)
+            hops = _above(bus)
+        found[f"nic{number}"] = _other(layout, f"nic{number}", NIC, "0x020000", "mlx5_core", f"0000:{bus:02x}:00.0", best, node, hops)
+    for number in range(layout.nvmes):
+        bus, node = 0x91 + 2 * number, str(number * nodes // layout.nvmes)
+        found[f"nvme{number}"] = _other(layout, f"nvme{number}", NVME, "0x010802", "nvme", f"0000:{bus:02x}:00.0", slow, node, _above(bus))
+    for number in range(layout.nvswitches):
+        bus, two = 0xF2 + number, {**best, "pcie.generation": "5", "pcie.width": "2", "pcie.width_max": "2"}
+        hops = _above(bus, 0xF2, number)
+        found[f"nvswitch{number}"] = _other(
+            layout, f"nvswitch{number}", NVSWITCH, "0x068000", "nvidia-nvswitch", f"0000:{bus:02x}:00.0", two, "0", hops
+        )
+    if layout.others:
+        found["console"] = _other(layout, "console", CONSOLE, "0x030000", "ast", "0000:03:00.0", {"pci.links": "0"}, "0", _above(3))
+    for number in range(layout.others):
+        address = f"0000:fe:{number >> 3 & 31:02x}.{number & 7}" if number < 256 else f"0000:ff:{number >> 3 & 31:02x}.{number & 7}"
+        found[f"other{number}"] = _other(layout, f"other{number}", UNCORE, "0x088000", "", address, {"pci.links": "0"}, "0", ())
+    return {name: device for name, device in found.items() if device.fields.get("absent", "0") != "1"}
+
+
+def _group(layout: Layout, index: int, slot: int, bridges: bool) -> tuple[int, int] | tuple[()]:
+    """(first bus below the switch, number of the switch's port) of a GPU or of what is beside it."""
+    if not layout.per_switch:
+        return ()
+    first = index // layout.per_switch * layout.per_switch
+    return 0x10 + 8 * first - (2 if bridges else 0), slot - 8 * first
+
+
+def _above(bus: int, first: int | None = None, port: int = 0) -> tuple[tuple[str, str, tuple[str, str]], ...]:
+    """The ports above bus `bus`: a root port, or a port of the switch whose first bus is `first`, that switch and its root port."""
+    if first is None:
+        return (("port", f"0000:{bus - 1:02x}:01.0", PORT),)
+    return (
+        ("root", f"0000:{first - 3:02x}:01.0", PORT),
+        ("switch", f"0000:{first - 2:02x}:00.0", SWITCH),
+        ("port", f"0000:{first - 1:02x}:{port & 31:02x}.0", SWITCH),
+    )
+
+
+def _other(
+    layout: Layout,
+    name: str,
+    ids: tuple[str, str],
+    kind: str,
+    driver: str,
+    address: str,
+    fields: Gpu,
+    node: str,
+    hops: tuple[tuple[str, str, tuple[str, str]], ...],
+) -> _Device:
+    changed = {key.partition(".")[2]: value for key, value in layout.faults.items() if key.partition(".")[0] == name}
+    all_fields = {"pci.address": address, "pci.device_id": ids[1] + ids[0], "numa_node": node, **fields, **changed}
+    return _Device(all_fields, kind, changed.get("pci.driver", driver), hops)
+
+
+def _folder(device: _Device, devices: str) -> str:
+    above = [address for _, address, _ in device.hops]
+    return "/".join([devices, f"pci{(above or [device.fields['pci.address']])[0][:7]}", *above, device.fields["pci.address"]])
+
+
+def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
+    """A function and the ports above it; return its folder."""
+    fields = device.fields
+    place = _folder(device, tree.devices)
+    best = (int(fields.get("pcie.generation_max", 5)), int(fields.get("pcie.width_max", 16)))
+    now = (int(fields.get("pcie.generation", best[0])), int(fields.get("pcie.width", best[1])))
+    shown = fields.get("pci.links") != "0"
+    # Both ends of each link, from the root port on; the upper ends are at even places.
+    ends = [*device.hops, ("", fields["pci.address"], (fields["pci.device_id"][4:], fields["pci.device_id"][:4]))]
+    names = [name for name, _, _ in ends]
+    inner = (1, 1) if fields["pci.device_id"].endswith("8086") else best  # Intel's cards show 2.5 GT/s x1 there, whatever is true
+    slot = names.index("bridge") if "bridge" in names else len(ends) - 1
+    most = [
+        [int(fields.get(f"pcie.{name}_{what}", _most(name, ids, best)[number])) for number, what in enumerate(WHAT)]
+        for name, _, ids in ends
+    ]
+    most[slot] = list(best)
+    for index, (name, address, ids) in enumerate(ends):
+        own = not name
+        pair = [end for end in (index, index ^ 1) if end < len(ends)]
+        around = {names[end] for end in pair} - {""}
+        link = []
+        for number, what in enumerate(WHAT):
+            told = [fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields]
+            link.append(int(told[0]) if told else min([*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])]))
+        if "inner" in around:
+            most[index], link = list(inner), list(inner)
+        where = place if own else place[: place.index(f"/{address}") + len(address) + 1]
+        counters = {part: fields.get(f"aer.{name + '.' if name else ''}{part}", "") for part in ("correctable", "nonfatal", "fatal")}
+        if where in tree.written and not any(
+            key.startswith(tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around)) for key in fields
+        ):
+            continue  # written for another device below the same switch, perhaps with faults
+        tree.written.add(where)
+        _device(
+            tree, where, ids, device.kind if own else "0x060400", tuple(link), tuple(most[index]), fields, counters, own=own, shown=shown
+        )
+        driver = device.driver if own else "pcieport"
+        if driver:
+            tree.folder(f"sys/bus/pci/drivers/{driver}")
+            tree.link(f"{where}/driver", f"sys/bus/pci/drivers/{driver}")
+        tree.link(f"sys/bus/pci/devices/{address}", where)
+        group = fields.get("pci.iommu_group", str(int(address[5:7], 16) * 8 + int(address[8:10], 16)))
+        tree.folder(f"sys/kernel/iommu_groups/{group}")
+        tree.link(f"{where}/iommu_group", f"sys/kernel/iommu_groups/{group}")
+    if layout.nodes:
+        tree.file(f"{place}/local_cpulist", f"{_cpus(layout, int(fields['numa_node']))}\n")
+    return place
+
+
+WHAT = ("generation", "width")
+
+
+def _most(name: str, ids: tuple[str, str], best: tuple[int, int]) -> tuple[int, int]:
+    """What a port can: those of a switch and of a processor are as good as simulated ones come, that of a slot is as wide as its device."""
+    return best if name == "port" and ids != SWITCH else (max(5, best[0]), 16 if name != "port" else best[1])
+
+
+def _cpus(layout: Layout, node: int) -> str:
+    each = layout.cpus // max(1, layout.nodes)
+    return f"{node * each}-{node * each + each - 1}" if 0 <= node < layout.nodes else f"0-{layout.cpus - 1}"
+
+
+def _numa(tree: _Tree, layout: Layout) -> None:
+    base = "sys/devices/system/node"
+    for node in range(layout.nodes):
+        total = 1056 * 1000 * 1000 // layout.nodes
+        rows = {"MemTotal": total, "MemFree": total // 2}
+        tree.files(
+            f"{base}/node{node}",
+            {
+                "cpulist": _cpus(layout, node),
+                "meminfo": "\n".join(f"Node {node} {name}:{value:>16} kB" for name, value in rows.items()),
+                "distance": " ".join("10" if other == node else "21" for other in range(layout.nodes)),
+            },
+        )
+    if layout.nodes:
+        tree.file(f"{base}/online", f"0-{layout.nodes - 1}\n" if layout.nodes > 1 else "0\n")
+
+
+def _device(
+    tree: _Tree,
+    place: str,
+    ids: tuple[str, str],
+    kind: str,
+    now: tuple[int, ...],
+    best: tuple[int, ...],
+    fields: Gpu,
+    counters: Mapping[str, str],
+    *,
+    own: bool,
+    shown: bool,
+) -> None:
     vendor, device = ids
+    gone = own and fields.get("pci.gone") == "1"
     values = {
         "vendor": f"0x{vendor}",
         "device": f"0x{device}",
         "subsystem_vendor": f"0x{vendor}",
         "subsystem_device": f"0x{device}",
         "class": kind,
+        "modalias": _modalias(vendor, device, kind),
         "revision": "0xa1",
-        "current_link_speed": f"{SPEEDS[int(now[0])]} GT/s PCIe",
-        "current_link_width": now[1],
-        "max_link_speed": f"{SPEEDS[int(best[0])]} GT/s PCIe",
-        "max_link_width": best[1],
-        "numa_node": numa,
-        "power_state": "D0",
+        "numa_node": fields["numa_node"],
+        "power_state": fields.get("pci.power_state", "D0") if own else "D0",
         "enable": "1",
     }
+    if shown:
+        values.update(
+            current_link_speed="Unknown" if gone else f"{SPEEDS[now[0]]} GT/s PCIe",
+            current_link_width="63" if gone else str(now[1]),
+            max_link_speed=f"{SPEEDS[best[0]]} GT/s PCIe",
+            max_link_width=str(best[1]),
+        )
     for name, value in values.items():
         tree.file(f"{place}/{name}", f"{value}\n")
-    for name, rows in AER.items():
-        tree.file(f"{place}/{name}", "".join(f"{row} 0\n" for row in rows))
+    for name, rows in AER.items() if shown else ():
+        count = counters[name.removeprefix("aer_dev_")] or "0"
+        first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[name]
+        tree.file(f"{place}/{name}", "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows))
     identity = b"".join(int(part, 16).to_bytes(2, "little") for part in (vendor, device))
-    tree.file(f"{place}/config", identity + bytes(252))
+    tree.file(f"{place}/config", b"\xff" * 256 if gone else identity + bytes(252))
+    sizes = (
+        {0: 1 << 24, 1: int(fields.get("pci.bar1", fields.get("bar1.total", 0))), 2: int(fields.get("pci.bar2", 0)), 3: 1 << 25}
+        if own
+        else {}
+    )
+    tree.file(f"{place}/resource", "".join(_window(number, sizes.get(number, 0)) for number in range(13)))
+
+
+def _window(number: int, size: int) -> str:
+    start = 0x20000000000 * (number + 1)
+    return (
+        f"0x{start:016x} 0x{start + size - 1:016x} 0x{0x14220C if size else 0:016x}\n" if size else " ".join(["0x" + "0" * 16] * 3) + "\n"
+    )
+
+
+def _modalias(vendor: str, device: str, kind: str) -> str:
+    high, low = vendor.upper().zfill(8), device.upper().zfill(8)
+    return f"pci:v{high}d{low}sv{high}sd{low}bc{kind[2:4].upper()}sc{kind[4:6].upper()}i{kind[6:8].upper()}"
 
 
 def _nvidia_proc(tree: _Tree, scenario: Scenario, version: str) -> None:
@@ -159,6 +401,26 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
 _CAPS = {"power1_cap": "power_limit", "power1_cap_default": "power_default", "power1_cap_max": "power_max", "power1_cap_min": "power_min"}
 
 
+def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
+    """The files of the xe driver (the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and xe_gt_freq, xe_gt_throttle)."""
+    frequencies = {"act": "0", "cur": "1550", "min": "300", "max": "1600", "rp0": "1600", "rpe": "900", "rpn": "300"}
+    frequency = f"{place}/tile0/gt0/freq0"
+    tree.files(frequency, {f"{name}_freq": gpu.get(f"clock.{name}", value) for name, value in frequencies.items()})
+    reasons = ("pl1", "pl2", "pl4", "prochot", "ratl", "thermal", "vr_tdc", "vr_thermalert")
+    active = {f"reason_{name}": gpu.get(f"throttle.{name}", "0") for name in reasons}
+    tree.files(f"{frequency}/throttle", {"status": str(int("1" in active.values())), **active})
+    monitor = f"{place}/hwmon/hwmon{index}"
+    tree.files(
+        monitor,
+        {"name": "xe", "power1_max": str(int(gpu["power_limit"]) * 1000), "power1_rated_max": str(int(gpu["power_default"]) * 1000)},
+    )
+    tree.files(monitor, {"energy1_input": "0", "temp2_label": "pkg", "temp2_input": f"{int(gpu['temperature.0']) * 1000}"})
+    card = f"{place}/drm/card{index}"
+    tree.folder(card)
+    tree.link(f"{card}/device", place)
+    tree.link(f"sys/class/drm/card{index}", card)
+
+
 def _gfx(name: str) -> int:
     """KFD's number of a target: gfx942 is 90402, gfx90a is 90010 (the last two digits are hexadecimal)."""
     digits = name.removeprefix("gfx")
@@ -170,6 +432,7 @@ class _Tree:
 
     def __init__(self, root: Path, devices: str) -> None:
         self.root, self.devices = root, devices
+        self.written: set[str] = set()
 
     def folder(self, name: str) -> Path:
         place = self.root / name
