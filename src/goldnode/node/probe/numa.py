@@ -1,11 +1,80 @@
-"""NUMA nodes, which of them each device is on, and how far GPUs and NICs are from each other."""
+"""NUMA nodes, which of them each device is on, and how far GPUs and NICs are from each other (the kernel's ABI/stable/sysfs-devices-node)."""
 
 from __future__ import annotations
 
-from ..host import Json
-from . import Context
+from .folder import Folder
+from .values import not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..host import Json
+    from . import Context
+
+NODES = "/sys/devices/system/node"
+BUS = "/sys/bus/pci/devices"
+NEARNESS = ("same_switch", "same_root", "same_node", "other_node")
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The section ``numa``, from sysfs and the section ``pci``."""
+    files = context.files
+    pci = context.captured.get("pci")
+    functions = pci if isinstance(pci, dict) and "fault" not in pci else {}
+    devices = {name: one for name, one in functions.items() if one["kind"] != "port" and "virtual_of" not in one}
+    nodes: Json = {}
+    numbers = [name[4:] for name in files.names(NODES) if name.startswith("node") and name[4:].isdecimal()]
+    for number in sorted(numbers, key=int):
+        with Folder(files, f"{NODES}/node{number}") as folder:
+            nodes[number] = {"cpus": folder.text("cpulist"), "memory_mib": _memory(folder), "distance": _distances(folder)}
+    affinity = {}
+    for name, one in devices.items():
+        with Folder(files, f"{BUS}/{name}") as folder:
+            affinity[name] = {"node": one["numa_node"], "cpus": folder.text("local_cpulist")}
+    nics = [name for name, one in devices.items() if one["kind"] in ("nic", "infiniband")]
+    gpus = [name for name, one in devices.items() if one["kind"] == "gpu"]
+    return {
+        "numa": {
+            "nodes": nodes or not_exposed(f"no nodes in {NODES}"),
+            "affinity": affinity,
+            "distances": {gpu: {nic: distance(devices[gpu], devices[nic]) for nic in nics} for gpu in gpus},
+        }
+    }
+
+
+def distance(one: Json, other: Json) -> Any:
+    """How far two functions of the section ``pci`` are from each other, one of NEARNESS; a fault where neither path nor node tells."""
+    first, second = one["path"], other["path"]
+    shared = 0
+    while shared < min(len(first), len(second)) and first[shared] == second[shared]:
+        shared += 1
+    # Two ports in common are a root port and the upstream port of a switch; one alone is a root port of a function that has several.
+    if shared >= 2:
+        return "same_switch"
+    if shared == 1 or one["root_bus"] == other["root_bus"]:
+        return "same_root"
+    nodes = one["numa_node"], other["numa_node"]
+    if not all(isinstance(node, int) for node in nodes):
+        return not_exposed("the firmware names no NUMA node for one of them")
+    return "same_node" if nodes[0] == nodes[1] else "other_node"
+
+
+def _memory(folder: Folder) -> Any:
+    text = folder.text("meminfo")
+    if not isinstance(text, str):
+        return text
+    for line in text.split("\n"):
+        parts = line.split()
+        # Node 0 MemTotal:       1056000000 kB
+        if len(parts) >= 4 and parts[2] == "MemTotal:" and parts[3].isdecimal():
+            return int(parts[3]) // 1024
+    return unread("no MemTotal in meminfo")
+
+
+def _distances(folder: Folder) -> Any:
+    text = folder.text("distance")
+    if not isinstance(text, str):
+        return text
+    parts = text.split()
+    return [int(part) for part in parts] if parts and all(part.isdecimal() for part in parts) else unread(f"no distances: {text[:40]!r}")

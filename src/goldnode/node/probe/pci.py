@@ -1,11 +1,307 @@
-"""The PCI path of each GPU, switch, NIC and NVMe device, hop by hop to its root port, from sysfs."""
+"""The PCI path of each GPU, switch, NIC and NVMe device, hop by hop to its root port, from sysfs.
+
+Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats, drivers/pci/pci.h (speeds).
+``modalias`` has vendor, device and class of a function in one file and, unlike ``uevent``, never waits for the lock that a hanging
+driver holds. Several hundred functions are on a server's bus: of those that do not matter this one file is all that is read.
+"""
 
 from __future__ import annotations
 
-from ..host import Json
-from . import Context
+from .folder import Folder
+from .values import not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from ..host import Json
+    from . import Context
+    from .values import Files
+
+BUS = "/sys/bus/pci/devices"
+GPU_VENDORS = ("10de", "1002", "8086")
+# GT/s as sysfs writes them -> generation; generation -> Mb/s of one lane after encoding, as the kernel counts (PCIE_SPEED2MBS_ENC).
+GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+LANE_MBPS = {1: 2000, 2: 4000, 3: 7876, 4: 15753, 5: 31507, 6: 64000, 7: 128000}
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+SEVERITIES = ("correctable", "nonfatal", "fatal")
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
+    parts = name.split(":")
+    return len(parts) == 3 and 4 <= len(parts[0]) <= 8 and len(parts[1]) == 2 and len(parts[2]) == 4 and parts[2][2] == "."
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The sections ``pci`` and ``nvswitches``. A node without a PCI bus has a fault in place of the first."""
+    files = context.files
+    names = files.names(BUS)
+    if not names and not files.there(BUS):
+        return {"pci": not_exposed(f"no {BUS}")}
+    health = context.document.get("health")
+    inner = health.get("on_package") if isinstance(health, dict) else None
+    return sections(files, names, inner if isinstance(inner, list) else [])
+
+
+def sections(files: Files, names: Sequence[str], inner: Sequence[str]) -> Json:
+    """The sections, of the functions with these addresses. `inner`: PCI ids of bridges in packages and on cards."""
+    ids: Dict[str, Tuple[str, str]] = {}
+    found: Json = {}
+    with Folder(files, BUS) as bus:
+        for address in names:
+            if is_address(address):
+                told = identity(bus, address)
+                if told is not None:
+                    ids[address] = told
+        for address, own in ids.items():
+            kind = _kind(*own)
+            if kind is None:
+                continue
+            path, root = _path(files, address)
+            # An upper end of a link is at an even place: a root port, then a switch's upstream and downstream ports by turns.
+            for place, hop in enumerate(path[:-1]):
+                if hop not in found:
+                    with Folder(files, f"{BUS}/{hop}") as folder:
+                        found[hop] = _port(folder, ids.get(hop) or identity(bus, hop) or ("", ""), root, place == 0)
+            with Folder(files, f"{BUS}/{address}") as folder:
+                found[address] = _device(folder, own, kind, path, root)
+    for one in list(found.values()):
+        if one["path"]:
+            _judge(found, one["path"], inner)
+    switches = [
+        {"address": name, "pci_id": one["pci_id"], "driver": one["driver"]} for name, one in found.items() if one["kind"] == "nvswitch"
+    ]
+    return {"pci": {name: found[name] for name in sorted(found)}, "nvswitches": switches}
+
+
+def identity(bus: Folder, address: str) -> Optional[Tuple[str, str]]:
+    """(``10de:2330``, ``030200``) of a function; None when it is not there any more, or says nothing that can be understood."""
+    text = bus.text(f"{address}/modalias")
+    if isinstance(text, str) and text.startswith("pci:v") and len(text) == 53:
+        low = text.lower()  # pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00
+        return f"{low[9:13]}:{low[18:22]}", low[-9:-7] + low[-5:-3] + low[-2:]
+    vendor, device, kind = [bus.number(f"{address}/{name}") for name in ("vendor", "device", "class")]
+    if isinstance(vendor, int) and isinstance(device, int) and isinstance(kind, int):
+        return f"{vendor:04x}:{device:04x}", f"{kind:06x}"
+    return None
+
+
+def _kind(pci_id: str, kind: str) -> Optional[str]:
+    vendor = pci_id[:4]
+    if kind[:2] == "12" or (kind[:2] == "03" and vendor in GPU_VENDORS):
+        return "gpu"
+    if kind[:4] == "0680" and vendor == "10de":
+        return "nvswitch"
+    if kind[:2] == "02":
+        return "infiniband" if kind[:4] == "0207" else "nic"
+    return "nvme" if kind[:4] == "0108" else None
+
+
+def _path(files: Files, address: str) -> Tuple[List[str], str]:
+    """(addresses from the root port to the function, the root bus). The link is read as text: what it leads to may be gone."""
+    parts = (files.target(f"{BUS}/{address}") or "").split("/")
+    top = max((place for place, part in enumerate(parts) if part.startswith("pci") and part[3:].count(":") == 1), default=-1)
+    path = [part for part in parts[top + 1 :] if is_address(part)]
+    if not path or path[-1] != address:
+        return [address], address[:-5]
+    return path, parts[top][3:] if top >= 0 else path[0][:-5]
+
+
+def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
+    row: Json = {
+        "pci_id": ids[0],
+        "class": ids[1],
+        "driver": folder.target("driver"),
+        "kind": "port",
+        "path": [],
+        "root_bus": root,
+        "link": link(folder),
+        "aer": errors(folder),
+        "power_state": folder.text("power_state"),
+    }
+    if first:
+        # What the port was told by all that is below it.
+        told = [folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")]
+        if any(isinstance(count, int) for count in told):
+            row["aer_reported"] = dict(zip(SEVERITIES, told))
+    row["gone"] = _gone(folder, row)
+    return row
+
+
+def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], root: str) -> Json:
+    node, enabled = folder.number("numa_node"), folder.number("enable")
+    row: Json = {
+        "pci_id": ids[0],
+        "class": ids[1],
+        "driver": folder.target("driver"),
+        "kind": kind,
+        "path": path,
+        "root_bus": root,
+        "numa_node": not_exposed("the firmware names no NUMA node (-1)") if isinstance(node, int) and node < 0 else node,
+        "power_state": folder.text("power_state"),
+        "enabled": enabled != 0 if isinstance(enabled, int) else enabled,
+    }
+    whole = folder.target("physfn")
+    if whole is not None:
+        row["virtual_of"] = whole
+        row["link"] = not_exposed("a virtual function has no link of its own")
+        return row
+    group = folder.target("iommu_group")
+    row["iommu_group"] = int(group) if group is not None and group.isdecimal() else None
+    row["link"] = link(folder)
+    row["aer"] = errors(folder)
+    row["bars"] = bars(folder)
+    row["gone"] = _gone(folder, row)
+    return row
+
+
+def _gone(folder: Folder, row: Json) -> Any:
+    """Whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
+    if row["power_state"] == "D3cold":
+        return unread("the device sleeps (D3cold)")
+    data = folder.data("config", 4)
+    if isinstance(data, bytes):
+        return data == b"\xff\xff\xff\xff" if len(data) == 4 else unread("no configuration space could be read")
+    return data
+
+
+def link(folder: Folder) -> Json:
+    """``{gen, max_gen, width, max_width}`` of the link that this function is an end of, each perhaps a fault; one fault where there is none."""
+    speed, most = folder.text("current_link_speed"), folder.text("max_link_speed")
+    if not isinstance(speed, str) and not isinstance(most, str):
+        return speed
+    return {
+        "gen": _generation(speed),
+        "max_gen": _generation(most),
+        "width": _width(folder.text("current_link_width")),
+        "max_width": _width(folder.text("max_link_width")),
+    }
+
+
+def _generation(text: Any) -> Any:
+    """``32.0 GT/s PCIe``, ``8 GT/s`` and, of a link that is down or a device that is gone, ``Unknown``."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return GENERATIONS[float(text.split()[0])]
+    except (KeyError, ValueError, IndexError):
+        return unread(f"no speed of PCIe: {text[:40]!r}")
+
+
+def _width(text: Any) -> Any:
+    """Lanes. 0 is a link that is down; 63 and 255 are the bits of a device that reads all ones."""
+    if not isinstance(text, str):
+        return text
+    lanes = int(text) if text.isdecimal() and len(text) < 4 else -1
+    return lanes if lanes in WIDTHS else unread(f"no width of a link: {text[:40]!r}")
+
+
+def errors(folder: Folder) -> Json:
+    """``{correctable, nonfatal, fatal, counters: {"fatal.DLP": n}}`` (counters that are not zero), or a fault where the kernel has no AER here.
+
+    A line is ``RxErr 3``, on older kernels ``Receiver Error 3``; the total has a line of its own.
+    """
+    row: Json = {}
+    counters: Dict[str, int] = {}
+    for severity in SEVERITIES:
+        text = folder.text(f"aer_dev_{severity}")
+        if not isinstance(text, str):
+            if severity == "correctable" and text["fault"] == "not_exposed":
+                return text
+            row[severity] = text
+            continue
+        last_line = text.rpartition("\n")[2]
+        if last_line.startswith("TOTAL") and last_line.endswith(" 0"):
+            row[severity] = 0
+            continue
+        total = None
+        added = 0
+        for line in text.split("\n")[:64]:
+            name, _, last = line.rpartition(" ")
+            if not last.isdecimal() or len(last) > 20:
+                continue
+            if name.startswith("TOTAL"):
+                total = int(last)
+            else:
+                added += int(last)
+                if last != "0":
+                    counters[f"{severity}.{name.strip()[:40]}"] = int(last)
+        row[severity] = total if total is not None else added if added or "0" in text else unread("no counters in the file")
+    row["counters"] = counters
+    return row
+
+
+def bars(folder: Folder) -> Any:
+    """Sizes in bytes of the six base address registers (0: not there), from lines of start, end and flags."""
+    text = folder.text("resource")
+    if not isinstance(text, str):
+        return text
+    sizes = []
+    for line in text.split("\n")[:6]:
+        try:
+            start, end = [int(word, 16) for word in line.split()[:2]]
+        except ValueError:
+            return unread(f"no resource: {line[:60]!r}")
+        sizes.append(end - start + 1 if end > start else 0)
+    return sizes
+
+
+def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
+    """``on_package`` of both ends of links in a package, and ``edge`` and ``limits`` of the device at the end of `path`."""
+    device = found[path[-1]]
+    narrow: Optional[Json] = None
+    now: Optional[Json] = None
+    unknown: List[str] = []
+    edge = None
+    # From the device up, so that of hops that are as narrow the one nearest to it is named.
+    for lower_place in range(len(path) - 1 if len(path) % 2 == 0 else len(path) - 2, 0, -2):
+        upper, lower = path[lower_place - 1], path[lower_place]
+        if found[upper]["pci_id"] in inner:
+            found[upper]["on_package"] = found[lower]["on_package"] = True
+            continue
+        if edge is None:
+            edge = lower
+        ends = [found[end]["link"] for end in (upper, lower)]
+        hop = _hop(upper, lower, ends)
+        gens, widths = _numbers(ends, "gen"), _numbers(ends, "width")
+        if hop is None or not gens or not widths:
+            unknown.append(lower)
+        if hop is not None and (narrow is None or hop["gbps"] < narrow["gbps"]):
+            narrow = hop
+        if gens and widths:
+            here = {"gen": min(gens), "width": min(widths), "gbps": bandwidth(min(gens), min(widths)), "at": lower}
+            now = here if now is None or here["gbps"] < now["gbps"] else now
+    device["edge"] = edge
+    if "virtual_of" in device:
+        return
+    if narrow is None:
+        device["limits"] = not_exposed("no hop says what its link can")
+        return
+    narrow["now"] = now
+    if unknown:
+        narrow["unknown"] = unknown
+    device["limits"] = narrow
+
+
+def bandwidth(gen: int, width: int) -> float:
+    """Gb/s of a link in one direction, as the kernel counts it in "available PCIe bandwidth"."""
+    return LANE_MBPS[gen] * width / 1000
+
+
+def _hop(upper: str, lower: str, ends: Sequence[Mapping[str, Any]]) -> Optional[Json]:
+    """What a link can at most, whatever it idles at: the lower generation and width of its ends, and no more lanes than it came up with."""
+    gens, widths = _numbers(ends, "max_gen"), _numbers(ends, "max_width")
+    if not gens or not widths:
+        return None
+    row: Json = {"gen": min(gens), "width": min(widths + _numbers(ends, "width")), "link": [upper, lower]}
+    row["gbps"] = bandwidth(row["gen"], row["width"])
+    # A link that came up narrower than both its ends can be is the fault of neither by declaration: a seat, a riser, a lane.
+    slot = len(gens) == len(widths) == 2 and bandwidth(gens[0], widths[0]) < bandwidth(gens[1], widths[1])
+    row["declared_by"] = "link" if row["width"] < min(widths) else "slot" if slot else "device"
+    row["at"] = upper if row["declared_by"] == "slot" else lower
+    return row
+
+
+def _numbers(ends: Sequence[Mapping[str, Any]], key: str) -> List[int]:
+    return [one[key] for one in ends if isinstance(one.get(key), int)]

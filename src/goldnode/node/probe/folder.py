@@ -1,0 +1,112 @@
+"""The attribute files of one folder of sysfs, read by few system calls: a capture reads more than a thousand of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from .values import ABSENT, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional, Union
+
+    from .values import Fault, Files
+
+PAGE = 4096  # an attribute of sysfs is at most that, and comes whole in one read
+FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def fault_of(problem: OSError) -> Fault:
+    """The fault that an error of the system is."""
+    rc = problem.errno
+    text = os.strerror(rc) if rc else str(problem)
+    return not_exposed(text, rc) if rc in ABSENT else unread(text, rc)
+
+
+class Folder:
+    """A folder that is looked up once; ``with`` closes it. Of one that is not there every file is a fault.
+
+    Names may lead further down (``hwmon/hwmon3/power1_cap``). Reading does not follow the device to another one that takes its address meanwhile.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self.fault: Optional[Fault] = None
+        try:
+            self.handle = os.open(files.root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as problem:
+            self.handle = -1
+            self.fault = fault_of(problem)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+    def data(self, name: str, most: int = PAGE) -> Union[bytes, Fault]:
+        """The first `most` bytes of a file, or its fault."""
+        if self.fault is not None:
+            return self.fault
+        try:
+            handle = os.open(name, FLAGS, dir_fd=self.handle)
+        except OSError as problem:
+            return fault_of(problem)
+        try:
+            return os.read(handle, most)
+        except OSError as problem:
+            return fault_of(problem)
+        finally:
+            os.close(handle)
+
+    def text(self, name: str, most: int = PAGE) -> Union[str, Fault]:
+        """The content of a text file without white space around it, or its fault."""
+        data = self.data(name, most)
+        return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
+
+    def number(self, name: str) -> Union[int, Fault]:
+        """The whole number that is all a file holds, or its fault."""
+        text = self.text(name)
+        if not isinstance(text, str):
+            return text
+        try:
+            if len(text) > 20:  # more than 64 bits
+                raise ValueError
+            return int(text, 16 if text[:2] in ("0x", "0X") else 10)
+        except ValueError:
+            return unread(f"{name} holds no number: {text[:40]!r}")
+
+    def target(self, name: str) -> Optional[str]:
+        """The last part of where a symbolic link leads; None when it is none."""
+        if self.handle < 0:
+            return None
+        try:
+            return os.readlink(name, dir_fd=self.handle).rpartition("/")[2]
+        except OSError:
+            return None
+
+    def names(self, folder: str = ".") -> List[str]:
+        """What is in a folder below, sorted; empty when it is not there or cannot be read."""
+        if self.handle < 0:
+            return []
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle)
+        except OSError:
+            return []
+        try:
+            return sorted(os.listdir(handle))
+        except OSError:
+            return []
+        finally:
+            os.close(handle)
+
+    def there(self, name: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+        except OSError as problem:
+            return problem.errno == errno.EACCES
+        return self.handle >= 0
