@@ -319,7 +319,12 @@ def _start(host: Host) -> List[str]:
     return told
 
 
-PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "TriggeredBy")
+PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "TriggeredBy") + (
+    "SubState",  # this and the rest for the capture (probe/software.py), which then asks nothing of its own
+    "Result",
+    "NRestarts",
+    "StateChangeTimestampMonotonic",
+)
 
 
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:

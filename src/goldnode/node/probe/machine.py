@@ -1,11 +1,473 @@
-"""The machine: identity, OS and kernel, loaded driver, CPUs, memory, pressure, limits."""
+"""The machine: identity, OS and kernel, CPUs, memory, pressure, clock, blocked tasks, limits. What the engine has seen is not read again."""
 
 from __future__ import annotations
 
+import os
+import time
+
 from ..host import Json
 from . import Context
+from .values import Files, is_fault, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+CPUS = "/sys/devices/system/cpu"
+DMI = "/sys/class/dmi/id/"
+# Letters of the taint bits from bit 0 (the kernel's tainted-kernels.rst). Bit 0 prints G where it is not set, which says nothing.
+TAINTS = "PFSRMBUDAWCIOELKXTNJ"
+# What begins the DMI vendor or product of a virtual machine (systemd's src/basic/virt.c knows the same). EC2's bare machines say so.
+VIRTUAL = (
+    ("QEMU", "qemu"),
+    ("KVM", "kvm"),
+    ("Amazon EC2", "amazon"),
+    ("Google Compute Engine", "google"),
+    ("OpenStack", "kvm"),
+    ("VMware", "vmware"),
+    ("VMW", "vmware"),
+    ("innotek GmbH", "oracle"),
+    ("VirtualBox", "oracle"),
+    ("Xen", "xen"),
+    ("Bochs", "bochs"),
+    ("Parallels", "parallels"),
+    ("BHYVE", "bhyve"),
+    ("Virtual Machine", "microsoft"),
+    ("Apple Virtualization", "apple"),
+)
+STA_UNSYNC = 0x40  # adjtimex(2)
+BRIEF = 0.03  # seconds for the tasks of a node: thousands of them cost more than all else here
+MOST_BLOCKED = 32
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The sections identity, os, cpu, memory, pressure, time_sync, blocked and limits."""
+    files = context.files
+    tasks, unseen = blocked(files) if suspects(files) else ([], 0)
+    found: Json = {
+        "identity": identity(context),
+        "os": system(context),
+        "cpu": cpu(context),
+        "memory": memory(files),
+        "pressure": pressure(files),
+        "time_sync": time_sync(context),
+        "blocked": tasks,
+        "limits": limits(files),
+    }
+    if unseen:
+        found["blocked_unseen"] = unseen
+    return found
+
+
+# -- identity
+
+
+def identity(context: Context) -> Json:
+    """Which machine this is, which boot, which class and image."""
+    files, document = context.files, context.document
+    live = context.host.live
+    hostname = files.text("/proc/sys/kernel/hostname") if live else not_exposed("")
+    if not isinstance(hostname, str):
+        hostname = files.text("/etc/hostname")
+    firmware = "vendor:sys_vendor name:product_name board:board_name bios_version:bios_version bios_date:bios_date serial:product_serial"
+    product = {key: files.text(DMI + name) for key, name in (pair.split(":") for pair in firmware.split())}
+    return {
+        "hostname": hostname,
+        "machine_id": files.text("/etc/machine-id"),
+        "boot_id": files.text("/proc/sys/kernel/random/boot_id") if live else not_exposed("an image does not run"),
+        "class": document.get("class"),
+        "class_digest": document.get("digest"),
+        "lock_digest": (document.get("lock") or {}).get("digest"),
+        "image_id": image_id(files),
+        "product": product,
+        "container": context.container,
+        "virtual": virtual(files, product) if live else not_exposed("an image does not run"),
+    }
+
+
+def image_id(files: Files) -> Any:
+    """What the image that the node was made from calls itself: /etc/goldnode/image.json, else IMAGE_ID and IMAGE_VERSION (os-release(5))."""
+    text = files.text("/etc/goldnode/image.json")
+    if isinstance(text, str):
+        import json
+
+        try:
+            said = json.loads(text)
+            name = said.get("image_id") or said.get("id") or said.get("digest")
+        except (ValueError, AttributeError):
+            return unread("/etc/goldnode/image.json is broken")
+        if isinstance(name, str):
+            return name
+    rows = release(files)
+    name, version = rows.get("IMAGE_ID"), rows.get("IMAGE_VERSION")
+    return " ".join(part for part in (name, version) if part) or None
+
+
+def release(files: Files) -> Dict[str, str]:
+    """os-release(5), unquoted."""
+    text = files.text("/etc/os-release")
+    lines = text.splitlines() if isinstance(text, str) else []
+    return {key: value.strip("\"' ") for key, found, value in (line.partition("=") for line in lines) if found}
+
+
+def virtual(files: Files, product: Json) -> Any:
+    """What the machine runs on: "none" for hardware, a name for a hypervisor that is known, "other" for one that is not."""
+    kind = files.text("/sys/hypervisor/type")
+    flag = hypervisor_flag(files)
+    told = [str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)]
+    if not any(name.endswith((".metal", "-metal")) for name in told):
+        for text in told:
+            for start, name in VIRTUAL:
+                if text.startswith(start) and flag is not False:
+                    return name
+    if isinstance(kind, str) and kind == "xen" and flag is not False:
+        return "xen"
+    if flag is not None:
+        return "other" if flag else "none"
+    if files.there("/proc/device-tree/hypervisor"):
+        return "other"
+    return "none" if told else not_exposed("neither firmware nor processor tells")
+
+
+def hypervisor_flag(files: Files) -> Optional[bool]:
+    """Whether the processor says that it is a hypervisor's (CPUID leaf 1); None where it has no such flag."""
+    data = files.data("/proc/cpuinfo", 4096)  # the first processor; all of hundreds cost milliseconds
+    for line in data.splitlines() if isinstance(data, bytes) else ():
+        if line.startswith(b"flags"):
+            return b"hypervisor" in line.split()
+    return None
+
+
+# -- os
+
+
+def system(context: Context) -> Json:
+    """Distribution, kernels, modules."""
+    files, seen, live = context.files, context.seen, context.host.live
+    rows = release(files)
+    boot = seen.boot if seen is not None else _boot(context)
+    next_boot: Any = boot.get("release")
+    if not next_boot:
+        next_boot = not_exposed(str(boot.get("reason") or f"boot loader {boot.get('loader') or 'not found'}"))
+    taint = files.number("/proc/sys/kernel/tainted") if live else not_exposed("an image does not run")
+    kernel: Json = {
+        "running": files.text("/proc/sys/kernel/osrelease") if live else not_exposed("an image does not run"),
+        "next_boot": next_boot,
+        "installed": list(seen.kernels) if seen is not None else [name[8:] for name in files.names("/boot") if name.startswith("vmlinuz-")],
+        "cmdline": files.text("/proc/cmdline") if live else not_exposed("an image does not run"),
+        "taint": taint,
+        "taint_flags": letters(taint) if isinstance(taint, int) else taint,
+    }
+    modules = files.data("/proc/modules", 1 << 20) if live else b""
+    found: Json = {
+        "id": rows.get("ID", "") or not_exposed("no os-release"),
+        "version": rows.get("VERSION_ID", ""),
+        "kernel": kernel,
+        "secure_boot": _secure_boot(context),
+        "modules": sorted(line.split(None, 1)[0].decode("utf-8", "replace") for line in modules.splitlines() if line.strip())
+        if isinstance(modules, bytes)
+        else modules,
+    }
+    if seen is not None:
+        found["module_files"] = module_files(context)
+    return found
+
+
+def letters(taint: int) -> str:
+    """The letters of a taint mask, as the kernel prints them; a bit that is newer than this program is its number."""
+    return "".join(TAINTS[bit] if bit < len(TAINTS) else f"({bit})" for bit in range(taint.bit_length()) if taint >> bit & 1)
+
+
+def _boot(context: Context) -> Json:
+    if not context.host.live or context.container:
+        return {"reason": "a container has no boot loader" if context.container else "an image does not run"}
+    from ..state.observe import boot_choice
+
+    return dict(boot_choice(context.host, ""))
+
+
+def _secure_boot(context: Context) -> Any:
+    if context.seen is not None:
+        state = context.seen.secure_boot
+    else:
+        data = next(
+            (
+                context.files.data(f"/sys/firmware/efi/efivars/{name}")
+                for name in context.files.names("/sys/firmware/efi/efivars")
+                if name.startswith("SecureBoot-8be4df61")
+            ),
+            None,
+        )
+        state = bool(data[4] == 1) if isinstance(data, bytes) and len(data) > 4 else None
+    return not_exposed("no UEFI variable says so") if state is None else state
+
+
+def module_files(context: Context) -> Json:
+    """What modinfo said of the driver's module and the stack's others for the class's kernel; no modinfo is run for another kernel."""
+    seen, document = context.seen, context.document
+    found: Json = {}
+    name = (document.get("driver") or {}).get("module") or "nvidia"
+    for kernel, said in seen.modules.items():
+        found[kernel] = {name: _module(said)}
+    kernel = (document.get("kernel") or {}).get("release")
+    for other, said in seen.other_modules.items():
+        if kernel:
+            found.setdefault(kernel, {})[other] = _module(said)
+    return found
+
+
+def _module(said: Optional[Json]) -> Json:
+    if said is None:
+        return not_exposed("modinfo finds no such module for this kernel")
+    return {key: said.get(key) for key in ("version", "license", "signer") if key in said}
+
+
+# -- processors
+
+
+def cpu(context: Context) -> Json:
+    """Model, sockets, cores and threads; governors and microcode with the CPUs that have them.
+
+    Microcode is read once per core, whose threads share it. 256 CPUs cost some 500 small reads.
+    """
+    files = context.files
+    if not context.host.live:
+        return not_exposed("an image does not run")
+    online = files.text(f"{CPUS}/online")
+    numbers = numbers_of(online) if isinstance(online, str) else []
+    first = _processor(files)
+    smt = files.text(f"{CPUS}/smt/active")
+    sockets, cores = _groups(files, numbers, "package_cpus_list", "core_siblings_list"), numbers
+    if smt != "0":
+        cores = _groups(files, numbers, "core_cpus_list", "thread_siblings_list")
+    microcode: Dict[str, None] = {}
+    for number in cores:
+        said = files.text(f"{CPUS}/cpu{number}/microcode/version")
+        if not isinstance(said, str):
+            break
+        microcode.setdefault(said)
+    told = first.get("microcode")
+    return {
+        "model": first.get("model name") or first.get("CPU part") or not_exposed("/proc/cpuinfo names none"),
+        "sockets": len(sockets) or not_exposed("no topology in sysfs"),
+        "cores": len(cores) or not_exposed("no topology in sysfs"),
+        "threads": len(numbers) or online,
+        "online": online,
+        "smt": smt == "1" if isinstance(smt, str) else smt,
+        "governors": governors(context, numbers),
+        "microcode": list(microcode) or ([told] if told else []),
+    }
+
+
+def _processor(files: Files) -> Dict[str, str]:
+    """Of /proc/cpuinfo the first processor alone."""
+    data = files.data("/proc/cpuinfo", 4096)
+    text = data.decode("utf-8", "replace").partition("\n\n")[0] if isinstance(data, bytes) else ""
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _groups(files: Files, numbers: List[int], name: str, older: str) -> List[int]:
+    """The first CPU of each group (package, core): each group's list is read once, not each CPU's. Empty where there is no such list."""
+    members: set[int] = set()
+    firsts: List[int] = []
+    for number in numbers:
+        if number in members:
+            continue
+        text = files.text(f"{CPUS}/cpu{number}/topology/{name}")
+        if not isinstance(text, str):
+            text = files.text(f"{CPUS}/cpu{number}/topology/{older}")
+            if not isinstance(text, str):
+                return []
+        firsts.append(number)
+        members.update(numbers_of(text))
+        members.add(number)
+    return firsts
+
+
+def governors(context: Context, numbers: List[int]) -> Any:
+    """Governor -> CPUs that have it, as a list in the kernel's format. From the engine where it has read them."""
+    files = context.files
+    found: Dict[str, List[int]] = {}
+    seen = context.seen.tuning.get("governor") if context.seen is not None else None
+    if isinstance(seen, dict) and seen and not is_fault(seen) and all(isinstance(value, str) for value in seen.values()):
+        for name, value in seen.items():
+            number = "".join(letter for letter in str(name) if letter.isdigit())
+            if number:
+                found.setdefault(value, []).append(int(number))
+    if not found:
+        policies = [name for name in files.names(f"{CPUS}/cpufreq") if name.startswith("policy")]
+        alone = len(policies) >= len(numbers)  # each CPU has a policy of its own, whose name is its number
+        for name in policies:
+            said = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
+            cpus = None if alone else files.text(f"{CPUS}/cpufreq/{name}/affected_cpus")
+            members = [int(word) for word in cpus.split() if word.isdigit()] if isinstance(cpus, str) else [int(name[6:] or 0)]
+            if isinstance(said, str):
+                found.setdefault(said, []).extend(members)
+    if not found:
+        return not_exposed("no frequency scaling: the firmware or a hypervisor decides")
+    return {name: ranges(cpus) for name, cpus in sorted(found.items())}
+
+
+def numbers_of(text: str) -> List[int]:
+    """The numbers of a list in the kernel's format (`0-3,8`); what is not of that format is left out."""
+    found: List[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not last):
+            found.extend(range(int(first), min(int(last or first), int(first) + 65535) + 1))
+    return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as a list in the kernel's format."""
+    pairs: List[List[int]] = []
+    for number in sorted(set(numbers)):
+        if pairs and pairs[-1][1] == number - 1:
+            pairs[-1][1] = number
+        else:
+            pairs.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in pairs)
+
+
+# -- memory and pressure
+
+
+def memory(files: Files) -> Json:
+    """Memory, swap, huge pages, shared memory, corrected and uncorrected errors of the memory controllers."""
+    text = files.text("/proc/meminfo")
+    if not isinstance(text, str):
+        return text
+    rows = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+    def mib(key: str) -> Any:
+        value = rows.get(key)
+        return int(value[0]) // 1024 if value and value[0].isdigit() else not_exposed(f"/proc/meminfo has no {key}")
+
+    total, free = mib("SwapTotal"), mib("SwapFree")
+    pages = {}
+    for name in files.names("/sys/kernel/mm/hugepages"):
+        folder = f"/sys/kernel/mm/hugepages/{name}"
+        pages[name[10:].rstrip("kB")] = {"total": files.number(folder + "/nr_hugepages"), "free": files.number(folder + "/free_hugepages")}
+    edac = {}
+    for name in files.names("/sys/devices/system/edac/mc"):
+        if name.startswith("mc") and name[2:].isdigit():
+            folder = f"/sys/devices/system/edac/mc/{name}"
+            edac[name] = {"ce": files.number(folder + "/ce_count"), "ue": files.number(folder + "/ue_count")}
+    return {
+        "total_mib": mib("MemTotal"),
+        "available_mib": mib("MemAvailable"),
+        "swap_total_mib": total,
+        "swap_used_mib": total - free if isinstance(total, int) and isinstance(free, int) else total,
+        "hugepages": pages,
+        "shm_mib": _shm(files),
+        "edac": edac or not_exposed("no memory controller reports errors (EDAC)"),
+        "transparent_hugepages": chosen(files.text("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "numa_balancing": files.number("/proc/sys/kernel/numa_balancing"),
+    }
+
+
+def _shm(files: Files) -> Any:
+    try:
+        found = os.statvfs(files.root + "/dev/shm")  # noqa: S108 - the mount of shared memory
+    except OSError as problem:
+        return not_exposed(problem.strerror or "", problem.errno)
+    return found.f_blocks * found.f_frsize >> 20
+
+
+def chosen(value: Any) -> Any:
+    """The word in brackets of a sysfs choice (`always [madvise] never`); the text itself where none is."""
+    return value.partition("[")[2].partition("]")[0] or value if isinstance(value, str) else value
+
+
+def pressure(files: Files) -> Json:
+    """Pressure stall information: stalled time in total (µs, whose difference of two readings counts) and the averages of 10 s."""
+    return {name: _stall(files.text(f"/proc/pressure/{name}")) for name in ("io", "memory", "cpu")}
+
+
+def _stall(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    found: Json = {}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        rows = dict(word.partition("=")[::2] for word in rest.split())
+        try:
+            found[f"{kind}_us"], found[f"{kind}_avg10"] = int(rows["total"]), float(rows["avg10"])
+        except (KeyError, ValueError):
+            return unread(f"not in the format of pressure stall information: {line[:60]!r}")
+    return found or unread("empty")
+
+
+# -- clock, tasks, limits
+
+
+def time_sync(context: Context) -> Json:
+    """Whether the kernel holds its clock for synchronised (adjtimex(2)); of a directory that plays a node, what timesyncd left there."""
+    synchronised: Any
+    if not context.host.live:
+        return not_exposed("an image does not run")
+    if context.host.root == "/":
+        import ctypes
+
+        state = ctypes.create_string_buffer(256)  # struct timex is 208 bytes; modes 0 only reads
+        answer = ctypes.CDLL(None, use_errno=True).adjtimex(state)
+        status = int.from_bytes(state.raw[40:44], "little")
+        synchronised = not status & STA_UNSYNC if answer >= 0 else unread("adjtimex", ctypes.get_errno())
+    elif context.files.there("/run/systemd/timesync"):
+        synchronised = context.files.there("/run/systemd/timesync/synchronized")
+    else:
+        synchronised = not_exposed("another root: its kernel is not asked")
+    return {"synchronised": synchronised, "clock": round(time.time(), 3)}
+
+
+def suspects(files: Files) -> bool:
+    """Whether a task may have been blocked for long. Tasks in uninterruptible sleep count in the load average: one of half a minute has
+    raised that of the last minute by 0.39. A node without load is spared the look at each of its tasks."""
+    load, stat = files.text("/proc/loadavg"), files.data("/proc/stat", 1 << 20)
+    at = stat.find(b"procs_blocked ") if isinstance(stat, bytes) else -1
+    waiting = stat[at + 14 : at + 24].split() if isinstance(stat, bytes) and at >= 0 else []
+    try:
+        return not isinstance(load, str) or float(load.split()[0]) >= 0.3 or (bool(waiting) and waiting[0] != b"0")
+    except (IndexError, ValueError):
+        return True
+
+
+def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
+    """Tasks in uninterruptible sleep [{pid, command, wait}], and how many tasks could not be looked at within the limit (seconds).
+
+    The youngest are looked at first, since the kernel's own threads are the oldest. `wait` is the kernel function they sleep in.
+    """
+    end = time.monotonic() + limit
+    pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
+    found: List[Json] = []
+    for at, pid in enumerate(pids):
+        if time.monotonic() > end or len(found) >= MOST_BLOCKED:
+            return found, len(pids) - at
+        data = files.data(f"/proc/{pid}/stat", 1024)
+        if not isinstance(data, bytes):  # it has ended
+            continue
+        head, _, rest = data.rpartition(b") ")
+        if rest[:1] == b"D":
+            wait = files.text(f"/proc/{pid}/wchan")
+            command = head.partition(b" (")[2].decode("utf-8", "replace")
+            found.append({"pid": pid, "command": plain(command), "wait": plain(wait) if isinstance(wait, str) and wait != "0" else None})
+    return found, 0
+
+
+def plain(text: str, most: int = 80) -> str:
+    """A text of somebody else's on one line: without control characters and cut."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
+def limits(files: Files) -> Json:
+    """Limits of this process: locked memory (KiB) and open files; "unlimited" where there is none."""
+    text = files.text("/proc/self/limits")
+    if not isinstance(text, str):
+        return text
+    found: Json = {}
+    for line in text.splitlines():
+        for start, key, size in (("Max locked memory", "memlock_kib", 1024), ("Max open files", "open_files", 1)):
+            if line.startswith(start):
+                soft = line[len(start) :].split()[:1]
+                found[key] = int(soft[0]) // size if soft and soft[0].isdigit() else "".join(soft)
+    return found

@@ -1,11 +1,205 @@
-"""Network interfaces and InfiniBand devices, from sysfs."""
+"""Network interfaces and InfiniBand devices, from sysfs.
+
+What the kernel answers under its network lock (speed, duplex, the driver's firmware version) or from firmware (InfiniBand counters) is read
+aside: a NIC whose firmware hangs must not hang the check.
+"""
 
 from __future__ import annotations
 
+import os
+
 from ..host import Json
-from . import Context
+from . import Context, aside
+from .values import Files, is_fault, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Tuple
+
+NET, IB = "/sys/class/net", "/sys/class/infiniband"
+COUNTERS = ("rx_dropped", "rx_errors", "rx_missed_errors", "rx_crc_errors", "tx_dropped", "tx_errors", "rx_packets", "tx_packets")
+# Of some fifty counters of a port those that say of an error, of congestion, or how much there is of either: each is asked of firmware.
+PORT = (
+    "link_downed",
+    "link_error_recovery",
+    "symbol_error",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_xmit_wait",
+    "VL15_dropped",
+    "port_rcv_data",
+    "port_xmit_data",
+)
+HARDWARE = (
+    "out_of_sequence",
+    "out_of_buffer",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "rx_icrc_encapsulated",
+    "req_cqe_error",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+)
+SIOCETHTOOL, GDRVINFO = 0x8946, 3  # linux/sockios.h, linux/ethtool.h
+EINVAL = 22
+MOST = 64  # interfaces; a node of containers has hundreds of virtual ones, of which none is kept
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The sections network and infiniband."""
+    files = context.files
+    if not context.host.live:
+        fault = not_exposed("an image does not run")
+        return {"network": fault, "infiniband": fault}
+    names = interfaces(context)
+    real = not files.root
+    jobs: List[Tuple[str, Callable[[], Any]]] = [(f"net {name}", _bind(link, files, name, real)) for name in names]
+    devices = files.names(IB)
+    jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
+    found = aside.ask(jobs) if jobs else {}
+    network = {}
+    for name in names:
+        row, slow = interface(files, name), found[f"net {name}"]
+        row.update(dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow) if is_fault(slow) else slow)
+        network[name] = row
+    return {"network": network, "infiniband": {name: found[f"ib {name}"] for name in devices}}
+
+
+def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments)
+
+
+def interfaces(context: Context) -> List[str]:
+    """Interfaces that are hardware, or that bundle it, or that the class names, or that the default route takes (a container's own)."""
+    files = context.files
+    declared = ((context.document.get("health") or {}).get("baseline") or {}).get("network")
+    wanted = {str(name) for name in declared} if isinstance(declared, dict) else set()
+    wanted.update(default_routes(files))
+    found = []
+    for name in files.names(NET):
+        if name in wanted or files.there(f"{NET}/{name}/device") or files.there(f"{NET}/{name}/bonding"):
+            found.append(name)
+    return found[:MOST]
+
+
+def default_routes(files: Files) -> List[str]:
+    """Interfaces of IPv4 default routes (/proc/net/route: destination and mask of zeros)."""
+    text = files.text("/proc/net/route")
+    rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
+    return [row[0] for row in rows if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000"]
+
+
+def interface(files: Files, name: str) -> Json:
+    """What sysfs tells of an interface without its driver's help."""
+    folder = f"{NET}/{name}"
+    there = files.there(f"{folder}/device")
+    bound = files.target(f"{folder}/device/driver")
+    virtual = not_exposed("a virtual interface")
+    return {
+        "address": pci_address(files, f"{folder}/device") if there else virtual,
+        "driver": bound.rpartition("/")[2] if bound else virtual if not there else not_exposed("no driver"),
+        "mac": files.text(f"{folder}/address"),
+        "mtu": files.number(f"{folder}/mtu"),
+        "state": files.text(f"{folder}/operstate"),
+        "carrier_changes": files.number(f"{folder}/carrier_changes"),
+        "numa_node": files.number(f"{folder}/device/numa_node") if there else virtual,
+        "counters": {key: files.number(f"{folder}/statistics/{key}") for key in COUNTERS},
+    }
+
+
+def pci_address(files: Files, device: str) -> Any:
+    """The PCI function that a device is, or that it sits on (virtio and NVMe devices have one of their own in between)."""
+    real = files.real(device) or ""
+    for part in reversed(real.split("/")):
+        if len(part) >= 12 and part[-2] == "." and part.count(":") == 2:
+            return part.lower()
+    return not_exposed("not on the PCI bus")
+
+
+def link(files: Files, name: str, real: bool) -> Json:
+    """What is asked of the driver: speed, duplex, firmware. A link that is down has no speed: the kernel says -1, or EINVAL."""
+    speed = files.number(f"{NET}/{name}/speed")
+    if speed == -1 or (isinstance(speed, dict) and speed.get("rc") == EINVAL):
+        speed = not_exposed("the link is down, or its driver knows no speed", EINVAL if isinstance(speed, dict) else None)
+    duplex = files.text(f"{NET}/{name}/duplex")
+    if isinstance(duplex, dict) and duplex.get("rc") == EINVAL:
+        duplex = not_exposed("the link is down", EINVAL)
+    if duplex == "unknown":
+        duplex = not_exposed("its driver does not know")
+    version = firmware(name) if real else not_exposed("told by the driver, which is asked on a live node alone")
+    return {"speed_mbps": speed, "duplex": duplex, "firmware": version}
+
+
+def firmware(name: str) -> Any:
+    """The firmware version that the driver tells (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes, fw_version at 68)."""
+    import array
+    import fcntl
+    import socket
+    import struct
+
+    answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
+    request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+            fcntl.ioctl(opened.fileno(), SIOCETHTOOL, request)
+    except OSError as problem:
+        fault = not_exposed if problem.errno in (95, 19) else unread  # EOPNOTSUPP, ENODEV
+        return fault(os.strerror(problem.errno or 0), problem.errno)
+    text = answer.tobytes()[68:100].partition(b"\0")[0].decode("ascii", "replace").strip()
+    return text if text and text != "N/A" else not_exposed("its driver tells none")
+
+
+# -- InfiniBand and RoCE
+
+
+def device(files: Files, name: str) -> Json:
+    """An InfiniBand or RoCE device with its ports."""
+    folder = f"{IB}/{name}"
+    return {
+        "address": pci_address(files, f"{folder}/device"),
+        "firmware": files.text(f"{folder}/fw_ver"),
+        "board": files.text(f"{folder}/board_id"),
+        "guid": files.text(f"{folder}/node_guid"),
+        "ports": {number: port(files, f"{folder}/ports/{number}") for number in files.names(f"{folder}/ports")},
+    }
+
+
+def port(files: Files, folder: str) -> Json:
+    """A port: `4: ACTIVE` is `active`, `5: LinkUp` is `linkup`, `400 Gb/sec (4X NDR)` is 400."""
+    return {
+        "state": word(files.text(f"{folder}/state")),
+        "physical": word(files.text(f"{folder}/phys_state")),
+        "rate_gbps": rate(files.text(f"{folder}/rate")),
+        "layer": word(files.text(f"{folder}/link_layer")),
+        "counters": _counts(files, f"{folder}/counters", PORT),
+        "hw_counters": _counts(files, f"{folder}/hw_counters", HARDWARE),
+    }
+
+
+def word(value: Any) -> Any:
+    """The word after the number of a state, in lower case."""
+    return value.rpartition(":")[2].strip().lower() if isinstance(value, str) else value
+
+
+def rate(value: Any) -> Any:
+    """Gb/s as a number."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value.split()[0])
+    except (IndexError, ValueError):
+        return unread(f"no rate: {value[:40]!r}")
+    return int(number) if number == int(number) else number
+
+
+def _counts(files: Files, folder: str, names: Tuple[str, ...]) -> Json:
+    """Those of the counters that this device has."""
+    there = set(files.names(folder))
+    return {name: files.number(f"{folder}/{name}") for name in names if name in there}

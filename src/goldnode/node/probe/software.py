@@ -1,11 +1,209 @@
-"""Container engine and CDI, services, and drift from the lock."""
+"""Container engine and CDI, services, fabric manager, and drift from the lock. What the engine has seen is not asked again."""
 
 from __future__ import annotations
 
 from ..host import Json
 from . import Context
+from .machine import plain
+from .values import Files, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional
+
+# Later directories take precedence (CDI specification, "CDI Spec directories").
+CDI = ("/etc/cdi", "/var/run/cdi")
+MOST_CDI = 1 << 20
+PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "StateChangeTimestampMonotonic")
+ENGINES = {"docker": "docker.service", "containerd": "containerd.service", "podman": None}
+PROGRAMS = {"docker": "/usr/bin/dockerd", "containerd": "/usr/bin/containerd", "podman": "/usr/bin/podman"}
+PACKAGES = {"docker": ("docker-ce", "docker.io"), "containerd": ("containerd.io", "containerd"), "podman": ("podman",)}
+TOOLKITS = ("nvidia-container-toolkit", "amd-container-toolkit")
+FABRIC = ("nvidia-fabricmanager", "nvidia-fabric-manager", "cuda-drivers-fabricmanager")
+STATUS, MOST_STATUS = "/var/lib/dpkg/status", 32 << 20
+UNSET = 2**64 - 1
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The sections runtime, services, fabric_manager and packages."""
+    installed = versions(context)
+    shown = services(context, installed)
+    found: Json = {
+        "runtime": runtime(context, installed, shown),
+        "services": shown,
+        "fabric_manager": fabric_manager(installed, shown),
+    }
+    if context.seen is not None:
+        found["packages"] = packages(context)
+    return found
+
+
+# -- packages
+
+
+def packages(context: Context) -> Json:
+    """How the node differs from the lock: other versions, packages not on hold, and of how many."""
+    seen, wanted = context.seen, context.document.get("packages") or ()
+    drift = [
+        {"name": row["name"], "have": seen.version(row["name"]), "want": row["version"]}
+        for row in wanted
+        if seen.version(row["name"]) != row["version"]
+    ]
+    free = [row["name"] for row in wanted if not seen.packages.get(row["name"], {}).get("hold")]
+    return {"drift": drift, "free": free, "total": len(wanted)}
+
+
+def versions(context: Context) -> Any:
+    """Package -> installed version, of those this module asks for; a fault where dpkg's database cannot be read."""
+    asked = [name for names in PACKAGES.values() for name in names] + [*TOOLKITS]
+    if context.seen is not None:
+        found = {name: context.seen.version(name) for name in asked}
+        for name in context.seen.packages:
+            if name.startswith(FABRIC):
+                found[name] = context.seen.version(name)
+        return {name: version for name, version in found.items() if version}
+    data = context.files.data(STATUS, MOST_STATUS)
+    if not isinstance(data, bytes):
+        return data
+    found = {}
+    for start in (*asked, *FABRIC):
+        at = -1
+        while True:
+            at = data.find(b"Package: " + start.encode(), at + 1)
+            if at < 0:
+                break
+            stanza = data[at : data.find(b"\n\n", at) if data.find(b"\n\n", at) > 0 else len(data)]
+            rows = dict(line.partition(": ")[::2] for line in stanza.decode("utf-8", "replace").splitlines() if line[:1] not in " \t")
+            name = rows.get("Package", "")
+            there = (at == 0 or data[at - 1 : at] == b"\n") and rows.get("Status", "").endswith(" installed")
+            if there and (name == start or (start in FABRIC and name.startswith(start))):
+                found[name] = rows.get("Version")
+    return found
+
+
+# -- services
+
+
+def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
+    """Units that matter on a node of this class: those its baseline names, and those that its stack implies."""
+    stated = ((document.get("health") or {}).get("baseline") or {}).get("services") or ()
+    names = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name and not name.startswith("-")}
+    driver, packages = document.get("driver") or {}, {str(row.get("name")) for row in document.get("packages") or ()}
+    if driver.get("module") == "nvidia" or (document.get("gpu") or {}).get("vendor") == "nvidia":
+        names.add("nvidia-persistenced.service")
+    if any(name.startswith(FABRIC) for name in (*packages, *(installed if isinstance(installed, dict) else ()))):
+        names.add("nvidia-fabricmanager.service")
+    engine = (document.get("runtime") or {}).get("engine")
+    if engine == "docker":
+        names.update(("docker.service", "containerd.service"))
+    elif engine == "containerd":
+        names.add("containerd.service")
+    if not document:
+        names.update(("nvidia-persistenced.service", "nvidia-fabricmanager.service", "docker.service", "containerd.service"))
+    return sorted(names)
+
+
+def services(context: Context, installed: Any) -> Json:
+    """Unit -> {load, active, sub, result, restarts, since_us} of :func:`wanted`; asked once, or taken from what the engine was told."""
+    if not context.host.live:
+        return not_exposed("an image does not run")
+    if not context.files.there("/run/systemd/system"):
+        return not_exposed("systemd does not run here")
+    names = wanted(context.document, installed)
+    loaded = (context.seen.units.get("loaded") if context.seen is not None else None) or {}
+    rows = {name: row for name, row in loaded.items() if name in names and "SubState" in row}
+    missing = [name for name in names if name not in rows]
+    error: Optional[Json] = None
+    if missing:
+        said = context.host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *missing, timeout=10)
+        blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.out.split("\n\n")]
+        blocks = [block for block in blocks if block.get("Id")]
+        # In the order in which they were asked for; `Id` is another name where one asks for an alias.
+        rows.update(zip(missing, blocks) if len(blocks) == len(missing) else {block["Id"]: block for block in blocks})
+        if said.rc != 0 or not blocks:
+            error = unread(f"systemctl show: {plain(said.err.strip() or 'no answer')}", said.rc)
+    return {name: _unit(rows[name]) if name in rows else error or unread("systemd did not tell") for name in names}
+
+
+def _unit(row: Mapping[str, str]) -> Json:
+    def number(key: str) -> Any:
+        text = row.get(key, "")
+        return int(text) if text.isdigit() and int(text) != UNSET else None
+
+    return {
+        "load": row.get("LoadState"),
+        "active": row.get("ActiveState"),
+        "sub": row.get("SubState"),
+        "result": row.get("Result"),
+        "restarts": number("NRestarts"),
+        "since_us": number("StateChangeTimestampMonotonic"),
+    }
+
+
+def fabric_manager(installed: Any, shown: Any) -> Json:
+    """Which fabric manager is installed, None without one, and whether it runs."""
+    if not isinstance(installed, dict):
+        return {"installed": installed, "active": installed}
+    version = next((version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None)
+    return {"installed": version, "active": _active(shown, "nvidia-fabricmanager.service") if version else False}
+
+
+def _active(shown: Any, unit: str) -> Any:
+    if "fault" in shown:
+        return shown
+    row = shown.get(unit)
+    if row is None or "fault" in row:
+        return row or not_exposed("not asked")
+    return row["active"] == "active"
+
+
+# -- container runtime
+
+
+def runtime(context: Context, installed: Any, shown: Any) -> Json:
+    """The engine that the class names, else the first that is installed; its toolkit; the CDI specs on the node."""
+    files = context.files
+    engine = (context.document.get("runtime") or {}).get("engine")
+    if engine not in ENGINES:
+        engine = next((name for name, path in PROGRAMS.items() if files.there(path)), None)
+    have = installed if isinstance(installed, dict) else {}
+    told = (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
+    version = told or next((have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None)
+    unit = ENGINES.get(engine or "")
+    active: Any = _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
+    return {
+        "engine": engine,
+        "version": version if version or isinstance(installed, dict) else installed,
+        "toolkit": next((have[name] for name in TOOLKITS if name in have), None) if isinstance(installed, dict) else installed,
+        "active": active,
+        "cdi": specs(files),
+    }
+
+
+def specs(files: Files) -> List[Json]:
+    """The CDI specs: what they are of, for how many devices, and which paths of the host they name that are not there."""
+    found: List[Json] = []
+    for folder in CDI:
+        for name in files.names(folder):
+            if name.endswith((".json", ".yaml")):
+                path = f"{folder}/{name}"
+                data = files.data(path, MOST_CDI)
+                if isinstance(data, bytes):
+                    found.append({"file": path, **_spec(files, data)})
+                else:
+                    found.append({"file": path, "error": data})
+    return found
+
+
+def _spec(files: Files, data: bytes) -> Json:
+    if len(data) >= MOST_CDI:
+        return {"error": unread(f"larger than {MOST_CDI >> 20} MiB")}
+    from ..state.enginetext import read_cdi
+
+    spec = read_cdi(data.decode("utf-8", "replace"))
+    kind = spec["kind"]
+    if not isinstance(kind, str):
+        return {"kind": None, "devices": 0, "missing": [], "error": unread("no CDI spec")}
+    paths = [path for path in spec["paths"] if path.startswith("/") and "/../" not in path + "/"]
+    missing = [plain(path, 240) for path in paths if not files.there(path)]
+    return {"kind": plain(kind), "devices": len(set(spec["devices"])), "missing": missing}

@@ -1,11 +1,371 @@
-"""Disks, mounts and RAID; the paths that the class names are read from."""
+"""Disks with their health, mounts with their space, RAID; and how fast the paths are that the class names.
+
+Whatever asks a disk or a file system something is asked aside, each by itself: a dead disk or an NFS server that has gone hangs whoever asks.
+Nothing is written, not even a time of access.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+
 from ..host import Json
-from . import Context
+from . import Context, aside
+from .network import pci_address
+from .values import Files, is_fault, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+BLOCK = "/sys/block"
+VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "rbd")
+# File systems with no device file that hold data all the same; also what begins with fuse.
+REMOTE = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "ceph",
+    "beegfs",
+    "gpfs",
+    "wekafs",
+    "glusterfs",
+    "virtiofs",
+    "9p",
+    "zfs",
+    "pvfs2",
+    "panfs",
+)
+MOST_MOUNTS, MOST_DISKS = 64, 128
+# NVMe: the Get Log Page command for SMART / Health Information (NVM Express Base Specification, "Get Log Page"; linux/nvme_ioctl.h).
+ADMIN, GET_LOG_PAGE, SMART, PAGE = 0xC0484E41, 0x02, 0x02, 512
+# How much is read of a path that the class names.
+SECONDS, BYTES, STEP, SMALL, READS, ENTRIES = 1.0, 64 << 20, 1 << 20, 4096, 9, 256
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The section storage."""
+    files = context.files
+    if not context.host.live:
+        return {"storage": not_exposed("an image does not run")}
+    disks = devices(files)
+    mounted = mounts(files, named(context))
+    jobs: List[Tuple[str, Callable[[], Any]]] = []
+    controllers = sorted({controller(name) for name in disks if name.startswith("nvme")})
+    # What is on this machine first; a file system behind a network is the likeliest to hang.
+    jobs += [(f"smart {name}", _bind(smart, files, name)) for name in controllers]
+    ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
+    jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
+    found = aside.ask(jobs) if jobs else {}
+    for name, row in disks.items():
+        if name.startswith("nvme"):
+            row["smart"] = found[f"smart {controller(name)}"]
+    for name, row in mounted.items():
+        answer = found[f"space {name}"]
+        row.update(dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer) if is_fault(answer) else answer)
+    section: Json = {"devices": disks, "mounts": mounted, "raid": raid(files)}
+    paths = named(context)
+    if paths and not context.passive:
+        section["paths"] = aside.ask([(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1)
+    return {"storage": section}
+
+
+def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments)
+
+
+def named(context: Context) -> List[str]:
+    """The paths of which the class says how fast they are."""
+    found = (((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}).get("paths")
+    return [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")] if isinstance(found, dict) else []
+
+
+# -- disks
+
+
+def devices(files: Files) -> Dict[str, Json]:
+    """Disks that are hardware (or a virtual machine's idea of it), from sysfs."""
+    found: Dict[str, Json] = {}
+    for name in files.names(BLOCK):
+        if name.startswith(VIRTUAL_DISKS) or hidden(name):
+            continue
+        folder = f"{BLOCK}/{name}"
+        sectors = files.number(f"{folder}/size")  # of 512 bytes, whatever the disk's own are
+        if sectors == 0:
+            continue
+        found[name] = {
+            "model": _first(files, f"{folder}/device/model", f"{folder}/device/device/model"),
+            "firmware": _first(files, f"{folder}/device/firmware_rev", f"{folder}/device/rev"),
+            "size_bytes": sectors * 512 if isinstance(sectors, int) else sectors,
+            "rotational": flag(files.text(f"{folder}/queue/rotational")),
+            "scheduler": _chosen(files.text(f"{folder}/queue/scheduler")),
+            "address": pci_address(files, f"{folder}/device"),
+            "state": files.text(f"{folder}/device/state"),
+            "ro": flag(files.text(f"{folder}/ro")),
+        }
+        if len(found) >= MOST_DISKS:
+            break
+    return found
+
+
+def hidden(name: str) -> bool:
+    """Whether it is one path of a disk with several, as nvme0c1n1 is: the disk itself is there too."""
+    return name.startswith("nvme") and "c" in name[4:].partition("n")[0]
+
+
+def controller(name: str) -> str:
+    """`nvme0` of nvme0n1."""
+    return "nvme" + name[4:].partition("n")[0]
+
+
+def _first(files: Files, *names: str) -> Any:
+    answer: Any = None
+    for name in names:
+        found = files.text(name)
+        if isinstance(found, str):
+            return found
+        answer = answer or found
+    return answer
+
+
+def flag(value: Any) -> Any:
+    """0 and 1 as false and true."""
+    return value == "1" if value in ("0", "1") else value if is_fault(value) else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
+
+
+def _chosen(value: Any) -> Any:
+    return value.partition("[")[2].partition("]")[0] or value if isinstance(value, str) else value
+
+
+def smart(files: Files, name: str) -> Json:
+    """The health that an NVMe controller tells of itself. In a directory that plays a node, /dev/nvmeN is a file that holds the log page."""
+    path = f"{files.root}/dev/{name}"
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as problem:
+        fault = not_exposed if problem.errno in (2, 6, 19) else unread  # ENOENT, ENXIO, ENODEV
+        return fault(problem.strerror or "", problem.errno)
+    try:
+        kind = os.fstat(handle).st_mode
+        if stat.S_ISCHR(kind):
+            page = _log_page(handle)
+        elif files.root and stat.S_ISREG(kind):
+            page = os.read(handle, PAGE)
+        else:
+            return unread(f"/dev/{name} is no character device")
+    finally:
+        os.close(handle)
+    return decode(page)
+
+
+def _log_page(handle: int) -> bytes:
+    import array
+    import fcntl
+    import struct
+
+    page = array.array("B", bytes(PAGE))
+    # struct nvme_admin_cmd, 72 bytes. No time limit of its own: the kernel resets a controller whose command has run out of time, and a
+    # check must not be what does that.
+    number = (PAGE // 4 - 1) << 16 | SMART
+    command = struct.pack(
+        "<BBHIIIQQIIIIIIIIII", GET_LOG_PAGE, 0, 0, 0xFFFFFFFF, 0, 0, 0, page.buffer_info()[0], 0, PAGE, number, 0, 0, 0, 0, 0, 0, 0
+    )
+    status = fcntl.ioctl(handle, ADMIN, bytearray(command), True)
+    if status:
+        raise ValueError(f"the controller refuses its health log: NVMe status {status:#x}")
+    return page.tobytes()
+
+
+def decode(page: bytes) -> Json:
+    """The fields of the SMART / Health Information log page that say whether a disk fails."""
+    if len(page) < PAGE:
+        return unread(f"the health log has {len(page)} bytes, not {PAGE}")
+    kelvin = int.from_bytes(page[1:3], "little")
+    return {
+        "critical_warning": page[0],
+        "temperature_c": kelvin - 273 if kelvin else not_exposed("the disk tells no temperature"),
+        "available_spare": page[3],
+        "spare_threshold": page[4],
+        "percentage_used": page[5],
+        "media_errors": int.from_bytes(page[160:176], "little"),
+        "power_on_hours": int.from_bytes(page[128:144], "little"),
+    }
+
+
+# -- mounts
+
+
+def remote(kind: str) -> bool:
+    """Whether a file system is not on a disk of this machine."""
+    return kind in REMOTE or kind.startswith("fuse.")
+
+
+def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
+    """Mounts that hold data: each device or export once, at its shortest path, the root, and what the wanted paths lie on."""
+    text = files.data("/proc/self/mounts", 1 << 20)
+    if not isinstance(text, bytes):
+        text = files.data("/proc/mounts", 1 << 20)
+    rows: Dict[str, List[str]] = {}
+    for line in text.decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else ():
+        fields = line.split(" ")
+        if len(fields) > 3:
+            path = unescape(fields[1])
+            rows.pop(path, None)
+            rows[path] = [unescape(fields[0]), fields[2], fields[3]]  # the last mount on a path is what is seen there
+    needed = {"/"}
+    for name in wanted:
+        under = [path for path in rows if name == path or name.startswith(path.rstrip("/") + "/")]
+        needed.add(max(under, key=len, default="/"))
+    first: Dict[str, str] = {}
+    for path in sorted(rows, key=len):
+        source, kind, _ = rows[path]
+        if source.startswith("/dev/") or remote(kind):
+            first.setdefault(source, path)
+    kept = {*first.values(), *(path for path in needed if path in rows)}
+    found: Dict[str, Json] = {}
+    for path in sorted(kept, key=lambda name: (name not in needed, name))[:MOST_MOUNTS]:
+        source, kind, options = rows[path]
+        found[path] = {"device": source, "type": kind, "options": options[:400], "readonly": "ro" in options.split(",")}
+    return dict(sorted(found.items()))
+
+
+def unescape(text: str) -> str:
+    r"""A field of /proc/mounts, in which space, tab, newline and backslash are \040, \011, \012 and \134."""
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+def space(files: Files, path: str) -> Json:
+    """Size and what is free for anybody but root."""
+    found = os.statvfs(files.root + path)
+    inodes: Any = round(100 * found.f_favail / found.f_files, 1) if found.f_files else not_exposed("it has no fixed number of inodes")
+    return {
+        "size_mib": found.f_blocks * found.f_frsize >> 20,
+        "free_mib": found.f_bavail * found.f_frsize >> 20,
+        "inodes_free_percent": inodes,
+    }
+
+
+def raid(files: Files) -> Any:
+    """Arrays of /proc/mdstat: level, state (active, degraded, recovering, inactive), devices it should have and active ones."""
+    text = files.text("/proc/mdstat")
+    if not isinstance(text, str):
+        return {} if text.get("fault") == "not_exposed" else text
+    found: Dict[str, Json] = {}
+    row: Optional[Json] = None
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 2 and words[1] == ":" and words[0].startswith("md"):
+            members = [word for word in words if "[" in word and not word.startswith("[")]
+            level = next((word for word in words[2:] if word.startswith(("raid", "linear", "multipath", "faulty"))), None)
+            gone = [word.partition("[")[0] for word in members if "(F)" in word]
+            use = [word for word in members if "(F)" not in word and "(S)" not in word]
+            row = {"level": level, "state": "active" if words[2] == "active" else "inactive", "devices": len(members), "active": len(use)}
+            if gone:
+                row["failed"] = gone
+            found[words[0]] = row
+        elif row is not None and line[:1] in (" ", "\t"):
+            for word in words:
+                have, slash, use_text = word.strip("[]").partition("/")
+                if word.startswith("[") and slash and have.isdigit() and use_text.isdigit():
+                    row["devices"], row["active"] = int(have), int(use_text)
+            moving = next((word for word in words if word in ("recovery", "resync", "reshape", "check")), None)
+            if row["state"] == "active" and row["active"] < row["devices"]:
+                row["state"] = "degraded"
+            if moving in ("recovery", "reshape"):
+                row["state"] = "recovering"
+        elif not line.strip():
+            row = None
+    return found
+
+
+# -- how fast
+
+
+def speed(files: Files, path: str) -> Json:
+    """How fast a path is read: the median of some small reads (ms) and one long one (MB/s), past the page cache.
+
+    At most 64 MiB and a second, of the largest file among the first some hundred below the path; one with holes is none. Where the file system
+    cannot be read past the cache there is no answer, for it would tell of memory.
+    """
+    here = files.real(path)
+    if here is None:
+        return {key: not_exposed("no such path") for key in ("latency_ms", "read_mb_s")}
+    found = largest(files.root + here)
+    if found is None:
+        return {key: not_exposed("no file to read there") for key in ("latency_ms", "read_mb_s")}
+    name, size = found
+    quiet = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_DIRECT
+    try:
+        try:
+            handle = os.open(name, quiet | os.O_NOATIME)
+        except PermissionError:  # not the owner, and not root to this file system
+            return {key: unread("reading it would write a time of access") for key in ("latency_ms", "read_mb_s")}
+    except OSError as problem:
+        fault = not_exposed if problem.errno == 22 else unread  # EINVAL: no O_DIRECT here
+        return {key: fault(f"past the page cache: {problem.strerror}", problem.errno) for key in ("latency_ms", "read_mb_s")}
+    try:
+        return measure(handle, size)
+    except OSError as problem:
+        return {key: unread(problem.strerror or "", problem.errno) for key in ("latency_ms", "read_mb_s")}
+    finally:
+        os.close(handle)
+
+
+def measure(handle: int, size: int) -> Json:
+    """Latency and throughput of an open file of `size` bytes."""
+    import mmap
+    import random
+
+    buffer = mmap.mmap(-1, STEP)  # aligned, as O_DIRECT wants
+    small, end = memoryview(buffer)[:SMALL], time.monotonic() + SECONDS
+    times = []
+    for _ in range(READS):
+        at = random.randrange(max(size // SMALL, 1)) * SMALL  # noqa: S311 - a place in a file
+        before = time.monotonic()
+        os.preadv(handle, [small], at)
+        times.append(time.monotonic() - before)
+        if time.monotonic() > end - SECONDS / 2:
+            break
+    answer: Json = {"latency_ms": round(sorted(times)[len(times) // 2] * 1e3, 3)}
+    if size < 4 * STEP:
+        answer["read_mb_s"] = not_exposed(f"no file of {4 * STEP >> 20} MiB or more to read there")
+        return answer
+    offset = random.randrange(max((size - BYTES) // STEP, 1)) * STEP  # noqa: S311
+    done, before = 0, time.monotonic()
+    while done < BYTES and time.monotonic() < end:
+        got = os.preadv(handle, [buffer], offset + done)
+        done += got
+        if got < STEP:
+            break
+    spent = time.monotonic() - before
+    answer["read_mb_s"] = round(done / 1e6 / spent, 1) if done and spent > 0 else unread("nothing could be read")
+    return answer
+
+
+def largest(path: str) -> Optional[Tuple[str, int]]:
+    """The path itself, or the largest regular file without holes among the first entries of it and its folders: (name, size)."""
+    best: Optional[Tuple[str, int]] = None
+    todo, seen = [path], 0
+    while todo and seen < ENTRIES:
+        name = todo.pop(0)
+        entry = os.lstat(name)
+        seen += 1
+        if stat.S_ISREG(entry.st_mode):
+            whole = entry.st_blocks * 512 >= entry.st_size * 0.9
+            if entry.st_size >= SMALL and whole and (best is None or entry.st_size > best[1]):
+                best = (name, entry.st_size)
+            if best and best[1] >= BYTES:
+                break
+        elif stat.S_ISDIR(entry.st_mode):
+            try:
+                with os.scandir(name) as inside:
+                    for _, item in zip(range(ENTRIES), inside):
+                        todo.append(item.path)
+            except OSError:
+                continue
+    return best

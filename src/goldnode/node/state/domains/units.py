@@ -32,6 +32,7 @@ UNITS = (
     WATCH,
     TIMER,
     "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
     *gate.RUNTIMES,
 )
 
@@ -88,7 +89,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     """What systemd has loaded, what the gate last decided, and whom it would tell. One systemctl call."""
     loaded: Optional[Dict[str, Dict[str, str]]] = None
     if host.live and host.path("/run/systemd/system").exists():
-        loaded = gate.units(host, sorted({*UNITS, *filter(None, (_unit(path) for path in seen.files))}))
+        stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
+        named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
+        loaded = gate.units(host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))}))
     seen.units = {
         "loaded": loaded,
         "gate": load_json(host, gate.STATE) if host.live else None,

@@ -1,0 +1,136 @@
+"""Reading what may hang (a dead disk, a network file system, firmware that answers nobody) in a process that can be left behind.
+
+A system call that hangs in the kernel takes no signal, and a thread in one keeps its whole process from ending. So such reads are made by a
+forked child: each answer comes back on its own, a read that gives none within its time is a fault, and the ones after it are asked of
+another child. The child holds nothing open of its parent's, so that nobody waits for what was left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+
+from .values import unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Tuple
+
+    Job = Tuple[str, Callable[[], Any]]
+
+LIMIT = 3.0  # seconds for all of it
+EACH = 1.5  # seconds until one read counts as hanging
+_left: List[int] = []  # children whose end nobody has taken note of
+
+
+def ask(jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> Dict[str, Any]:
+    """What each job (name, function without arguments) returned, by name: anything JSON can carry, or the fault that there is no answer.
+
+    Never raises, and takes at most `limit` seconds. A job that raises is a fault with the exception's text.
+    """
+    _bury()
+    found: Dict[str, Any] = {}
+    rest = list(jobs)
+    end = time.monotonic() + limit
+    while rest and time.monotonic() < end:
+        for name, value in _child(rest, end, each):
+            found[name] = value
+        rest = [job for job in rest if job[0] not in found]
+    for name, _ in rest:
+        found[name] = unread(f"not asked: the {limit:g} s for such reads were over")
+    return found
+
+
+def _child(jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
+    """Answers of one child to the first of the jobs; the last may be the fault of the one that ended or hung it."""
+    out, into = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as problem:
+        os.close(out)
+        os.close(into)
+        return [(name, unread(f"no process can be started: {problem.strerror}", problem.errno)) for name, _ in jobs]
+    if pid == 0:
+        _work(jobs, into)
+    os.close(into)
+    found: List[Tuple[str, Any]] = []
+    text = b""
+    late = min(time.monotonic() + each, end)
+    hung = False
+    while len(found) < len(jobs):
+        ready, _, _ = select.select([out], [], [], max(late - time.monotonic(), 0))
+        if not ready:
+            hung = True
+            break
+        more = os.read(out, 1 << 16)
+        if not more:
+            break
+        text += more
+        *lines, text = text.split(b"\n")
+        for line in lines:
+            found.append((jobs[len(found)][0], json.loads(line)))
+            late = min(time.monotonic() + each, end)
+    os.close(out)
+    gone = _end(pid, len(found) < len(jobs))
+    if len(found) < len(jobs):
+        reason = f"no answer within {each:g} s" + ("" if gone else f", and process {pid}, which reads it, cannot be killed")
+        found.append((jobs[len(found)][0], unread(reason if hung else "the process that read it ended without an answer")))
+    return found
+
+
+def _work(jobs: List[Job], into: int) -> None:
+    """The child: nothing of the parent's stays open, answers go into the pipe, and it ends without what a normal end would run."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDWR)
+        for name in (0, 1, 2):
+            os.dup2(null, name)
+        os.dup2(into, 3)
+        os.closerange(4, max(into, null, 255) + 1)
+        for handle in os.listdir("/proc/self/fd"):
+            if int(handle) > 3:
+                try:
+                    os.close(int(handle))
+                except OSError:  # the listing's own
+                    continue
+        for _, job in jobs:
+            try:
+                value = job()
+            except OSError as problem:
+                value = unread(problem.strerror or str(problem), problem.errno)
+            except Exception as problem:
+                value = unread(f"{type(problem).__name__}: {problem}")
+            data = json.dumps(value).encode() + b"\n"
+            while data:
+                data = data[os.write(3, data) :]
+    finally:
+        os._exit(0)
+
+
+def _end(pid: int, wait: bool) -> bool:
+    """Kill the child; whether it has gone. One that hung is waited for a moment; one that has said all is buried by the next call."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(20):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+            if not wait:
+                break
+            time.sleep(0.002)
+    except (ProcessLookupError, ChildProcessError):
+        return True
+    _left.append(pid)
+    return False
+
+
+def _bury() -> None:
+    for pid in list(_left):
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                _left.remove(pid)
+        except ChildProcessError:
+            _left.remove(pid)
