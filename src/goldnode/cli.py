@@ -23,6 +23,7 @@ _ELSEWHERE: dict[str, str] = {
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
     "plan": "Show what site.yml would do to the hosts of an inventory.",
     "matrix": "Print the blessed matrix of stacks and classes.",
+    "xid": "Explain an Xid or SXid: a number, or lines of a kernel log.",
 }
 
 

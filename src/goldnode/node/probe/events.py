@@ -1,11 +1,306 @@
-"""The kernel's log since boot: Xid, SXid, bus errors."""
+"""The kernel's log since boot: Xid, SXid, bus errors and the like (:mod:`.logs`), from the first source that has it.
+
+The ring (/dev/kmsg) comes first: it needs no program, and its records carry a number. What it has lost because newer records took the place
+is taken from this node's last capture of the same boot, if that reaches up to what is left; else from the journal; else `truncated` says that
+something is missing, which is never read as a clean log.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+
 from ..host import Json
-from . import Context
+from . import CAPTURE, Context, logs
+from .values import is_fault, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+KMSG = "/dev/kmsg"
+RECORD = 16384  # bytes of one record: the kernel's own limit is half of it
+MOST = 64 << 20  # bytes of a ring, of a journal, of a file that are read; of a file the last ones
+TIME = 4.0  # seconds for the journal
+FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages", "/var/log/dmesg")
+FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP"
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """Section `events` of the capture (docs/capture.md)."""
+    files = context.files
+    text = files.text("/proc/sys/kernel/random/boot_id")
+    boot_id = text if isinstance(text, str) and text else None
+    found: Json = {"sources": [], "truncated": False, "boot_id": boot_id, "last_seq": None, "rows": [], "error": None}
+    if context.container:
+        found["error"] = not_exposed("a container shows the kernel log of its host")
+        return {"events": found}
+    parser = logs.Parser(boot_id)
+    ring = ring_of(files.root + KMSG)
+    if isinstance(ring, dict):
+        if not (context.host.live and journal(context, parser, found, None)) and not files_of(context, parser, found):
+            found["error"] = ring
+    else:
+        records, first, lost = ring
+        kept: List[Json] = []
+        after = -1
+        if lost:
+            kept, after = last_capture(context, boot_id, first)
+            if after >= 0:
+                found["sources"].append("capture")
+            elif not (context.host.live and journal(context, parser, found, usec(records))):
+                found["truncated"] = True
+        found["sources"].append("kmsg")
+        feed(parser, records, after)
+        merge(parser, kept)
+    rows = parser.told()
+    found.update(rows=rows, last_seq=parser.last_seq)
+    if parser.dropped:
+        found["dropped"] = parser.dropped
+    return {"events": found}
+
+
+def feed(parser: logs.Parser, records: bytes, after: int = -1) -> None:
+    """Records, one a line, into the parser: those that may hold an event, and those only whose number is above `after`."""
+    for line in logs.candidates(records):
+        if after >= 0:
+            number = line.split(b",", 2)[1:2]
+            if number and number[0].isdigit() and int(number[0]) <= after:
+                continue
+        parser.line(line)
+    last = records.rstrip(b"\n").rpartition(b"\n")[2].split(b",", 2)
+    if len(last) == 3 and last[1].isdigit():
+        parser.last_seq = max(int(last[1]), parser.last_seq or 0)
+
+
+def ring_of(path: str) -> Any:
+    """(records, number of the first, whether some are lost), or the fault. A file in its place is read as what it is, lines.
+
+    Properties that stand below a record are left out; a record is one line.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        fault = not_exposed if problem.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO) else unread
+        return fault(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
+    try:
+        if os.fstat(handle).st_mode & 0o170000 != 0o020000:
+            data = b""
+            while len(data) < MOST:
+                more = os.read(handle, 1 << 20)
+                if not more:
+                    break
+                data += more
+            lines = [line for line in data.split(b"\n") if line[:1] not in (b" ", b"") or b"NVRM:" in line]
+            return b"\n".join(lines), number_of(lines[0]) if lines else 0, bool(lines) and number_of(lines[0]) > 0
+        return records_of(handle)
+    except OSError as problem:
+        return unread(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
+    finally:
+        os.close(handle)
+
+
+def records_of(handle: int) -> Tuple[bytes, int, bool]:
+    """All records that the ring holds now, one a line. EAGAIN: that was the last; EPIPE: some were lost while they were read."""
+    found: List[bytes] = []
+    size = 0
+    lost = False
+    while size < MOST:
+        try:
+            record = os.read(handle, RECORD)
+        except BlockingIOError:
+            break
+        except BrokenPipeError:
+            lost = True
+            continue
+        if not record:
+            break
+        end = record.find(b"\n")
+        found.append(record[:end] if end >= 0 else record)
+        size += len(record)
+    else:
+        lost = True
+    first = number_of(found[0]) if found else 0
+    return b"\n".join(found), first, lost or first > 0
+
+
+def number_of(record: bytes) -> int:
+    """The sequence number of a record; 0 where it has none (a file of plain lines)."""
+    parts = record[:64].split(b",", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else 0
+
+
+def usec(records: bytes) -> Optional[int]:
+    """The time of the first record, in microseconds since boot."""
+    parts = records[:64].split(b",", 3)
+    return int(parts[2]) if len(parts) == 4 and parts[2].isdigit() else None
+
+
+def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[List[Json], int]:
+    """The events of this node's last capture and the number up to which they reach, if that is of this boot, whole, and leaves no gap before
+    record `first`; else -1."""
+    import json
+
+    data = context.files.data(CAPTURE, 32 << 20)
+    try:
+        events = json.loads(data)["events"] if isinstance(data, bytes) else None
+        if not isinstance(events, dict) or is_fault(events) or not boot_id or events["boot_id"] != boot_id or events["truncated"]:
+            return [], -1
+        rows, last = events["rows"], events["last_seq"]
+        if events["error"] is not None or type(last) is not int or last < first - 1 or not isinstance(rows, list):
+            return [], -1
+        return [dict(row) for row in rows if isinstance(row["parameters"], dict) and type(row["count"]) is int], last
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return [], -1
+
+
+def merge(parser: logs.Parser, kept: List[Json]) -> None:
+    """Rows that an earlier capture had go before the new ones, and take up their counts."""
+    rows: Dict[Tuple[Any, ...], Json] = {}
+    for row in kept:
+        rows[key_of(row)] = {**row, "_strong": row["count"]}
+    for row in parser.rows.values():
+        have = rows.get(key_of(row))
+        if have is None:
+            rows[key_of(row)] = row
+            continue
+        have["count"] += row["count"]
+        have["last_seq"], have["last_uptime_s"] = row["last_seq"], row["last_uptime_s"]
+        if row["fatal"] is not None:
+            have["fatal"] = bool(have.get("fatal")) or row["fatal"]
+        for name, value in row["parameters"].items():
+            if name == "alone":
+                have["parameters"]["alone"] = have["parameters"].get("alone", 0) + value
+            elif name in ("pids", "names", "caused_by") and isinstance(have["parameters"].get(name), list):
+                have["parameters"][name] = list(dict.fromkeys([*have["parameters"][name], *value]))[: logs.NAMES]
+            else:
+                parser.keep(have["parameters"], name, value)
+    parser.rows = rows
+
+
+def key_of(row: Json) -> Tuple[Any, ...]:
+    """What tells one row of a capture from another."""
+    parameters = row["parameters"]
+    more = [str(parameters.get(name)) for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")]
+    return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
+
+
+def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[int]) -> bool:
+    """What the journal has of this boot's kernel log, up to the time `until` (microseconds since boot). Returns whether it was whole.
+
+    journalctl is given TIME seconds and MOST bytes and killed at either. It reads the journal of the root directory.
+    """
+    import subprocess  # rarely needed
+    import time
+
+    root = context.host.root
+    argv = ["journalctl", "-k", "-b", "--no-pager", "-q", "-o", "json", f"--output-fields={FIELDS}"]
+    if root != "/":
+        argv += ["--root", root]
+    try:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"}
+        )
+    except OSError:
+        return False
+    import select
+
+    out = child.stdout
+    if out is None:
+        return False
+    deadline = time.monotonic() + TIME
+    pieces: List[bytes] = []
+    size, ended = 0, False
+    try:
+        while size < MOST:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                break
+            piece = os.read(out.fileno(), 1 << 18)
+            if not piece:
+                ended = True
+                break
+            pieces.append(piece)
+            size += len(piece)
+        ended = ended and child.wait(1) == 0
+    except subprocess.TimeoutExpired:
+        ended = False
+    finally:
+        child.kill()
+        out.close()
+        child.wait()
+    data = b"".join(pieces)
+    stamps = (monotonic(data[: data.find(b"\n")]), monotonic(data.rstrip(b"\n").rpartition(b"\n")[2]))
+    if stamps[0] is None:
+        return False
+    found["sources"].append("journal")
+    for line in logs.candidates(data):
+        at = monotonic(line)
+        if until is None or (at is not None and at < until):
+            parser.line(line)
+    # journald reads the ring from its first record on, which is of the first moments.
+    whole = stamps[0] <= 1_000_000 and (ended or (until is not None and stamps[1] is not None and stamps[1] >= until))
+    if until is None and not whole:
+        found["truncated"] = True
+        return True
+    return whole
+
+
+def monotonic(line: bytes) -> Optional[int]:
+    """The time in microseconds since boot of an entry of the journal in JSON."""
+    _, mark, rest = line.partition(b'"_SOURCE_MONOTONIC_TIMESTAMP":"')
+    digits = rest.partition(b'"')[0]
+    return int(digits) if mark and digits.isdigit() else None
+
+
+def files_of(context: Context, parser: logs.Parser, found: Json) -> bool:
+    """The first log file there is: its last boot, or all of it where it does not tell where a boot begins. Returns whether there was one."""
+    for name in FILES:
+        data = tail(context.files.root + name)
+        if data is None:
+            continue
+        found["sources"].append(name)
+        if len(data) >= MOST or (context.host.live and logs.BOOT not in data):
+            found["truncated"] = True
+        for line in logs.candidates(data):
+            parser.line(line)
+        return True
+    return False
+
+
+def tail(path: str) -> Optional[bytes]:
+    """The last MOST bytes of a regular file, without a torn first line; None when there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(handle)
+        if found.st_mode & 0o170000 != 0o100000 or not found.st_size:
+            return None
+        offset = max(0, found.st_size - MOST)
+        data = os.pread(handle, MOST, offset)
+        return data.partition(b"\n")[2] if offset else data
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def parsed(text: str) -> Json:
+    """Section `events` of a text that somebody gives (a ticket's attachment): of the last boot that begins in it."""
+    parser = logs.Parser()
+    data = text.encode("utf-8", "replace")
+    for line in logs.candidates(data):
+        parser.line(line)
+    found: Json = {
+        "sources": ["text"],
+        "truncated": False,
+        "boot_id": None,
+        "last_seq": parser.last_seq,
+        "rows": parser.told(),
+        "error": None,
+    }
+    if parser.dropped:
+        found["dropped"] = parser.dropped
+    return found

@@ -1,0 +1,69 @@
+"""`goldnode xid`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from goldnode.errors import GoldnodeError
+
+_NODE = {
+    "none": "no fault of the node",
+    "degraded": "to be looked at: the node counts as degraded",
+    "drain": "a reason to drain the node",
+}
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="[CODE|TEXT]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def xid(what: tuple[str, ...], as_json: bool) -> None:
+    """Explain an Xid or SXid: a number, or lines of a kernel log (given, or on standard input).
+
+    Says what NVIDIA's catalogue wants done, what that takes along, what a ticket needs, where it is from, and where other tools differ.
+    """
+    from goldnode.compat import xid as table
+
+    texts = list(what)
+    if not texts or texts == ["-"]:
+        if sys.stdin.isatty():
+            raise GoldnodeError("nothing to explain", remedy="give a number (`goldnode xid 79`), a line, or a log on standard input")
+        texts = [sys.stdin.read(64 << 20)]
+    rows = [row for text in texts for row in table.explain(text)]
+    if not rows:
+        raise GoldnodeError("there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it")
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    click.echo("\n\n".join("\n".join(_lines(row)) for row in rows))
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
+    """One explanation, a line for each thing there is to say."""
+    event = row["event"]
+    found = []
+    if event is not None:
+        times = f", {event['count']} times" if event["count"] > 1 else ""
+        about = " ".join(filter(None, (event["address"], event["mig"])))
+        found.append(f"{event['kind']} {about}{times}: {event['text']}".replace(" :", ":"))
+        if row["code"] is None:
+            return found
+    head = f"{row['kind']} {row['code']}"
+    if not row["known"]:
+        return [*found, f"{head}: nobody lists it. Take it for a fault until NVIDIA has said what it is."]
+    found.append(f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else ""))
+    pairs = [
+        ("means", row["means"] or ("never printed, says the catalogue" if row["unused"] else None)),
+        ("NVIDIA", f"{row['action']}: {row['does']}" if row["action"] else "no action in the catalogue"),
+        ("then", row["then"]),
+        ("node", _NODE[row["node"]]),
+        ("takes along", row["blast"]),
+        ("remedy", row["remedy"]),
+        ("for a ticket", row["evidence"]),
+        *(("others say", said) for said in row["conflict"]),
+        *(("source", source) for source in row["sources"]),
+    ]
+    return [*found, *(f"  {name + ':':14}{text}" for name, text in pairs if text)]

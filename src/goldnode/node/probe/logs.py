@@ -1,0 +1,618 @@
+"""Lines of the kernel's log into events: what the NVIDIA driver, the PCI and block layers, and the memory manager say of a fault.
+
+:func:`parse` is pure. It takes the records of /dev/kmsg, entries of `journalctl -o json`, files of syslog with any stamp, and the output of
+dmesg; what a line is, is told by the line itself. Only what the kernel wrote is believed: a record or entry of another facility, or a line of
+syslog with another tag, is somebody who quotes the kernel. A message counts only where it *begins* as the kernel begins it.
+
+Sources of the formats: open-gpu-kernel-modules 595.45.04 (kernel_rc.c, osapi.c, gpu.c; nvswitch_event.h), Linux drivers/pci/pcie/aer.c, pci.c,
+block/blk-core.c, mm/oom_kill.c, kernel/hung_task.c, drivers/edac/edac_mc.c, Documentation/ABI/testing/dev-kmsg, and the lines of real machines
+in tests/cases/logs.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+    Row = Dict[str, Any]
+
+LONGEST = 240  # characters of a line that are kept
+ROWS = 400  # kinds of events that are told apart; what comes beyond is counted as `dropped`
+NAMES = 8  # process names and numbers that one event keeps
+
+# What a line must contain to be looked at. Whole buffers are searched for these, so that a ring of 10 MB costs milliseconds.
+MARKS = (
+    b"NVRM: ",
+    b"SXid",
+    b"probe ",
+    b"PCIe ",
+    b"AER: ",
+    b"power state from D3cold",
+    b"error, dev",
+    b"I/O error",
+    b"fs error",
+    b"orruption",
+    b"controller is down",
+    b"timeout, ",
+    b"Hardware Error]",
+    b"EDAC ",
+    b"ink is Down",
+    b"ink is down",
+    b"ink down",
+    b"ink Down",
+    b"ink DOWN",
+    b"blocked for more than",
+    b"illed process",
+    b"GPU init",
+)
+BOOT = b"Linux version "  # the first line of each boot
+
+# Drivers of which a failed probe is told; others fail on healthy machines.
+DRIVERS = ("nvidia", "nvidia-nvswitch", "amdgpu", "xe", "i915", "mlx5_core", "nvme")
+# NV2080_CTRL_GPU_RECOVERY_ACTION_* (ctrl2080gpu.h), which is NVML's field 230 too.
+RECOVERY = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex", "bus_reset", "system_reboot")
+
+_BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
+_PATTERNS = {
+    "xid": r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)(?: (?P<gi>GPU-I:\d+))?(?: (?P<ci>GPU-CI:\d+))?\): (?P<code>\d+)(?:, ?(?P<rest>.*))?",
+    "process": r"pid='?(?P<pid>\d+|<unknown>|)'?, name=(?P<name>[^,]*)(?:, ?(?P<rest>.*))?",
+    "caused": r" caused by previous Xid (\d+)",
+    "recovery": r"changed from 0x([0-9a-f]+) \([^)]*\) to 0x([0-9a-f]+) \(",
+    "nvlink": r"(?P<unit>[A-Z0-9_/]+) +(?P<word>Fatal|Non-?fatal) +XC\d+ i\d+ Link (?P<link>-?\d+) \((?P<info>0x[0-9a-fA-F]+) (?P<status>0x[0-9a-fA-F]+)",
+    "link": r"[Ll]ink (\d+)",
+    "sxid": r"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, ?(?P<rest>.*))?",
+    "gpu": r"(?:NVRM: )?(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F]*:?[0-9a-fA-F]+:[0-9a-fA-F]+(?:\.[0-7])?)\b",
+    "mismatch": r"API mismatch: the client (?:'(?P<name>[^']*)' \(pid (?P<pid>\d+)\))?(?:\s*(?:NVRM: )?has the version (?P<client>[\w.]+))?",
+    "versions": r"NVRM: +has the version ([\w.]+)|NVRM: +(?:this kernel module has the|the) version ([\w.]*\w)",
+    "failed": r"NVRM: (?:GPU (?P<address>[0-9a-fA-F:.]+): )?(?P<what>RmInitAdapter|rm_init_adapter) failed!?(?: \((?P<status>[^)]*)\))?",
+    "probed": r"(?:(?P<d1>[\w-]+): probe of (?P<a1>[0-9a-f:.]+) failed|(?P<d2>[\w-]+) (?P<a2>[0-9a-f:.]+): probe with driver [\w-]+ failed)"
+    r" with error (?P<rc>-?\d+)",
+    "device": r"(?P<driver>\S+) (?P<address>" + _BDF + r"\.[0-7]): ?(?P<rest>.*)",
+    "severity": r"severity=(?P<word>Correct\w+|Uncorrect\w+(?: \((?:Non-Fatal|Fatal)\))?)",
+    "received": r"(?:Multiple )?(?P<word>Correct\w+|Uncorrect\w+ \((?:Non-Fatal|Fatal)\)) error (?:message )?received(?: from|:)?"
+    r" ?(?P<address>" + _BDF + r"[.:][0-7])?",
+    "limited": r"(?P<gbps>[\d.]+) Gb/s available PCIe bandwidth, limited by (?P<link>[^()]* link) at (?P<at>\S+) \(capable of (?P<capable>[\d.]+) Gb/s",
+    "io": r"(?:I/O error|error), dev (?P<a>[\w!/-]+),|I/O error on dev(?:ice)? (?P<b>[\w!/-]+)"
+    r"|\((?:device )?(?P<c>[\w!/-]+)\): .*(?:I/O error|[Cc]orruption)|fs error \(device (?P<d>[\w!/-]+)\)"
+    r"|nvme (?P<e>nvme\d+): .*(?:timeout, |controller is down)",
+    "edac": r"EDAC (?P<controller>\w+): (?P<number>\d+) (?P<word>CE|UE)\b",
+    "down": r"(?:\S+ (?P<address>" + _BDF + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?.*\b[Ll]ink (?:is )?(?:down|Down|DOWN)\b",
+    "program": r"[\w.@/-]+\[\d+\]: ",
+    "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
+    "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
+    # What stands before the kernel's words in files and in the output of tools.
+    "caller": r"(?:\[ *[TC]\d+\] ?)",
+    "uptime": r"\[ *(\d+\.\d+)\]",
+    "dmesg": r"(?:kern *: *\w+ *: *)?(?:\[[^\]]*\]|\d{4}-\d\d-\d\dT\S+)(?:\[ *[TC]\d+\])? ",
+    "facility": r"(\w+) *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ",
+    "talos": r"\S+: (\w+): +\w+: \[([^\]]*)\]: ",
+    "record": r"(\d+),(\d+),(\d+),[^;]*;",
+}
+_compiled: Dict[str, Any] = {}
+
+
+def _re(name: str) -> Any:
+    """A pattern by its name. Most are never needed on a healthy node, so each is made when it is."""
+    found = _compiled.get(name)
+    if found is None:
+        import re
+
+        found = _compiled[name] = re.compile(_PATTERNS[name])
+    return found
+
+
+def clean(text: str) -> str:
+    """The text without control characters, bidirectional marks and other things that do not print; at most LONGEST characters."""
+    return "".join(c if c.isprintable() else " " for c in text[: 2 * LONGEST]).strip()[:LONGEST]
+
+
+def address(text: str) -> Optional[str]:
+    """A PCI address as sysfs writes it; the driver leaves the function out, and a GPU is function 0. None where it is none."""
+    body, _, function = text.strip().lower().partition(".")
+    parts = body.split(":")
+    if len(parts) == 4 and not function:  # 0000:00:03:0, as some kernels print it
+        function = parts.pop()
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    try:
+        domain, bus, slot = (int(part, 16) for part in parts)
+        number = int(function or "0", 8)
+    except ValueError:
+        return None
+    if bus > 0xFF or slot > 0x1F or number > 7 or domain > 0xFFFFFFFF:
+        return None
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{number}"
+
+
+def unescape(text: str) -> str:
+    """/dev/kmsg writes what is not printable ASCII as \\xNN (Documentation/ABI/testing/dev-kmsg)."""
+    if "\\x" not in text:
+        return text
+    parts = text.split("\\x")
+    out = bytearray(parts[0].encode("utf-8", "replace"))
+    for part in parts[1:]:
+        try:
+            out.append(int(part[:2], 16))
+            out += part[2:].encode("utf-8", "replace")
+        except ValueError:
+            out += b"\\x" + part.encode("utf-8", "replace")
+    return out.decode("utf-8", "replace")
+
+
+class Parser:
+    """Reads records one by one and keeps one row per kind, code, address and what else tells two faults apart."""
+
+    def __init__(self, boot_id: Optional[str] = None) -> None:
+        self.boot_id = boot_id
+        self.rows: Dict[Tuple[Any, ...], Row] = {}
+        self.dropped = 0
+        self.boots = 0  # how many times a boot began in these lines
+        self.last_seq: Optional[int] = None
+        self._seen: Dict[str, Tuple[Row, bool]] = {}  # message -> its row, and whether it is a weak one: a storm repeats the same words
+        self._weak = False
+        self._gpu: Optional[str] = None  # the GPU that an earlier line has named, of a message of several lines
+        self._gpu_age = 0
+        self._mismatch: Optional[Row] = None
+        self.seq: Optional[int] = None
+        self.uptime: Optional[float] = None
+        self.stamp: Optional[str] = None
+
+    # -- what a line is
+
+    def line(self, raw: Union[bytes, str]) -> None:
+        """One record, entry or line, of any of the forms."""
+        text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+        text = text.rstrip("\r\n")
+        first = text[:1]
+        self.seq = self.uptime = self.stamp = None
+        if first.isdigit():
+            found = _re("record").match(text)
+            if found:
+                self.record(int(found.group(1)), int(found.group(2)), int(found.group(3)), text[found.end() :])
+                return
+        if first == "{":
+            self.entry(text)
+            return
+        message = self.bare(text)
+        if message is not None:
+            self.message(message)
+
+    def record(self, priority: int, seq: int, usec: int, text: str) -> None:
+        """A record of /dev/kmsg. What user space writes there has another facility than 0: the kernel sees to it."""
+        self.last_seq = seq if self.last_seq is None else max(seq, self.last_seq)
+        if priority >> 3:
+            return
+        self.seq, self.uptime, self.stamp = seq, usec / 1e6, None
+        # Below the text stand properties, each after a space.
+        self.message(unescape(text.partition("\n")[0]))
+
+    def entry(self, text: str) -> None:
+        """An entry of the journal, as `journalctl -o json` prints it."""
+        import json
+
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(found, dict) or str(found.get("SYSLOG_FACILITY", "0")) != "0" or found.get("_TRANSPORT", "kernel") != "kernel":
+            return
+        message = found.get("MESSAGE")
+        if isinstance(message, list):  # not UTF-8
+            try:
+                message = bytes(message).decode("utf-8", "replace")
+            except (TypeError, ValueError):
+                return
+        if not isinstance(message, str):
+            return
+        try:
+            self.uptime = int(found["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6
+        except (KeyError, TypeError, ValueError):
+            self.uptime = None
+        self.message(message)
+
+    def bare(self, text: str) -> Optional[str]:
+        """The kernel's words in a line of a file or of a tool's output; None where they are somebody else's."""
+        head, tag, rest = text.partition(" kernel: ")
+        if tag:
+            words = head.split()
+            # A stamp and a host name: a colon at the end of a word is another program's tag, which quotes.
+            if len(words) > 7 or any(word.endswith(":") for word in words):
+                return None
+            self.stamp = clean(" ".join(words[:-1]))[:40] or None
+            text = rest
+        elif text[:8] == "kernel: ":
+            text = text[8:]
+        else:
+            talos = _re("talos").match(text)
+            facility = _re("facility").match(text)
+            said = talos or facility
+            if said and said.group(1) != "kern":
+                return None
+            if talos:
+                self.stamp = clean(talos.group(2))[:40]
+                text = text[talos.end() :]
+        text = text.lstrip()
+        if text[:1] == "<" and ">" in text[:6]:  # dmesg --raw
+            priority, _, rest = text[1:].partition(">")
+            if not priority.isdigit() or int(priority) >> 3:
+                return None
+            text = rest
+        found = _re("uptime").match(text)
+        if found:
+            self.uptime = float(found.group(1))
+        found = _re("dmesg").match(text)
+        if found:
+            if self.uptime is None and self.stamp is None:
+                self.stamp = clean(found.group().strip().strip("[]"))[:40]
+            text = text[found.end() :].lstrip()
+            found = _re("caller").match(text)
+            if found:
+                text = text[found.end() :]
+        return text
+
+    # -- what it says
+
+    def message(self, text: str) -> None:
+        """What the kernel said, which may be of several lines."""
+        if text[:14] == "Linux version ":
+            self.boots += 1
+            self.rows.clear()
+            self._seen.clear()
+            self.dropped = 0
+            self._gpu = None
+            return
+        known = self._seen.get(text)
+        if known is not None:
+            self.again(*known)
+            return
+        text = text[:4096]
+        if _re("program").match(text):  # a program that speaks through the kernel's log
+            return
+        for part in text.split("\n"):
+            part = part.strip()
+            self._weak = False
+            row = self.words(part) if part else None
+            # Xid 45 counts each line by whether it names a cause.
+            if row is not None and "\n" not in text and row["code"] != 45 and len(self._seen) < ROWS:
+                self._seen[text] = row, self._weak
+
+    def words(self, text: str) -> Optional[Row]:
+        """The event of one line, None where it tells none that is told here."""
+        if text[:5] == "NVRM:":
+            return self.nvrm(text)
+        self._gpu_age += 1
+        if "SXid (" in text:
+            return self.sxid(text)
+        if "PCIe Bus Error: " in text or " AER: " in text:
+            return self.aer(text)
+        for mark, reader in _OTHERS:
+            if mark in text:
+                row = reader(self, text)
+                if row is not None:
+                    return row
+        return None
+
+    def nvrm(self, text: str) -> Optional[Row]:
+        """A line of NVIDIA's driver."""
+        self._gpu_age += 1
+        if text[:10] == "NVRM: Xid ":
+            return self.xid(text)
+        if text[:21] == "NVRM: The NVIDIA GPU ":
+            found = _re("gpu").match(text)
+            self._gpu, self._gpu_age = (address(found.group(1)) if found else None), 0
+        if "fallen off the bus" in text:
+            found = _re("gpu").match(text)
+            where = address(found.group(1)) if found else self._gpu if self._gpu_age <= 3 else None
+            return self.note("bus_lost", text, where)
+        if "API mismatch" in text:
+            found = _re("mismatch").search(text)
+            parameters = {key: found.group(key) for key in ("name", "pid", "client") if found and found.group(key)}
+            self._mismatch = self.note("api_mismatch", text, None, parameters=_numbers(parameters))
+            return self._mismatch
+        if self._mismatch is not None and "version" in text:
+            for found in _re("versions").finditer(text):
+                parameters = self._mismatch["parameters"]
+                if found.group(1):
+                    parameters.setdefault("client", clean(found.group(1)))
+                else:
+                    parameters.setdefault("module", clean(found.group(2)))
+            return None
+        if "nitAdapter failed" in text or "init_adapter failed" in text:
+            found = _re("failed").match(text)
+            if found:
+                parameters = {"status": found.group("status")} if found.group("status") else {}
+                where = address(found.group("address") or "")
+                # The same failure is told by two functions, one after the other.
+                return self.note("init_failed", text, where, parameters=parameters, weak=found.group("what") == "rm_init_adapter")
+        if "probe routine failed" in text:
+            return self.note("probe_failed", text, None, parameters={"driver": "nvidia"}, weak=True)
+        return None
+
+    def xid(self, text: str) -> Optional[Row]:
+        """`Xid (PCI:0000:18:00[ GPU-I:05[ GPU-CI:00]]): 31, [pid=…, name=…, ]…[ caused by previous Xid 94]` (kernel_rc.c)."""
+        found = _re("xid").match(text)
+        if not found:
+            # A form that nobody here knows: it is told, and never taken for silence.
+            return self.note("xid", text, None) if text[:11] == "NVRM: Xid (" else None
+        code = int(found.group("code"))
+        rest = found.group("rest") or ""
+        parameters: Row = {}
+        process = _re("process").match(rest)
+        if process:
+            if process.group("pid").isdigit():
+                parameters["pid"] = int(process.group("pid"))
+            name = clean(process.group("name"))
+            if name and name != "<unknown>":
+                parameters["name"] = name
+            rest = process.group("rest") or ""
+        caused = _re("caused").search(" " + rest)
+        fatal = None
+        if code == 154:
+            changed = _re("recovery").search(rest)
+            number = int(changed.group(2), 16) if changed else -1
+            parameters["recovery"] = RECOVERY[number] if 0 <= number < len(RECOVERY) else "unknown"
+        elif 144 <= code <= 150:
+            nvlink = _re("nvlink").search(rest)
+            if nvlink:
+                fatal = nvlink.group("word") == "Fatal"
+                parameters.update(
+                    unit=nvlink.group("unit"),
+                    links=[int(nvlink.group("link"))],
+                    intrinfo=nvlink.group("info"),
+                    status=nvlink.group("status"),
+                )
+        elif code == 74:
+            fatal = True if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest else None
+            links = _re("link").findall(rest)
+            if links:
+                parameters["links"] = sorted({int(link) for link in links})
+        row = self.note(
+            "xid", text, address(found.group("address")), code, parameters, fatal, "/".join(filter(None, found.group("gi", "ci"))) or None
+        )
+        if code == 45 and row is not None:  # alone it means another thing than after another
+            causes = row["parameters"].setdefault("caused_by", [])
+            if caused and int(caused.group(1)) not in causes:
+                causes.append(int(caused.group(1)))
+            elif not caused:
+                row["parameters"]["alone"] = row["parameters"].get("alone", 0) + 1
+        elif caused and row is not None:
+            row["parameters"].setdefault("caused_by", []).append(int(caused.group(1)))
+        return row
+
+    def sxid(self, text: str) -> Optional[Row]:
+        """`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 …`; lines of data follow with the same code."""
+        found = _re("sxid").match(text)
+        if not found:
+            return self.note("sxid", text, None) if text[:15] == "nvidia-nvswitch" else None
+        rest = found.group("rest") or ""
+        fatal = False if rest[:9] == "Non-fatal" else True if rest[:5] == "Fatal" else None
+        links = _re("link").findall(rest) if fatal is not None else []
+        parameters: Row = {"links": sorted({int(link) for link in links})} if links else {}
+        return self.note("sxid", text, address(found.group("address")), int(found.group("code")), parameters, fatal, weak=fatal is None)
+
+    def aer(self, text: str) -> Optional[Row]:
+        """`DRIVER ADDRESS: [AER: ]PCIe Bus Error: severity=…` of the device, `… error [message] received …` of the port that was told."""
+        device = _re("device").match(text)
+        if not device:
+            return None
+        bus = _re("severity").search(device.group("rest"))
+        received = None if bus else _re("received").search(device.group("rest"))
+        said = bus or received
+        if not said:
+            return None
+        word = said.group("word")
+        severity = "corrected" if word[:1] == "C" else "nonfatal" if "Non-Fatal" in word else "fatal" if "Fatal" in word else "nonfatal"
+        where = (received.group("address") if received else None) or device.group("address")
+        parameters: Row = {"severity": severity}
+        kind = device.group("rest").partition("type=")[2].partition(",")[0]
+        if bus and kind:
+            parameters["type"] = clean(kind)[:40]
+        return self.note("aer", text, address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus)
+
+    def probe(self, text: str) -> Optional[Row]:
+        found = _re("probed").match(text)
+        driver = found and (found.group("d1") or found.group("d2"))
+        if not found or driver not in DRIVERS:
+            return None
+        parameters = {"driver": driver, "status": int(found.group("rc"))}
+        return self.note("probe_failed", text, address(found.group("a1") or found.group("a2")), parameters=parameters, tell=driver)
+
+    def limited(self, text: str) -> Optional[Row]:
+        device, found = _re("device").match(text), _re("limited").search(text)
+        if not found or not device:
+            return None
+        parameters = {
+            "gbps": float(found.group("gbps")),
+            "capable_gbps": float(found.group("capable")),
+            "link": clean(found.group("link")),
+            "at": address(found.group("at")),
+        }
+        return self.note("bandwidth_limited", text, address(device.group("address")), parameters=parameters)
+
+    def gone(self, text: str) -> Optional[Row]:
+        device = _re("device").match(text)
+        if not device or "inaccessible" not in text:
+            return None
+        return self.note("bus_lost", text, address(device.group("address")), parameters={"driver": device.group("driver")})
+
+    def amd(self, text: str) -> Optional[Row]:
+        device = _re("device").match(text)
+        if not device or device.group("driver") != "amdgpu" or "Fatal error" not in text:
+            return None
+        return self.note("init_failed", text, address(device.group("address")), parameters={"driver": "amdgpu"})
+
+    def storage(self, text: str) -> Optional[Row]:
+        found = _re("io").search(text)
+        name = next(filter(None, found.groups()), "") if found else ""
+        if not name or name[:2] in ("fd", "sr"):  # drives without a medium: errors of healthy machines
+            return None
+        return self.note("io_error", text, None, parameters={"device": name}, tell=name)
+
+    def machine(self, text: str) -> Optional[Row]:
+        found = _re("edac").match(text)
+        if found:
+            severity = "uncorrected" if found.group("word") == "UE" else "corrected"
+            parameters = {"controller": found.group("controller"), "severity": severity}
+            return self.note("mce", text, None, None, parameters, severity == "uncorrected", tell="EDAC " + severity)
+        if "[Hardware Error]: " not in text:
+            return None
+        low = text.lower()
+        bad = "event severity: fatal" in low or "event severity: recoverable" in low or "uncorrected" in low or "fatal machine check" in low
+        severity = "uncorrected" if bad else "corrected" if "correct" in low else "unknown"
+        return self.note("mce", text, None, None, {"severity": severity}, True if bad else None, tell=severity, weak=severity == "unknown")
+
+    def down(self, text: str) -> Optional[Row]:
+        if "SATA link" in text or text[:4] == "usb ":
+            return None
+        found = _re("down").match(text)
+        if not found:
+            return None
+        slot = text.partition("Slot(")[2].partition(")")[0] if "pciehp" in text else ""
+        parameters = {"slot": clean(slot)[:40]} if slot else {"interface": clean(found.group("port") or "")[:40] or None}
+        return self.note("link_down", text, address(found.group("address") or ""), parameters=parameters, tell=str(parameters))
+
+    def hung(self, text: str) -> Optional[Row]:
+        found = _re("hung").match(text)
+        if not found:
+            return None
+        return self.note("hung_task", text, None, parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]})
+
+    def memory(self, text: str) -> Optional[Row]:
+        found = _re("oom").match(text)
+        if not found:
+            return None
+        group = found.group("cgroup") != "O"
+        parameters = {"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40], "cgroup": group}
+        return self.note("oom", text, None, parameters=parameters, tell=str(group))
+
+    # -- rows
+
+    def note(
+        self,
+        kind: str,
+        text: str,
+        where: Optional[str],
+        code: Optional[int] = None,
+        parameters: Optional[Row] = None,
+        fatal: Optional[bool] = None,
+        mig: Optional[str] = None,
+        tell: Optional[str] = None,
+        weak: bool = False,
+    ) -> Optional[Row]:
+        """Count one line. `tell`: what else keeps two events apart; `weak`: a line that goes with another, and counts only without it."""
+        self._weak = weak
+        key = (kind, code, where, mig, tell)
+        row = self.rows.get(key)
+        if row is None:
+            if len(self.rows) >= ROWS:
+                self.dropped += 1
+                return None
+            row = self.rows[key] = {
+                "kind": kind,
+                "code": code,
+                "address": where,
+                "mig": mig,
+                "seq": self.seq,
+                "uptime_s": self.uptime,
+                "boot_id": self.boot_id,
+                "count": 0,
+                "last_seq": self.seq,
+                "last_uptime_s": self.uptime,
+                "fatal": fatal,
+                "text": clean(text),
+                "parameters": {},
+                "_strong": 0,
+                "_weak": weak,
+            }
+            if self.uptime is None and self.stamp:
+                row["time"] = self.stamp
+        if not weak and row["_weak"]:  # the line itself, after those that go with it
+            row["_weak"], row["text"] = False, clean(text)
+        row["_strong"] += 0 if weak else 1
+        row["count"] = max(row["_strong"], 1)
+        if fatal is not None:
+            row["fatal"] = bool(row["fatal"]) or fatal
+        self.place(row)
+        for name, value in (parameters or {}).items():
+            self.keep(row["parameters"], name, value)
+        return row
+
+    def again(self, row: Row, weak: bool) -> None:
+        """The same words once more."""
+        row["_strong"] += 0 if weak else 1
+        row["count"] = max(row["_strong"], 1)
+        self.place(row)
+
+    def place(self, row: Row) -> None:
+        if self.seq is not None:
+            row["last_seq"] = self.seq
+        if self.uptime is not None:
+            row["last_uptime_s"] = self.uptime
+
+    @staticmethod
+    def keep(have: Row, name: str, value: Any) -> None:
+        """The first of most things, the last recovery action, and some of the links, names and process numbers."""
+        if name == "recovery":
+            have[name] = value
+        elif name == "links":
+            have[name] = sorted({*have.get(name, []), *value})[:64]
+        elif name in ("pid", "name"):
+            have.setdefault(name, value)
+            others = have.setdefault(name + "s", [])
+            if value not in others and len(others) < NAMES:
+                others.append(value)
+        else:
+            have.setdefault(name, value)
+
+    def told(self) -> List[Row]:
+        """The rows, in the order in which they were first seen."""
+        return [{key: value for key, value in row.items() if key[:1] != "_"} for row in self.rows.values()]
+
+
+_OTHERS: Tuple[Tuple[str, Callable[[Parser, str], Optional[Row]]], ...] = (
+    ("probe ", Parser.probe),
+    ("available PCIe bandwidth, limited by", Parser.limited),
+    ("power state from D3cold", Parser.gone),
+    ("GPU init", Parser.amd),
+    ("blocked for more than", Parser.hung),
+    ("Killed process", Parser.memory),
+    ("EDAC ", Parser.machine),
+    ("[Hardware Error]", Parser.machine),
+    ("ink ", Parser.down),
+    ("rror", Parser.storage),
+    ("orruption", Parser.storage),
+    ("timeout, ", Parser.storage),
+    ("controller is down", Parser.storage),
+)
+
+
+def _numbers(parameters: Row) -> Row:
+    return {key: int(value) if key == "pid" else clean(value) for key, value in parameters.items()}
+
+
+def parse(lines: Iterable[Union[bytes, str]], boot_id: Optional[str] = None) -> List[Row]:
+    """The events in these lines, of the last boot that begins in them. Never raises for what a line holds.
+
+    :param lines: records of /dev/kmsg, journal entries in JSON, or lines of text; forms may be mixed.
+    :param boot_id: which boot they are of, where that is known.
+    """
+    parser = Parser(boot_id)
+    for line in lines:
+        parser.line(line)
+    return parser.told()
+
+
+def candidates(data: bytes) -> List[bytes]:
+    """The lines of a log that may hold an event, in order: found by searching for MARKS in the whole of it."""
+    starts: Dict[int, int] = {}
+    for mark in (*MARKS, BOOT):
+        at = data.find(mark)
+        while at >= 0:
+            start = data.rfind(b"\n", 0, at) + 1
+            end = data.find(b"\n", at)
+            if end < 0:
+                end = len(data)
+            starts[start] = end
+            at = data.find(mark, end)
+    return [data[start : starts[start]] for start in sorted(starts)]
