@@ -1,0 +1,651 @@
+"""What the kernel's log says of this boot, judged: section `events` of a capture against the Xid table of the class document.
+
+The rules, each with its source:
+
+* NVIDIA's immediate action decides what an Xid means (Xid catalogue; `compat/facts/xid.yml`). RESTART_APP and IGNORE are no fault of the node:
+  they are recorded, and stay `match`. A number that the table does not have is told as *could not read*, and is never quietly fine.
+* One GPU gives one finding, under the number that says most; the others are its evidence. Xid 45 and 154 follow others (catalogue).
+* Xid 48 alone, or with 63, 64 or 95: reset. With 94, the error was kept to one program: the GPU is to be reset when it is free (catalogue, workflow 48).
+* Xid 154 names the action that is needed now. When its last line names none, the driver has seen the reset that was owed: what came before is settled.
+* The line's own word (Fatal, Non-fatal, Nonfatal) decides SXids and Xid 144 to 150 (Fabric Manager guide, appendix D; catalogue, decode table).
+* NVLink errors of GPUs follow a fatal SXid, or a peer that is lost: they are its evidence. On three GPUs or more they are one fault (guide, D.5).
+* A program's Xids (13, 31 …) count as a fault only where several different programs meet them on one GPU and no other GPU has any: degraded,
+  to be tested (catalogue, workflows 13 and 31). A job's bug shows on the GPUs of that job, under one name.
+* What needed a reset or restart is settled by the next boot, and is counted: two boots with such an event of one GPU within `xid_repeat_days`
+  ask for a look at the hardware (gpud: two reboots, then hardware inspection).
+* A reset without a restart does not show in the log, unless 154 tells it: `goldnode-node ack` settles it.
+* A log that has lost its beginning is not a clean log.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from dataclasses import replace
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..probe.values import is_fault, known
+from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
+
+Json = Dict[str, Any]
+
+DRAIN, DEGRADED, NONE = "drain", "degraded", "none"
+BLAST = {
+    "RESTART_APP": PROCESS,
+    "RESET_GPU": GPU,
+    "RESTART_BM": NODE,
+    "RESTART_VM": NODE,
+    "UPDATE_SWFW": NODE,
+    "CHECK_MECHANICALS": HARDWARE,
+    "CHECK_UVM": GPU,
+    "WORKFLOW_XID_48": GPU,
+    "WORKFLOW_NVLINK_ERR": GPU,
+    "WORKFLOW_NVLINK5_ERR": GPU,
+}
+ORDER = (NOTHING, PROCESS, GPU, NODE, HARDWARE)
+# What says most of a fault comes first; the rest in the order in which it came.
+FIRST = ("bus_lost", 79, 95, 64, 140, 94, 48)
+# What Xid 154 asks for (ctrl2080gpu.h): what it means for the node, and what following it takes along.
+RECOVERY = {
+    "none": (NONE, NOTHING),
+    "gpu_reset": (DRAIN, GPU),
+    "node_reboot": (DRAIN, NODE),
+    "system_reboot": (DRAIN, NODE),
+    "bus_reset": (DRAIN, NODE),
+    "drain_p2p": (DRAIN, GPU),
+    "drain_and_reset": (DRAIN, GPU),
+    "recover_imex": (DEGRADED, NODE),
+}
+HISTORY = 128  # events of earlier boots that are remembered
+ACK = "`goldnode-node ack` when that is done: the log does not show a reset."
+
+
+class Fault(NamedTuple):
+    """One row of the log, read: what it means (none, degraded, drain, or unread where nobody knows) and what its remedy takes along."""
+
+    row: Json
+    meaning: str
+    blast: str
+    text: str
+
+    @property
+    def what(self) -> Any:
+        """Its number, or its kind where it has none."""
+        return self.row.get("code") if self.row.get("code") is not None else self.row.get("kind")
+
+
+def judge(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Tuple[List[Finding], Json]:
+    """Findings about the kernel's log, and what is to be remembered in ``memory["events"]``. Pure; wrong types in any of them are no error.
+
+    What is remembered: {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address, what, time}]}.
+    """
+    kept = remembered(memory)
+    events = capture.get("events")
+    if events is None and capture.get("source") not in ("live", "root"):
+        return [], kept  # this source has no log
+    readable = _log(events, capture, kept)
+    if readable.outcome in (UNREAD, ELSEWHERE) and not (isinstance(events, dict) and events.get("rows")):
+        return [readable], kept
+    log: Json = events if isinstance(events, dict) else {}
+    rows = [row for row in _list(log.get("rows")) if _of_this_boot(row, log)]
+    open_rows = [row for row in rows if not _settled(row, kept, log)]
+    limits = _limits(document)
+    findings = [readable]
+    gpus = _gpus(document, capture, open_rows, limits)
+    findings += gpus + _others(capture, open_rows, limits)
+    findings += _acknowledged([row for row in rows if _settled(row, kept, log)])
+    kept["history"] = _history(kept["history"], gpus, capture, log)
+    findings += _repeated(kept["history"], limits, capture)
+    return _one_each(findings), kept
+
+
+def acknowledge(capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Json:
+    """``memory["events"]`` after a person has said that all that the log shows until now is known: it is settled, and earlier boots are forgotten."""
+    events = capture.get("events")
+    log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
+    rows = {_key(row): [row.get("count"), row.get("last_seq")] for row in _list(log.get("rows"))}
+    return {"acked": {"boot_id": log.get("boot_id"), "truncated": bool(log.get("truncated")), "rows": rows}, "history": []}
+
+
+def remembered(memory: Mapping[str, Any]) -> Json:
+    """``memory["events"]`` with everything of a wrong type left out."""
+    kept = memory.get("events") if isinstance(memory, Mapping) else None
+    kept = kept if isinstance(kept, dict) else {}
+    acked = kept.get("acked")
+    history = [
+        item
+        for item in _list(kept.get("history"))
+        if isinstance(item.get("boot_id"), str) and isinstance(item.get("address"), str) and isinstance(item.get("time"), (int, float))
+    ]
+    if not isinstance(acked, dict) or not isinstance(acked.get("rows"), dict):
+        acked = {"boot_id": None, "truncated": False, "rows": {}}
+    return {"acked": acked, "history": history[-HISTORY:]}
+
+
+# -- the log itself
+
+
+def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
+    """Whether the log could be read, and from its beginning."""
+    wanted = "the kernel's log since boot"
+    remedy = "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len)."
+    if not isinstance(events, dict) or is_fault(events):
+        text = str(events.get("text")) if isinstance(events, dict) else "the capture has none"
+        return Finding("events.log", UNREAD, DEGRADED, wanted, text, remedy, blast=NOTHING)
+    error = events.get("error")
+    if error is not None:
+        text = str(error.get("text")) if isinstance(error, dict) else str(error)
+        identity = capture.get("identity")
+        away = (isinstance(identity, dict) and identity.get("container") is True) or capture.get("source") == "root"
+        absent = isinstance(error, dict) and error.get("fault") == "not_exposed"
+        return Finding(
+            "events.log", ELSEWHERE if away and absent else UNREAD, DEGRADED, wanted, text, None if away else remedy, blast=NOTHING
+        )
+    sources = ", ".join(str(source) for source in events.get("sources") or ()) or "nothing"
+    if events.get("truncated"):
+        acked = kept["acked"]
+        text = f"its beginning is lost (read from {sources}): what stood there is not known"
+        if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
+            return Finding("events.log", MATCH, DEGRADED, wanted, text + "; acknowledged")
+        return Finding("events.log", UNREAD, DEGRADED, wanted, text, remedy + " For this boot: `goldnode-node ack`.", blast=NOTHING)
+    return Finding("events.log", MATCH, DEGRADED, wanted, f"read from {sources}")
+
+
+def _of_this_boot(row: Json, log: Json) -> bool:
+    """Lines of an earlier boot say nothing of this one."""
+    return not row.get("boot_id") or not log.get("boot_id") or row["boot_id"] == log["boot_id"]
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    parameters = row.get("parameters")
+    more = parameters if isinstance(parameters, dict) else {}
+    parts = [row.get(name) for name in ("kind", "code", "address", "mig")]
+    parts += [more.get(name) for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")]
+    return "/".join("" if part is None else str(part) for part in parts)
+
+
+def _settled(row: Json, kept: Json, log: Json) -> bool:
+    """Whether a person has acknowledged all lines of this row."""
+    acked = kept["acked"]
+    if not log.get("boot_id") or acked.get("boot_id") != log["boot_id"]:
+        return False
+    have = acked["rows"].get(_key(row))
+    if not isinstance(have, list) or len(have) != 2 or not isinstance(have[0], int):
+        return False
+    last = row.get("last_seq")
+    return _count(row) <= have[0] and (last is None or (isinstance(have[1], int) and last <= have[1]))
+
+
+def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
+    """That there is something which a person has settled, for information."""
+    if not rows:
+        return []
+    text = f"{len(rows)} kinds of events of this boot"
+    return [Finding("events.acknowledged", MATCH, DEGRADED, "settled by a person", text, None, None, _evidence_of(rows))]
+
+
+# -- GPUs and switches
+
+
+def _gpus(document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> List[Finding]:
+    """Xid, SXid and loss of the bus: one finding per GPU or switch that has a fault; what is none, beside it."""
+    table = document.get("xid") if isinstance(document.get("xid"), dict) else None
+    by_gpu: Dict[Optional[str], List[Fault]] = {}
+    by_switch: Dict[Optional[str], List[Fault]] = {}
+    for row in rows:
+        kind, where = row.get("kind"), _text(row.get("address"))
+        if kind == "sxid":
+            by_switch.setdefault(where, []).append(_sxid(table, row))
+        elif kind == "xid":
+            by_gpu.setdefault(where, []).append(_xid(table, row))
+        elif kind == "bus_lost" and _parameters(row).get("driver", "nvidia") in ("nvidia", "amdgpu"):
+            by_gpu.setdefault(where, []).append(Fault(row, DRAIN, NODE, "the GPU has fallen off the bus"))
+    for where, faults in by_gpu.items():
+        by_gpu[where] = _workflows(faults)
+    found: List[Finding] = []
+    causes = [fault for faults in by_switch.values() for fault in faults if fault.meaning == DRAIN]
+    lost = [where for where, faults in by_gpu.items() if any(fault.what in ("bus_lost", 79) for fault in faults)]
+    shown: List[Fault] = []
+    for where in list(by_gpu):
+        links = [fault for fault in by_gpu[where] if _is_link(table, fault) and fault.meaning != NONE]
+        if links and where not in lost and (causes or lost):
+            # The GPU saw what happened elsewhere.
+            shown += links
+            by_gpu[where] = _without(by_gpu[where], links)
+    found += _switches(by_switch, shown)
+    several = {w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN] for w, faults in by_gpu.items()}
+    several = {where: links for where, links in several.items() if links}
+    if len(several) >= 3 and not causes and not lost:
+        all_links = [fault for links in several.values() for fault in links]
+        text = f"NVLink errors on {len(several)} GPUs at once"
+        remedy = f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}"
+        found.append(Finding("nvlink.errors", MISMATCH, DRAIN, "none", text, remedy, None, _evidence(all_links), NODE))
+        for where, links in several.items():
+            by_gpu[where] = _without(by_gpu[where], links)
+    for where, faults in sorted(by_gpu.items(), key=lambda item: item[0] or ""):
+        found += _gpu(where, faults, shown if where in lost else ())
+    return found + _programs(by_gpu, capture, limits)
+
+
+def _entry(table: Optional[Mapping[str, Any]], code: Any) -> Optional[Tuple[str, str, str]]:
+    """(action, what it means for the node, what it is) by the class document; None for a number that it does not have."""
+    found = table.get(str(code)) if table is not None else None
+    if not isinstance(found, (list, tuple)) or len(found) < 3:
+        return None
+    return str(found[0] or ""), str(found[1]), str(found[2])
+
+
+def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
+    code, parameters = row.get("code"), _parameters(row)
+    if code is None:
+        return Fault(row, UNREAD, NOTHING, "an Xid in a form that this version does not know")
+    entry = _entry(table, code)
+    if entry is None:
+        why = "the class document has no table of Xids: run site.yml" if table is None else "nobody lists it"
+        return Fault(row, UNREAD, NOTHING, f"Xid {code}: {why}")
+    action, meaning, name = entry
+    blast = BLAST.get(action, GPU if meaning == DRAIN else NOTHING)
+    if code == 154:
+        recovery = str(parameters.get("recovery"))
+        meaning, blast = RECOVERY.get(recovery, (UNREAD, NOTHING))
+        name = f"the driver asks for: {recovery.replace('_', ' ')}"
+    elif action == "WORKFLOW_NVLINK5_ERR" and isinstance(row.get("fatal"), bool):
+        meaning, blast = (DRAIN, GPU) if row["fatal"] else (NONE, NOTHING)
+    return Fault(row, meaning, blast, f"Xid {code}: {name}")
+
+
+def _sxid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
+    """By the line's own word; without one, by what the guide says of the number."""
+    code, fatal = row.get("code"), row.get("fatal")
+    entry = _entry(table, code)
+    name = f"SXid {code}" + (f": {entry[2]}" if entry else "")
+    if not isinstance(fatal, bool):
+        fatal = {"SXID_FATAL": True, "SXID_NON_FATAL": False}.get(entry[0] if entry else "")
+    if fatal is None:
+        return Fault(row, UNREAD, NOTHING, f"{name}: the line does not say whether it is fatal")
+    return Fault(row, DRAIN if fatal else NONE, NODE if fatal else NOTHING, name)
+
+
+def _workflows(faults: List[Fault]) -> List[Fault]:
+    """What NVIDIA leaves to several Xids together (48, 45, 154), for the lines of one GPU."""
+    codes = {fault.row.get("code") for fault in faults}
+    told = next((fault for fault in faults if fault.what == 154), None)
+    after = _seq(told.row) if told is not None and told.meaning == NONE else None
+    found = []
+    for fault in faults:
+        if fault.what in (48, 171, 172) and 94 in codes and not codes & {64, 95}:
+            fault = fault._replace(meaning=DEGRADED, text=fault.text + ", contained")
+        last = _seq(fault.row)
+        if after is not None and fault.blast == GPU and last is not None and last < after:
+            fault = fault._replace(meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 tells")
+        found.append(fault)
+    return found
+
+
+def _is_link(table: Optional[Mapping[str, Any]], fault: Fault) -> bool:
+    entry = _entry(table, fault.row.get("code"))
+    return entry is not None and entry[0] in ("WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR")
+
+
+def _without(faults: Sequence[Fault], links: Sequence[Fault]) -> List[Fault]:
+    """The faults of a GPU without those that are told elsewhere, and without the action (154) that is owed to nothing but these."""
+    rest = [fault for fault in faults if fault not in links]
+    others = any(fault.meaning not in (NONE, UNREAD) and fault.what != 154 for fault in rest)
+    return [fault for fault in rest if fault.what != 154 or others]
+
+
+def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequence[Fault]) -> List[Finding]:
+    """One finding per NVSwitch with a fatal SXid, with the NVLink errors of GPUs that follow from it."""
+    found = []
+    for where, faults in sorted(by_switch.items(), key=lambda item: item[0] or ""):
+        bad = [fault for fault in faults if fault.meaning == DRAIN]
+        if bad:
+            text = "; ".join(_told(fault) for fault in bad)
+            if shown:
+                gpus = sorted({str(fault.row.get("address")) for fault in shown})
+                text += f"; seen as NVLink errors by {len(gpus)} GPUs ({', '.join(gpus)})"
+            remedy = "Drain the node and restart it, which resets GPUs and switches; where it comes back, have the link looked at."
+            found.append(Finding(f"sxid.{bad[0].what}", MISMATCH, DRAIN, "none", text, remedy, where, _evidence([*bad, *shown]), NODE))
+        for fault in faults:
+            if fault.meaning == UNREAD:
+                found.append(_unknown("sxid", fault, where))
+            elif fault.meaning == NONE:
+                found.append(Finding(f"sxid.{fault.what}", MATCH, DEGRADED, "not fatal", _told(fault), None, where, _evidence([fault])))
+    return found
+
+
+def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] = ()) -> List[Finding]:
+    """The findings of one GPU: its fault under the number that says most, what nobody knows, and what is none."""
+    found = []
+    bad = sorted((fault for fault in faults if fault.meaning in (DRAIN, DEGRADED)), key=_weight)
+    if bad:
+        first = bad[0]
+        severity = DRAIN if any(fault.meaning == DRAIN for fault in bad) else DEGRADED
+        blast = max((fault.blast for fault in bad), key=ORDER.index)
+        text = "; ".join(_told(fault) for fault in bad)
+        if peers:
+            text += f"; seen as NVLink errors by {len({fault.row.get('address') for fault in peers})} GPUs"
+        name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
+        found.append(
+            Finding(name, MISMATCH, severity, "none", text, _remedy(where, blast, severity), where, _evidence([*bad, *peers]), blast)
+        )
+    found += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
+    quiet = [fault for fault in faults if fault.meaning == NONE]
+    found += [
+        Finding(f"xid.{fault.what}", MATCH, DEGRADED, "no fault of the node", _told(fault), None, where, _evidence([fault]))
+        for fault in quiet
+    ]
+    return found
+
+
+def _weight(fault: Fault) -> Tuple[int, int, int, float]:
+    first = FIRST.index(fault.what) if fault.what in FIRST else len(FIRST)
+    # 154 says what to do, and the others why.
+    return (fault.meaning != DRAIN, int(fault.what == 154), first, fault.row.get("uptime_s") or 0.0)
+
+
+def _remedy(where: Optional[str], blast: str, severity: str) -> str:
+    if blast == GPU:
+        address = where or "ADDRESS"
+        wait = "When nothing runs on it" if severity == DEGRADED else "Stop what runs on it, then"
+        return f"{wait} `nvidia-smi --gpu-reset -i {address}`; where that fails, restart the node. {ACK}"
+    if blast == NODE:
+        return "Drain the node and restart it; where the GPU stays away, cut the power for half a minute. Keep `nvidia-bug-report.sh` for the ticket."
+    if blast == HARDWARE:
+        return "Drain the node; have power cables and seating of the GPU looked at."
+    return "Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood."
+
+
+def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
+    remedy = "Ask NVIDIA with the line and `nvidia-bug-report.sh`; `goldnode-node ack` when it is understood."
+    name = f"{kind}.{fault.row.get('code')}" if fault.row.get("code") is not None else kind
+    return Finding(name, UNREAD, DEGRADED, "an event that is understood", _told(fault), remedy, where, _evidence([fault]), NOTHING)
+
+
+def _programs(by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[str, Any], limits: Json) -> List[Finding]:
+    """Errors of programs that only one GPU meets, with several programs (workflows 13 and 31): it is to be tested."""
+    names, numbers = limits.get("app_xid_names"), limits.get("app_xid_processes")
+    having = {where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()}
+    having = {where: faults for where, faults in having.items() if faults}
+    if not isinstance(names, int) or not isinstance(numbers, int) or len(having) != 1 or len(_list(capture.get("gpus"))) < 2:
+        return []
+    ((where, faults),) = having.items()
+    programs = {str(name) for fault in faults for name in _parameters(fault.row).get("names") or ()}
+    processes = {str(pid) for fault in faults for pid in _parameters(fault.row).get("pids") or ()}
+    if len(programs) < names or len(processes) < numbers:
+        return []
+    text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_told(faults[0])}"
+    remedy = "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes."
+    return [Finding("xid.programs", MISMATCH, DEGRADED, "errors of programs on no GPU alone", text, remedy, where, _evidence(faults), GPU)]
+
+
+# -- other things
+
+
+def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> List[Finding]:
+    """Everything that is no Xid, SXid or loss of a GPU."""
+    found = []
+    for row in rows:
+        judge_kind = _KINDS.get(str(row.get("kind")))
+        if judge_kind is not None:
+            found.append(judge_kind(row, capture, limits))
+        elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
+            text = f"an event of the unknown kind {row.get('kind')}"
+            found.append(Finding("events.unknown", UNREAD, DEGRADED, None, text, None, None, _evidence_of([row]), NOTHING))
+        elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in ("nvidia", "amdgpu"):
+            text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
+            remedy = "Restart the node; where the device stays away, have it looked at."
+            where = _text(row.get("address"))
+            found.append(Finding("pci.bus_lost", MISMATCH, DRAIN, "none", text, remedy, where, _evidence_of([row]), NODE))
+    return found
+
+
+def _told_row(
+    row: Json, name: str, outcome: str, severity: str, text: str, remedy: Optional[str], blast: str, subject: Any = None
+) -> Finding:
+    where = _text(subject if subject is not None else row.get("address"))
+    times = f", {_count(row)} times" if _count(row) > 1 else ""
+    return Finding(name, outcome, severity, "none", text + times, remedy, where, _evidence_of([row]), blast if remedy else None)
+
+
+def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """A library of another version asked the module. Whose it was is not said: a container may bring its own."""
+    driver = capture.get("driver")
+    loaded, library = (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
+    text = "a library of another version than the loaded module asked it"
+    parameters = _parameters(row)
+    if parameters.get("client") and parameters.get("module"):
+        text = f"{parameters.get('name') or 'a program'} came with version {parameters['client']}, the module is {parameters['module']}"
+    if known(loaded) and loaded == library:
+        return _told_row(row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING)
+    remedy = "Make module and libraries one version (site.yml) and load the module again, or restart the node."
+    return _told_row(row, "driver.api_mismatch", MISMATCH, DEGRADED, text, remedy, NODE)
+
+
+def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """The driver could not start a device. What it says of a GPU that answers now is of the past."""
+    kind, driver = str(row.get("kind")), str(_parameters(row).get("driver") or "nvidia")
+    name, text = (
+        f"driver.{kind}",
+        f"{driver} could not start it" + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
+    )
+    if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
+        return _told_row(row, name, MISMATCH, DEGRADED, text, "Look at the device with `lspci -vv`; restart the node.", NODE)
+    if _works(capture, row.get("address")):
+        if kind == "probe_failed":
+            return _told_row(row, name, MATCH, DEGRADED, text + ", and it answers now", None, NOTHING)
+        remedy = f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}"
+        return _told_row(row, name, MISMATCH, DEGRADED, text, remedy, NODE)
+    remedy = "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`)."
+    return _told_row(row, name, MISMATCH, DRAIN, text, remedy, NODE)
+
+
+def _works(capture: Mapping[str, Any], where: Any) -> bool:
+    """Whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
+    gpus = _list(capture.get("gpus"))
+    if capture.get("gpu_error") is not None or not gpus:
+        return False
+    mine = [gpu for gpu in gpus if where is None or gpu.get("address") == where]
+    return bool(mine) and all(isinstance(gpu.get("index"), int) and gpu.get("lost") is not True for gpu in mine)
+
+
+def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """PCIe errors. Corrected ones are judged as a rate: the link repairs them (PCI Express base specification, 6.2)."""
+    severity = _parameters(row).get("severity")
+    kind = _parameters(row).get("type")
+    text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
+    remedy = "Have seating, riser and cable of the device looked at; a restart trains the link anew."
+    if severity == "corrected":
+        most = limits.get("aer_corrected_per_hour")
+        first, last = row.get("uptime_s"), row.get("last_uptime_s")
+        hours = max(1.0, (last - first) / 3600) if isinstance(first, (int, float)) and isinstance(last, (int, float)) else 1.0
+        if isinstance(most, (int, float)) and _count(row) / hours > most:
+            return _told_row(row, "pcie.aer", MISMATCH, DEGRADED, f"{text}, {_count(row) / hours:.0f} an hour", remedy, NODE)
+        return _told_row(row, "pcie.aer", MATCH, DEGRADED, text, None, NOTHING)
+    fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
+    return _told_row(row, "pcie.aer", MISMATCH, DRAIN if fatal else DEGRADED, text, remedy, NODE)
+
+
+def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
+    """Addresses of GPUs and of the ports above them."""
+    pci = capture.get("pci")
+    found: List[str] = []
+    for where, device in pci.items() if isinstance(pci, dict) and not is_fault(pci) else ():
+        if isinstance(device, dict) and device.get("kind") in ("gpu", "nvswitch"):
+            found += [str(where), *(str(hop) for hop in device.get("path") or () if isinstance(hop, str))]
+    return found
+
+
+def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """The kernel's remark at enumeration; the path itself is judged hop by hop."""
+    parameters = _parameters(row)
+    text = (
+        f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
+    )
+    return Finding("pcie.limited", MATCH, DEGRADED, "judged by the path itself", text, None, _text(row.get("address")), _evidence_of([row]))
+
+
+def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    device = _parameters(row).get("device")
+    remedy = f"Look at the health of {device} (`smartctl -a`, `nvme smart-log`); replace it where errors come back. {ACK}"
+    return _told_row(row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, HARDWARE, device)
+
+
+def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    severity = _parameters(row).get("severity")
+    subject = _parameters(row).get("controller")
+    if row.get("fatal") is True:
+        remedy = "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`)."
+        return _told_row(row, "machine.mce", MISMATCH, DRAIN, "a hardware error that was not corrected", remedy, HARDWARE, subject)
+    return _told_row(row, "machine.mce", MATCH, DEGRADED, f"hardware errors: {severity}", None, NOTHING, subject)
+
+
+def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """A PCIe slot that went down has lost its device. Network links go down at each start: they are judged by their state and counters."""
+    slot = _parameters(row).get("slot")
+    if slot is not None:
+        remedy = "Restart the node; where the device stays away, have it looked at."
+        return _told_row(row, "pcie.slot_down", MISMATCH, DEGRADED, f"the link of slot {slot} went down", remedy, NODE)
+    return _told_row(row, "net.link_down", MATCH, DEGRADED, "the link went down", None, NOTHING, _parameters(row).get("interface"))
+
+
+def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """A task that is blocked still, or was shortly before: something below it does not answer. One of the past is over."""
+    text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
+    blocked = {task.get("pid") for task in _list(capture.get("blocked"))}
+    recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
+    late = isinstance(recent, (int, float)) and isinstance(last, (int, float)) and isinstance(now, (int, float)) and now - last <= recent
+    if late or blocked & set(_parameters(row).get("pids") or ()):
+        remedy = "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs."
+        return _told_row(row, "kernel.hung_task", MISMATCH, DEGRADED, text, remedy, PROCESS)
+    return _told_row(row, "kernel.hung_task", MATCH, DEGRADED, text, None, NOTHING)
+
+
+def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """A job that took more than there is; the kernel has ended it, and the node goes on."""
+    where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
+    text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
+    return _told_row(row, "memory.oom", MATCH, DEGRADED, text, None, NOTHING, "jobs" if _parameters(row).get("cgroup") else "node")
+
+
+_KINDS = {
+    "api_mismatch": _api_mismatch,
+    "init_failed": _not_started,
+    "probe_failed": _not_started,
+    "aer": _aer,
+    "bandwidth_limited": _limited,
+    "io_error": _io_error,
+    "mce": _mce,
+    "link_down": _link_down,
+    "hung_task": _hung,
+    "oom": _oom,
+}
+
+
+# -- over boots
+
+
+def _history(history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[str, Any], log: Json) -> List[Json]:
+    """What needed a reset or a restart, once per boot and GPU."""
+    boot, at = log.get("boot_id"), _time(capture)
+    found = list(history)
+    if isinstance(boot, str) and boot and at is not None:
+        have = {(item["boot_id"], item["address"]) for item in history}
+        for finding in gpus:
+            serious = finding.outcome == MISMATCH and finding.severity == DRAIN and finding.subject
+            if serious and (boot, finding.subject) not in have:
+                found.append({"boot_id": boot, "address": finding.subject, "what": finding.id, "time": at})
+                have.add((boot, str(finding.subject)))
+    return found[-HISTORY:]
+
+
+def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any]) -> List[Finding]:
+    """GPUs and switches that needed a reset or restart in two boots or more within the days that the class says."""
+    days, times, now = limits.get("xid_repeat_days"), limits.get("xid_repeats"), _time(capture)
+    if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
+        return []
+    by_address: Dict[str, List[Json]] = {}
+    for item in history:
+        if abs(now - item["time"]) <= days * 86400:
+            by_address.setdefault(item["address"], []).append(item)
+    found = []
+    for where, items in sorted(by_address.items()):
+        if len({item["boot_id"] for item in items}) >= times:
+            said = tuple(f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items)
+            text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
+            remedy = "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards."
+            found.append(Finding("gpu.repeated_faults", MISMATCH, DRAIN, f"fewer than {times} boots", text, remedy, where, said, HARDWARE))
+    return found
+
+
+def _time(capture: Mapping[str, Any]) -> Optional[int]:
+    try:
+        return calendar.timegm(time.strptime(str(capture.get("time")), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return None
+
+
+# -- small things
+
+
+def _limits(document: Mapping[str, Any]) -> Json:
+    health = document.get("health")
+    limits = health.get("limits") if isinstance(health, dict) else None
+    return limits if isinstance(limits, dict) else {}
+
+
+def _list(value: Any) -> List[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _parameters(row: Mapping[str, Any]) -> Json:
+    found = row.get("parameters")
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> Optional[str]:
+    return value if isinstance(value, str) else None
+
+
+def _count(row: Mapping[str, Any]) -> int:
+    count = row.get("count")
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+def _seq(row: Mapping[str, Any]) -> Optional[float]:
+    """Where in the log its last line stands."""
+    for name in ("last_seq", "last_uptime_s"):
+        if isinstance(row.get(name), (int, float)):
+            return float(row[name])
+    return None
+
+
+def _told(fault: Fault) -> str:
+    times = f", {_count(fault.row)} times" if _count(fault.row) > 1 else ""
+    mig = f" ({fault.row['mig']})" if fault.row.get("mig") else ""
+    return f"{fault.text}{mig}{times}"
+
+
+def _evidence(faults: Sequence[Fault]) -> Tuple[str, ...]:
+    return _evidence_of([fault.row for fault in faults])
+
+
+def _evidence_of(rows: Sequence[Json]) -> Tuple[str, ...]:
+    return tuple(str(row.get("text"))[:240] for row in rows[:8])
+
+
+def _one_each(findings: Sequence[Finding]) -> List[Finding]:
+    """One finding per id and subject: rows that differ in more are joined, and the worse of two outcomes stays."""
+    order = {UNREAD: 1, MISMATCH: 2}
+    found: Dict[Tuple[str, Optional[str]], Finding] = {}
+    for finding in findings:
+        key = (finding.id, finding.subject)
+        have = found.get(key)
+        if have is None:
+            found[key] = finding
+            continue
+        rank = [(order.get(f.outcome, 0), f.severity == DRAIN) for f in (have, finding)]
+        better, other = (finding, have) if rank[1] > rank[0] else (have, finding)
+        text = better.got if better.got == other.got else f"{better.got}; {other.got}"
+        found[key] = replace(better, got=text, evidence=(better.evidence + other.evidence)[:8])
+    return list(found.values())
