@@ -118,6 +118,8 @@ def class_document(
     document |= _xid(gpu)
     if item.compat != models.Compat():  # what its owner has decided travels with the class, and lies on each of its nodes
         document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
+    if item.serve is not None:
+        document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
     document["digest"] = document_digest(document)

@@ -6,6 +6,7 @@ The models hold what one file can be judged by alone; what needs the facts or an
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -637,6 +638,49 @@ class Compat(Strict):
     accept: list[Accepted] = Field(default_factory=list)
 
 
+def _listen(value: Any) -> Any:
+    """A port alone is one of the loopback; an address is one of the node, written in full."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"127.0.0.1:{value}"
+    if not isinstance(value, str):
+        return value
+    name, _, port = value.rpartition(":")
+    wrong = f'"{value}" is not an address to listen on | write a port, "ADDRESS:PORT" or "[IPV6]:PORT"'
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise ValueError(wrong)
+    try:
+        number = ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    except ValueError:
+        raise ValueError(wrong) from None
+    if (number.version == 6) != name.startswith("["):
+        raise ValueError(wrong)
+    return f"{name}:{int(port)}"
+
+
+_FOLDER = r"^(/(?!\.{1,2}(/|$))[A-Za-z0-9._+-]+)+/?$"
+Folder = Annotated[
+    str,
+    _formed(_FOLDER, "not the full path of a directory | begin it with /, without .. and spaces"),
+    Field(json_schema_extra={"pattern": _FOLDER}),
+]
+Listen = Annotated[str, BeforeValidator(_listen), Field(json_schema_extra={"type": ["string", "integer"]})]
+
+
+class Serve(Strict):
+    """What a node tells others of itself, beside its verdict. Nothing unless it is written here."""
+
+    listen: Listen | None = Field(
+        default=None,
+        description="Where the diagnostics endpoint listens: a port of the loopback, or ADDRESS:PORT. It asks nobody who he is. null: no endpoint.",
+    )
+    accept_degraded: bool = Field(default=False, description="Whether /healthz of a degraded node is 200.")
+    textfile: Folder | None = Field(
+        default=None, description="Directory of node_exporter's textfile collector, where goldnode.prom is written."
+    )
+    slurm: bool = Field(default=False, description="Whether /usr/lib/goldnode/slurm-health is there, for Slurm's HealthCheckProgram.")
+    npd: bool = Field(default=False, description="Whether /usr/lib/goldnode/npd-plugin is there, for Kubernetes' node-problem-detector.")
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
 
@@ -650,6 +694,7 @@ class NodeClass(Strict):
     gate: Literal["report", "drain", "block"] = Field(
         default="report", description="What a bad verdict does: tell, drain the node, or keep container runtimes down."
     )
+    serve: Serve | None = Field(default=None, description="What the node tells others: endpoint, metrics, schedulers. null: nothing.")
     policy: Policy = Field(default_factory=Policy)
     baseline: Baseline = Field(default_factory=Baseline)
     suppressions: list[Suppression] = Field(

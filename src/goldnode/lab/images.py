@@ -16,7 +16,7 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,8 +110,8 @@ class Recipe:
         return f"{REPOSITORY}/{self.release.name}-{self.flavour}:{digest[:12]}"
 
 
-def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
-    """Return the recipe of `os_name` (of RELEASES) in `flavour` (bare, warm) from the site's Debian archive.
+def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()) -> Recipe:
+    """Return the recipe of `os_name` (of RELEASES) in `flavour` (bare, warm) from the site's Debian archive, with `extra` packages.
 
     Raises ImageError on an unknown name, SiteError where no Debian archive is known.
     """
@@ -129,7 +129,7 @@ def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
     overlay = {"etc/systemd/system/ssh.service.d/host-keys.conf": HOST_KEYS_DROPIN}
     if release.os_release:
         overlay["etc/os-release"] = release.os_release
-    packages = BARE_PACKAGES if flavour == "bare" else WARM_PACKAGES
+    packages = (*(BARE_PACKAGES if flavour == "bare" else WARM_PACKAGES), *extra)
     if any(url.startswith("https:") for url, _ in suites):
         packages = (*packages, "ca-certificates")
     if flavour == "bare" and not any(url.startswith("file:") for url, _ in suites):
@@ -145,9 +145,9 @@ def recipe(os_name: str, flavour: str, site: Site | None = None) -> Recipe:
     )
 
 
-def ensure(client: DockerClient, os_name: str, flavour: str, *, say: Say, site: Site | None = None) -> str:
+def ensure(client: DockerClient, os_name: str, flavour: str, *, say: Say, site: Site | None = None, extra: Sequence[str] = ()) -> str:
     """Return the reference of the base image, made now (some 20 to 60 seconds) unless the engine has it."""
-    wanted = recipe(os_name, flavour, site)
+    wanted = recipe(os_name, flavour, site, extra)
     if not exists(client, wanted.reference):
         # Several processes of a test run may want it at once; the lock is per user, as the temporary directory is shared.
         lock = Path(tempfile.gettempdir()) / f"goldnode-{os.getuid()}-{wanted.reference.replace('/', '-').replace(':', '-')}.lock"

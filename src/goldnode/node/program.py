@@ -168,9 +168,13 @@ def run_check(host: Host, options: Any) -> int:
     else:
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)
-    if own and not options.no_gate:
-        for line in gate.act(host, document, verdict):
-            print(line, file=sys.stderr)
+    told = gate.act(host, document, verdict) if own and not options.no_gate else []
+    if own:
+        from .serve import publish
+
+        told += publish.publish(host, document, verdict)
+    for line in told:
+        print(line, file=sys.stderr)
     return int(verdict["exit_code"])
 
 

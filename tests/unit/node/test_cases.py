@@ -272,6 +272,7 @@ def test_every_domain_has_cases() -> None:
         "tuning",
         "modules",
         "units",
+        "serve",
         "removal",
         "rollback",
     }

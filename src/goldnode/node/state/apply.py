@@ -20,7 +20,7 @@ from . import record as records
 from .domains import apt, driver, kernel
 from .engine import plan, plan_absent
 from .family import kernel_release
-from .handlers import modules, policy, removal, runtime, tuning, units
+from .handlers import modules, policy, removal, runtime, serve, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
 from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, apt_sources, automatic, boot_choice, initramfs_contents, load_json
 from .removal import completed, own_document
@@ -75,7 +75,7 @@ class Applier:
             "boot.entry": self.boot_entry,
             "boot.once": self.boot_once,
         }
-        for module in (modules, runtime, policy, tuning, units, removal):
+        for module in (modules, runtime, policy, tuning, units, serve, removal):
             self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
 
     def apply(self, action: Action) -> Optional[str]:

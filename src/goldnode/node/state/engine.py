@@ -7,14 +7,14 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from . import applied, preflight, record, removal
-from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, tuning, units
+from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
 Document = Mapping[str, Any]
 
 # Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
-DOMAINS = (modules, runtime, policy, tuning, units)
+DOMAINS = (modules, runtime, policy, tuning, units, serve)
 
 
 def difference(

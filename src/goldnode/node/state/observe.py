@@ -31,8 +31,11 @@ MANAGED = (
     ("/etc/kernel/postinst.d", "zz-goldnode"),
     ("/etc/default/grub.d", "9?-goldnode*.cfg"),
     ("/usr/lib/goldnode", "goldnode-node"),
+    ("/usr/lib/goldnode", "slurm-health"),
+    ("/usr/lib/goldnode", "npd-plugin"),
     ("/etc/systemd/system", "goldnode-*.service"),
     ("/etc/systemd/system", "goldnode-*.timer"),
+    ("/etc/systemd/system", "goldnode-*.socket"),
     ("/etc/systemd/system/nvidia-persistenced.service.d", "goldnode.conf"),
     ("/etc/systemd/system/docker.service.d", "goldnode*.conf"),
     ("/etc/systemd/system/containerd.service.d", "goldnode*.conf"),
@@ -52,6 +55,7 @@ LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
+    "/etc/systemd/system/sockets.target.wants/goldnode-serve.socket",
 )
 # Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
 SIMULATOR = "/opt/goldnode-simulator"

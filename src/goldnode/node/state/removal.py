@@ -57,7 +57,7 @@ NO_CLASS: Json = {
 
 # The role whose work a file is, by the first pattern that matches its path; what is left is node_class's.
 ROLE_OF_PATH = (
-    ("sanity", r"goldnode-(sanity|watch)|/update-motd\.d/"),
+    ("sanity", r"goldnode-(sanity|watch|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
     ("container_runtime", r"/(docker|containerd|containers|cdi|nvidia-container-runtime)\b"),

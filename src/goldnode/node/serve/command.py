@@ -1,0 +1,45 @@
+"""`goldnode-node serve`: the diagnostics endpoint, on the socket that systemd passes or on one of its own."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from ..verdict import current
+from . import endpoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from ..host import Host
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--listen", metavar="[ADDRESS:]PORT", help="listen here, on the loopback without an address; else systemd's socket")
+    parser.add_argument("--idle", type=float, default=endpoint.IDLE, metavar="SECONDS", help="end when nobody has asked for so long")
+
+
+def run(host: Host, options: Any) -> int:
+    """Serve until nobody asks. Returns 0, and 3 where there is nothing to listen on."""
+    listening = endpoint.inherited()
+    if listening is None and options.listen is None:
+        print("goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen [ADDRESS:]PORT.", file=sys.stderr)
+        return current.UNKNOWN
+    if listening is None:
+        try:
+            name, port = endpoint.address(options.listen)
+            family = socket.AF_INET6 if ":" in name else socket.AF_INET
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((name, port))
+            listening.listen(32)
+        except (OSError, ValueError) as problem:
+            print(f"goldnode-node: cannot listen on {options.listen}: {problem}", file=sys.stderr)
+            return current.UNKNOWN
+        print(f"goldnode-node: listens on {listening.getsockname()[0]}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+    with listening:
+        endpoint.serve(listening, endpoint.Answers(host), options.idle)
+    return 0

@@ -1,0 +1,276 @@
+"""The diagnostics endpoint: a small HTTP server that answers from the files of the last check, and from nothing else.
+
+Started by its socket (goldnode-serve.socket), as nobody in particular, and gone again when nobody asks. It knows four paths and the methods
+GET and HEAD; a request is at most :data:`MOST` bytes and has :data:`PATIENCE` seconds, at most :data:`CROWD` are answered at a time. Nothing of a
+request is ever a path, or shown again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+from .. import boot
+from ..host import Host
+from ..verdict import current
+from . import libraries, metrics
+from .publish import CAPTURE, GATE, load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+SCHEMA = "goldnode.diagnostics/1"
+MOST = 8192  # bytes of a request, headers included
+PATIENCE = 5.0  # seconds for a request to arrive, and for an answer to leave
+CROWD = 8
+IDLE = 60.0  # seconds without a request, after which the process ends; the socket starts another
+TEXT = "text/plain; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+JSON = "application/json"
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout"}
+REASONS.update({431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"})
+
+
+class Answers:
+    """What is answered at each path, from the files of a node."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._libraries: Optional[List[Dict[str, Any]]] = None
+
+    def at(self, path: str) -> Tuple[int, str, str]:
+        """Status, content type and body for a path without its query."""
+        if path == "/healthz":
+            return self.healthz()
+        if path == "/metrics":
+            return 200, PROMETHEUS, self.metrics()
+        if path == "/diagnostics":
+            return 200, JSON, json.dumps(self.diagnostics(), indent=1) + "\n"
+        if path == "/":
+            return 200, TEXT, "goldnode: /diagnostics /metrics /healthz\n"
+        return 404, TEXT, "not found; there are /diagnostics, /metrics and /healthz\n"
+
+    def verdict(self) -> Tuple[Any, Optional[str], Optional[float]]:
+        """The verdict, why it does not count (None when it does), and its age in seconds."""
+        verdict, fault = current.load(self.host.root)
+        now = boot.uptime(self.host.text("/proc/uptime") or "")
+        at = verdict.get("uptime") if isinstance(verdict, dict) else None
+        aged = isinstance(at, (int, float)) and now is not None and now >= at - 1
+        return verdict, fault, max(0.0, now - at) if aged and now is not None and at is not None else None
+
+    def document(self) -> Dict[str, Any]:
+        """The class document; empty where there is none."""
+        found = load(self.host, current.CLASS)
+        return found if isinstance(found, dict) else {}
+
+    def healthz(self) -> Tuple[int, str, str]:
+        """200 when a verdict counts and is healthy, or degraded where the class says that this will do; else 503 with the reason."""
+        verdict, fault, _ = self.verdict()
+        if fault is not None:
+            return 503, TEXT, f"could_not_check: {_line(fault)}\n"
+        code = verdict["exit_code"]
+        serve = self.document().get("serve")
+        accepted = (0, 1) if isinstance(serve, dict) and serve.get("accept_degraded") is True else (0,)
+        if code in accepted:
+            return 200, TEXT, f"{'healthy' if code == 0 else 'degraded, which the class accepts'}\n"
+        wrong = [
+            str(f.get("id")) for f in verdict["findings"] if isinstance(f, dict) and metrics.OUTCOMES.get(str(f.get("outcome")), 3) >= 3
+        ]
+        shown = ", ".join(wrong[:8]) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        return 503, TEXT, _line(f"{verdict.get('status')} (exit code {code}): {shown}") + "\n"
+
+    def metrics(self) -> str:
+        """The metrics as they are now, with the age of the verdict."""
+        verdict, fault, age = self.verdict()
+        return metrics.text(verdict, load(self.host, CAPTURE), load(self.host, GATE), fault, age)
+
+    def diagnostics(self) -> Dict[str, Any]:
+        """Driver, devices, CUDA libraries, class, lock, image, verdict and its age: what a person with a problem asks first."""
+        verdict, fault, age = self.verdict()
+        verdict = verdict if isinstance(verdict, dict) else {}
+        document, captured = self.document(), load(self.host, CAPTURE)
+        capture: Mapping[str, Any] = captured if isinstance(captured, dict) else {}
+        gpus = capture.get("gpus")
+        identity = capture.get("identity")
+        identity = identity if isinstance(identity, dict) else {}
+        if self._libraries is None:
+            found = capture.get("libraries")
+            self._libraries = found if isinstance(found, list) else libraries.installed(self.host)
+        return {
+            "schema": SCHEMA,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "simulated": verdict.get("simulated") is True or capture.get("simulated") is True or document.get("simulated") is True,
+            "hostname": identity.get("hostname") or (self.host.text("/proc/sys/kernel/hostname") or "").strip() or None,
+            "class": document.get("class"),
+            "class_digest": document.get("digest"),
+            "lock_digest": _of(document.get("lock"), "digest"),
+            "stack": _of(document.get("stack"), "name"),
+            "image_id": identity.get("image_id"),
+            "verdict": {
+                "holds": fault is None,
+                "reason": fault,
+                "status": verdict.get("status") if fault is None else "could_not_check",
+                "exit_code": verdict.get("exit_code") if fault is None else current.UNKNOWN,
+                "time": verdict.get("time"),
+                "age_seconds": None if age is None else round(age, 1),
+                "findings": [f for f in verdict.get("findings") or [] if isinstance(f, dict) and f.get("outcome") != "match"]
+                if fault is None
+                else [],
+            },
+            "gate": load(self.host, GATE),
+            "capture_time": capture.get("time"),
+            "kernel": _of(_of(capture.get("os"), "kernel"), "running"),
+            "driver": capture.get("driver"),
+            "gpus": [_gpu(row) for row in gpus if isinstance(row, dict)] if isinstance(gpus, list) else gpus,
+            "gpu_error": capture.get("gpu_error"),
+            "devices": capture.get("devices"),
+            "libraries": self._libraries,
+        }
+
+
+def _gpu(row: Mapping[str, Any]) -> Dict[str, Any]:
+    """A GPU as the endpoint shows it: no serial number and no processes, which are nobody's business here."""
+    shown = (
+        "index",
+        "address",
+        "pci_id",
+        "vendor",
+        "name",
+        "uuid",
+        "driver",
+        "lost",
+        "vbios",
+        "memory",
+        "persistence_mode",
+        "compute_mode",
+        "mig",
+    )
+    return {name: row[name] for name in shown if name in row}
+
+
+def _of(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
+
+
+# -- the server
+
+
+def serve(listening: socket.socket, answers: Answers, idle: float = IDLE) -> None:
+    """Answer until nobody has asked for `idle` seconds."""
+    room = threading.Semaphore(CROWD)
+    listening.settimeout(idle)
+    while True:
+        room.acquire()
+        try:
+            connection, _ = listening.accept()
+        except socket.timeout:  # the name that it has in Python 3.9
+            room.release()
+            if all(room.acquire(blocking=False) for _ in range(CROWD)):
+                return
+            room = threading.Semaphore(CROWD)  # answers are still under way; they end by their own limits
+            continue
+        except OSError as problem:  # the caller has gone again, or too many files are open
+            room.release()
+            print(f"goldnode-node: accept: {problem}", file=sys.stderr)
+            time.sleep(0.1)
+            continue
+        threading.Thread(target=_attend, args=(connection, answers, room), daemon=True).start()
+
+
+def _attend(connection: socket.socket, answers: Answers, room: threading.Semaphore) -> None:
+    try:
+        with connection:
+            end = time.monotonic() + PATIENCE
+            try:
+                status, kind, body, head, allow = respond(_request(connection, end), answers)
+            except TimeoutError:
+                status, kind, body, head, allow = 408, TEXT, "the request took too long\n", False, False
+            data = body.encode("utf-8", "replace")
+            lines = [
+                f"HTTP/1.1 {status} {REASONS[status]}",
+                f"Content-Type: {kind}",
+                f"Content-Length: {len(data)}",
+                "Cache-Control: no-store",
+                "X-Content-Type-Options: nosniff",
+                "Connection: close",
+            ]
+            lines += ["Allow: GET, HEAD"] if allow else []
+            connection.settimeout(PATIENCE)
+            connection.sendall("\r\n".join([*lines, "", ""]).encode() + (b"" if head else data))
+            # What was sent beyond the request is taken in, or the kernel would reset the connection before the answer is read.
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(0.5)
+            left = 1 << 20
+            while left > 0 and time.monotonic() < end:
+                more = connection.recv(65536)
+                if not more:
+                    break
+                left -= len(more)
+    except OSError:
+        pass  # the caller has gone
+    finally:
+        room.release()
+
+
+def _request(connection: socket.socket, end: float) -> bytes:
+    """The head of a request; longer than MOST where it has no end by then. Raises TimeoutError when it does not come in its time."""
+    data = b""
+    while b"\r\n\r\n" not in data and b"\n\n" not in data and len(data) <= MOST:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        try:
+            more = connection.recv(4096)
+        except socket.timeout:
+            raise TimeoutError from None
+        if not more:
+            break
+        data += more
+    return data
+
+
+def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
+    """Status, content type, body, whether the body is left out (HEAD), and whether the allowed methods are named, for the head of a request."""
+    if len(data) > MOST:
+        return 431, TEXT, f"a request is at most {MOST} bytes\n", False, False
+    line = data.split(b"\n", 1)[0].rstrip(b"\r")
+    words = line.decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
+        return 400, TEXT, "not a request of HTTP/1\n", False, False
+    if words[0] not in ("GET", "HEAD"):
+        return 405, TEXT, "only GET and HEAD\n", False, True
+    try:
+        status, kind, body = answers.at(words[1].partition("?")[0])
+    except Exception as problem:  # a file that is not as it should be must not look like health, nor end the server
+        print(f"goldnode-node: {type(problem).__name__}: {problem}", file=sys.stderr)
+        status, kind, body = 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
+    return status, kind, body, words[0] == "HEAD", False
+
+
+def inherited() -> Optional[socket.socket]:
+    """The socket that systemd has passed (sd_listen_fds(3)): the first, of descriptor 3. None where there is none."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or (os.environ.get("LISTEN_FDS") or "0") == "0":
+        return None
+    os.set_inheritable(3, False)
+    return socket.socket(fileno=3)
+
+
+def address(text: str) -> Tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[V6]:PORT` or a port alone, which is one of the loopback.
+
+    :raises ValueError: for anything else.
+    """
+    name, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise ValueError(f"{text!r} is not an address to listen on: write PORT or ADDRESS:PORT")
+    return name.strip("[]") or "127.0.0.1", int(port)

@@ -1,0 +1,73 @@
+"""The GPU libraries that are installed on a node, with their versions: from file names and CUDA's own version files, loading none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from ..host import Host
+
+# NVIDIA's driver and CUDA, AMD's ROCm, Intel's Level Zero: what a program is linked with.
+KNOWN = (
+    "libcuda", "libnvidia-ml", "libcudart", "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcurand", "libnvrtc",
+    "libnvJitLink", "libcudnn", "libnccl", "libnvinfer", "libamdhip64", "librocblas", "libhipblas", "librccl", "libMIOpen", "librocm_smi64",
+    "libamd_smi", "libhsa-runtime64", "libze_loader", "libze_intel_gpu",
+)  # fmt: skip
+NAME = re.compile(r"^(lib[A-Za-z0-9_-]+)\.so\.([0-9][0-9A-Za-z.]*)$")
+FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+)
+TOOLKITS = (("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib")), ("/opt", "rocm*", ("lib",)))
+MOST = 200
+
+
+def installed(host: Host) -> List[Dict[str, Any]]:
+    """[{name, version, path}] sorted by name and path, one for each file; links to it are left out. `cuda` and `rocm` are whole toolkits.
+
+    The version is the longest that the file's name carries; a library that says `.so.12` only, says no more than that.
+    """
+    folders = list(FOLDERS)
+    found: List[Dict[str, Any]] = []
+    for top, pattern, below in TOOLKITS:
+        for place in host.glob(top, pattern):
+            if host.path(place).is_symlink() or not host.path(place).is_dir():
+                continue
+            folders += [f"{place}/{name}" for name in below]
+            version = _toolkit(host, place)
+            if version:
+                found.append({"name": pattern.rstrip("*"), "version": version, "path": place})
+    for folder in folders:
+        try:
+            names = os.listdir(str(host.path(folder)))
+        except OSError:
+            continue
+        for name in names:
+            match = NAME.match(name)
+            if match and match.group(1) in KNOWN and not host.path(f"{folder}/{name}").is_symlink():
+                found.append({"name": match.group(1), "version": match.group(2), "path": f"{folder}/{name}"})
+    return sorted(found, key=lambda row: (row["name"], row["path"]))[:MOST]
+
+
+def _toolkit(host: Host, place: str) -> Any:
+    """What a toolkit says that it is."""
+    try:
+        told = json.loads(host.text(f"{place}/version.json") or "null")
+        version = told["cuda"]["version"]
+        return version if isinstance(version, str) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        line = (host.text(f"{place}/.info/version") or "").strip()
+    except OSError:
+        return None
+    return line if re.match(r"^[0-9][0-9A-Za-z.+-]{0,40}$", line) else None

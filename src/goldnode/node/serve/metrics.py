@@ -1,0 +1,266 @@
+"""Prometheus' text format (version 0.0.4) of a verdict and the capture it was made from. Pure: texts out of values.
+
+`goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read (and any outcome that this
+program does not know), 4 mismatch. Nothing is invented: what the capture does not hold, or holds as a fault, has no sample.
+
+The time of the last check is a sample, its age is none: a file does not grow older by itself, and `time() - goldnode_last_run_timestamp_seconds`
+does. The label `simulated="true"` stands on everything that speaks of simulated hardware.
+"""
+
+from __future__ import annotations
+
+from ..verdict import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+    Labels = Dict[str, Any]
+    Sample = Tuple[str, Labels, Any]
+
+LONGEST = 200  # characters of a label's value
+WORST = 3
+OUTCOMES = {
+    "match": 0,
+    "suppressed": 1,
+    "deferred": 1,
+    "not_exposed": 2,
+    "not_verified_here": 2,
+    "could_not_read": WORST,
+    "mismatch": 4,
+}
+
+# name -> (type, help). In this order they are printed.
+METRICS = {
+    "goldnode_info": ("gauge", "What the node is: class and its digest, lock, stack, image, driver. Always 1."),
+    "goldnode_simulated": ("gauge", "1 when any of the hardware is simulated."),
+    "goldnode_last_run_timestamp_seconds": ("gauge", "When the last check was made, seconds since 1970."),
+    "goldnode_verdict_limit_seconds": ("gauge", "For how long a verdict counts; an older one says nothing."),
+    "goldnode_verdict_holds": ("gauge", "1 when the verdict counts: of this boot, of the class of the node, and not too old."),
+    "goldnode_verdict_age_seconds": ("gauge", "Age of the verdict when this was asked (on the endpoint only)."),
+    "goldnode_verdict_exit_code": ("gauge", "0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."),
+    "goldnode_findings": ("gauge", "Findings of the verdict by outcome."),
+    "goldnode_finding": (
+        "gauge",
+        "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 mismatch.",
+    ),
+    "goldnode_gate_open": ("gauge", "1 while the gate lets work start."),
+    "goldnode_drained": ("gauge", "1 while this node is drained by goldnode, 0 while it is not or somebody else has drained it."),
+    "goldnode_gpu_info": ("gauge", "A GPU: its address, name, PCI id, VBIOS. Always 1."),
+    "goldnode_gpu_lost": ("gauge", "1 when the GPU is listed and cannot be reached."),
+    "goldnode_gpu_recovery_action_info": ("gauge", "The recovery that the driver asks for. Always 1."),
+    "goldnode_gpu_ecc_errors_total": ("counter", "ECC errors; volatile ones since the driver was loaded."),
+    "goldnode_gpu_remapped_rows": ("gauge", "Rows of memory that were remapped."),
+    "goldnode_gpu_remap_pending": ("gauge", "1 when a remapping waits for a reset of the GPU."),
+    "goldnode_gpu_remap_failed": ("gauge", "1 when a row could not be remapped."),
+    "goldnode_gpu_retired_pages": ("gauge", "Pages of memory that were retired."),
+    "goldnode_gpu_pcie_replays_total": ("counter", "Replays on the PCIe link of the GPU."),
+    "goldnode_gpu_pcie_generation": ("gauge", "Generation of the PCIe link now; a GPU at rest lowers it."),
+    "goldnode_gpu_pcie_lanes": ("gauge", "Lanes of the PCIe link now."),
+    "goldnode_gpu_temperature_celsius": ("gauge", "Temperature by sensor."),
+    "goldnode_gpu_power_watts": ("gauge", "Power drawn."),
+    "goldnode_gpu_power_limit_watts": ("gauge", "Power limit that is set."),
+    "goldnode_gpu_clock_hertz": ("gauge", "Clocks now."),
+    "goldnode_gpu_memory_bytes": ("gauge", "Memory of the GPU, in all and in use."),
+    "goldnode_gpu_utilization_ratio": ("gauge", "Share of time in which the GPU or its memory worked."),
+    "goldnode_gpu_throttled": ("gauge", "1 for each reason for which clocks are lowered now."),
+    "goldnode_gpu_violation_seconds_total": ("counter", "Time for which clocks were lowered, by reason."),
+    "goldnode_gpu_nvlink_links": ("gauge", "NVLinks by state."),
+    "goldnode_gpu_nvlink_errors_total": ("counter", "Errors of all NVLinks of the GPU, by kind."),
+    "goldnode_pci_aer_errors_total": ("counter", "Errors that PCIe's advanced error reporting has counted, by function and severity."),
+    "goldnode_events_total": ("counter", "Events of the kernel's log since boot (Xid, bus errors …) by kind and code."),
+}
+
+
+def text(
+    verdict: Any,
+    captured: Any = None,
+    gate: Any = None,
+    fault: Optional[str] = None,
+    age: Optional[float] = None,
+) -> str:
+    """The metrics of one node.
+
+    :param fault: why the verdict does not count (:func:`verdict.current.load`): then its findings are not told, and its code reads as 3.
+    :param age: seconds since the check; given on the endpoint only, where it is true.
+    """
+    verdict = verdict if isinstance(verdict, dict) else {}
+    found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
+    for name, labels, value in _samples(verdict, captured, gate, fault, age):
+        number = _number(value)
+        if number is None:
+            continue
+        key = ",".join(f'{label}="{escaped(content)}"' for label, content in labels.items() if content is not None)
+        before = found[name].get(key)
+        # One sample twice would make the whole file unreadable for Prometheus: of two, the worse is told.
+        found[name][key] = number if before is None else max(before, number)
+    lines: List[str] = []
+    for name, (kind, help_text) in METRICS.items():
+        if found[name]:
+            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{key}}} {value}" if key else f"{name} {value}" for key, value in found[name].items()]
+    return "\n".join(lines) + "\n"
+
+
+def escaped(value: Any) -> str:
+    """A label's value: without control characters, not too long, and with what the format needs escaped."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(value)[: 4 * LONGEST])
+    shown = shown.encode("utf-8", "replace").decode("utf-8")
+    if len(shown) > LONGEST:
+        shown = shown[: LONGEST - 1] + "…"
+    return shown.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def seconds(stamp: Any) -> Optional[int]:
+    """Seconds since 1970 of a time as verdicts and captures write it (2026-11-22T10:00:00Z); None when it is none."""
+    import calendar
+    import time
+
+    try:
+        return calendar.timegm(time.strptime(str(stamp), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return None
+
+
+def _samples(verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Optional[str], age: Optional[float]) -> Iterator[Sample]:
+    capture = captured if isinstance(captured, dict) else {}
+    simulated = verdict.get("simulated") is True or capture.get("simulated") is True
+    mark: Labels = {"simulated": "true"} if simulated else {}
+    driver = _dict(capture.get("driver"))
+    identity = _dict(capture.get("identity"))
+    info = {name: _text(verdict.get(name)) for name in ("class", "class_digest", "lock_digest", "stack")}
+    more = {"image_id": _text(identity.get("image_id")), "driver": _text(driver.get("loaded")), "cuda": _text(driver.get("cuda"))}
+    yield "goldnode_info", {**info, **more, **mark}, 1
+    yield "goldnode_simulated", {}, simulated
+    yield "goldnode_last_run_timestamp_seconds", {}, seconds(verdict.get("time"))
+    yield "goldnode_verdict_limit_seconds", {}, current.LIMIT
+    yield "goldnode_verdict_holds", {}, fault is None
+    yield "goldnode_verdict_age_seconds", {}, age
+    code = verdict.get("exit_code")
+    yield "goldnode_verdict_exit_code", mark, code if fault is None and code in (0, 1, 2, 3, 4) else current.UNKNOWN
+    if fault is None:
+        yield from _findings(verdict, mark)
+    state = _dict(gate)
+    yield "goldnode_gate_open", {"mode": _text(state.get("mode"))}, state.get("open") if isinstance(state.get("open"), bool) else None
+    told = state.get("told")
+    if state:
+        yield "goldnode_drained", {}, isinstance(told, dict) and told.get("ours") is True
+    for gpu in _list(capture.get("gpus")):
+        if isinstance(gpu, dict):
+            yield from _gpu(gpu, mark)
+    for address, function in _dict(capture.get("pci")).items():
+        aer = _dict(_dict(function).get("aer"))
+        for severity in ("correctable", "nonfatal", "fatal"):
+            yield "goldnode_pci_aer_errors_total", {"address": address, "severity": severity, **mark}, aer.get(severity)
+    events: Dict[Tuple[str, str], int] = {}
+    for row in _list(_dict(capture.get("events")).get("rows")):
+        row = _dict(row)
+        count = row.get("count", 1)
+        if isinstance(row.get("kind"), str) and isinstance(count, int) and count > 0:
+            code = row.get("code")
+            key = (row["kind"], str(code) if isinstance(code, int) else "")
+            events[key] = events.get(key, 0) + count
+    for (kind, number), count in events.items():
+        yield "goldnode_events_total", {"kind": kind, "code": number, **mark}, count
+
+
+def _findings(verdict: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
+    counts: Dict[str, int] = {}
+    for finding in _list(verdict.get("findings")):
+        if not isinstance(finding, dict):
+            continue
+        outcome = str(finding.get("outcome"))
+        counts[outcome] = counts.get(outcome, 0) + 1
+        labels = {"id": finding.get("id"), "subject": finding.get("subject") or "", "severity": finding.get("severity")}
+        yield "goldnode_finding", {**labels, **mark}, OUTCOMES.get(outcome, WORST)
+    for outcome in sorted({*OUTCOMES, *counts}):
+        yield "goldnode_findings", {"outcome": outcome, **mark}, counts.get(outcome, 0)
+
+
+def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
+    own: Labels = {"gpu": _text(gpu.get("address")) or _text(gpu.get("index")) or "unknown", "uuid": _text(gpu.get("uuid")), **mark}
+
+    def one(metric: str, value: Any, /, **labels: str) -> Sample:
+        return f"goldnode_gpu_{metric}", {**own, **labels}, value
+
+    names = ("name", "pci_id", "vbios", "vendor")
+    yield one("info", 1, **{name: str(gpu[name]) for name in names if _text(gpu.get(name)) is not None})
+    yield one("lost", gpu.get("lost") if isinstance(gpu.get("lost"), bool) else None)
+    if _text(gpu.get("recovery_action")) is not None:
+        yield one("recovery_action_info", 1, action=str(gpu["recovery_action"]))
+    ecc = _dict(gpu.get("ecc"))
+    for scope in ("volatile", "aggregate"):
+        for kind in ("corrected", "uncorrected"):
+            yield one("ecc_errors_total", _dict(ecc.get(scope)).get(kind), scope=scope, kind=kind)
+    rows = _dict(gpu.get("remapped_rows"))
+    for kind in ("correctable", "uncorrectable"):
+        yield one("remapped_rows", rows.get(kind), kind=kind)
+    yield one("remap_pending", rows.get("pending"))
+    yield one("remap_failed", rows.get("failure"))
+    pages = _dict(gpu.get("retired_pages"))
+    for kind in ("single_bit", "double_bit"):
+        yield one("retired_pages", pages.get(kind), kind=kind)
+    pcie = _dict(gpu.get("pcie"))
+    yield one("pcie_replays_total", pcie.get("replay"))
+    yield one("pcie_generation", _dict(pcie.get("gen")).get("current"))
+    yield one("pcie_lanes", _dict(pcie.get("width")).get("current"))
+    temperature = _dict(gpu.get("temperature"))
+    for sensor in ("gpu", "memory"):
+        yield one("temperature_celsius", temperature.get(f"{sensor}_c"), sensor=sensor)
+    power = _dict(gpu.get("power"))
+    yield one("power_watts", power.get("draw_w"))
+    yield one("power_limit_watts", power.get("limit_w"))
+    for clock in ("graphics", "sm", "memory"):
+        yield one("clock_hertz", _times(_dict(_dict(gpu.get("clocks")).get("current")).get(f"{clock}_mhz"), 10**6), clock=clock)
+    for kind in ("total", "used"):
+        yield one("memory_bytes", _times(_dict(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind)
+    for kind in ("gpu", "memory"):
+        yield one("utilization_ratio", _times(_dict(gpu.get("utilization")).get(kind), 0.01), kind=kind)
+    throttle = _dict(gpu.get("throttle"))
+    for reason in _list(throttle.get("active")):
+        yield one("throttled", 1, reason=str(reason))
+    for reason, value in _dict(throttle.get("violation_ns")).items():
+        yield one("violation_seconds_total", _times(value, 1e-9), reason=str(reason))
+    yield from _nvlink(_list(_dict(gpu.get("nvlink")).get("links")), one)
+
+
+def _nvlink(links: List[Any], one: Any) -> Iterator[Sample]:
+    states: Dict[str, int] = {}
+    errors: Dict[str, int] = {}
+    for link in links:
+        link = _dict(link)
+        if isinstance(link.get("active"), bool):
+            state = "active" if link["active"] else "inactive"
+            states[state] = states.get(state, 0) + 1
+        for kind, value in _dict(link.get("errors")).items():
+            if isinstance(value, int):
+                errors[str(kind)] = errors.get(str(kind), 0) + value
+    for state in ("active", "inactive") if states else ():
+        yield one("nvlink_links", states.get(state, 0), state=state)
+    for kind, value in errors.items():
+        yield one("nvlink_errors_total", value, kind=kind)
+
+
+def _number(value: Any) -> Any:
+    """A sample's value as it is printed; None for everything that is no number."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 64 else None
+    return round(value, 9) if isinstance(value, float) and abs(value) < 1e300 else None
+
+
+def _times(value: Any, factor: float) -> Any:
+    return value * factor if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _dict(value: Any) -> Dict[str, Any]:
+    return value if isinstance(value, dict) and "fault" not in value else {}
+
+
+def _list(value: Any) -> List[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> Optional[str]:
+    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None

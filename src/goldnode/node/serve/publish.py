@@ -1,0 +1,77 @@
+"""After each check: the metrics file, for node_exporter's textfile collector and whoever else reads a file."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .. import boot
+from ..host import boot_identity
+from ..verdict import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional
+
+    from ..host import Host
+
+METRICS = "/run/goldnode/metrics.prom"
+CAPTURE = "/run/goldnode/capture.json"
+GATE = "/run/goldnode/gate.json"
+NAME = "goldnode.prom"  # in the collector's directory
+MEMORY = "/var/lib/goldnode/textfile"  # where the last one was written, so that it goes when the class names another place
+BIGGEST = 64 << 20  # bytes of a file that is read here
+
+
+def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any = None) -> List[str]:
+    """Write the metrics of a verdict that was just made. Returns what there is to tell; never raises for what the node is like.
+
+    :param document: the node's class document, None where it cannot be read: then the places stay what they were.
+    :param captured: the capture it was made from; read from the file where it is not given.
+    """
+    from . import metrics
+
+    try:
+        if captured is None:
+            captured = load(host, CAPTURE)
+        fault = current.fault(verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or ""))
+        content = metrics.text(verdict, captured, load(host, GATE), fault).encode("utf-8", "replace")
+        host.write(METRICS, content)
+    except Exception as problem:  # whatever is wrong with the numbers, the verdict stands; and a file that grows old is seen
+        return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
+    try:
+        return _collected(host, document, content)
+    except OSError as problem:
+        return [f"metrics: the textfile cannot be written: {problem}"]
+
+
+def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
+    """The copy in the collector's directory, and none where an earlier class wanted one."""
+    before = (host.text(MEMORY) or "").strip()
+    if document is None:
+        wanted = before
+    else:
+        folder = (document.get("serve") or {}).get("textfile")
+        wanted = f"{str(folder).rstrip('/')}/{NAME}" if folder else ""
+    if before and before != wanted and os.path.basename(before) == NAME:
+        host.remove(before)
+        host.remove(MEMORY)
+    if not wanted:
+        return []
+    if not host.path(os.path.dirname(wanted)).is_dir():
+        return [f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"]
+    if before != wanted:
+        host.write(MEMORY, f"{wanted}\n".encode())
+    host.write(wanted, content)
+    return []
+
+
+def load(host: Host, name: str) -> Any:
+    """A JSON file of goldnode's own; None when it is not there, torn, or larger than anything goldnode writes."""
+    here = host.path(name)
+    try:
+        if here.stat().st_size > BIGGEST:
+            return None
+        return json.loads(host.text(name) or "null")
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,100 @@
+"""Small programs for schedulers, in plain shell: they read what the last check wrote, in the form in which it wrote it (one key per line), and
+work when goldnode's own program does not. The same texts stand in integrations/."""
+
+from __future__ import annotations
+
+from ..verdict import current
+
+SLURM = f"""#!/bin/sh
+# goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and says what it does in slurmd's log.
+#
+# A bad verdict drains the node through goldnode's gate, at the check that finds it. What the gate cannot tell is that nothing checks any
+# more: then this program drains, and resumes when checks are made again and the gate is open. It drains no node that is drained already,
+# resumes only what it drained itself (the reason must still be its own, word for word), and does not drain a second time what a person
+# has resumed meanwhile.
+run=${{GOLDNODE_RUN:-/run/goldnode}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
+memory=$state/slurm-health limit={current.LIMIT}
+
+field() {{ sed -n "/^ \\"$1\\": /{{s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p;q}}" "$2" 2>/dev/null; }}
+
+read -r now rest </proc/uptime || exit 0
+at=$(field uptime "$run/verdict.json")
+late=
+case ${{at%%.*}} in
+'' | *[!0-9]*) late="no verdict since this boot" ;;
+*)
+    age=$((${{now%%.*}} - ${{at%%.*}}))
+    if [ "$age" -lt -1 ]; then late="no verdict since this boot"; elif [ "$age" -gt "$limit" ]; then late="the last verdict is too old"; fi
+    ;;
+esac
+[ -z "$late" ] && [ ! -e "$memory" ] && exit 0
+
+mode=$(field mode "$run/gate.json")
+[ -n "$mode" ] || mode=$(field mode "$state/gate.json")
+[ "$mode" = drain ] || late=
+if [ -n "$late" ]; then
+    [ -e "$memory" ] && exit 0
+else
+    [ -e "$memory" ] || exit 0
+    [ "$mode" != drain ] || [ -e "$run/pass" ] || exit 0
+fi
+
+node=$SLURMD_NODENAME
+if [ -z "$node" ]; then read -r node </proc/sys/kernel/hostname; node=${{node%%.*}}; fi
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin${{GOLDNODE_PATH:+:$GOLDNODE_PATH}}
+row=$(timeout 20 scontrol show node "$node" --oneliner) || exit 0
+reason=$(printf '%s\\n' "$row" | sed -n 's/.* Reason=//p')
+case $(printf '%s\\n' "$row" | sed -n 's/.* State=\\([^ ]*\\).*/\\1/p') in
+'') exit 0 ;;
+*DRAIN*) drained=yes ;;
+*) drained= ;;
+esac
+
+if [ -n "$late" ]; then
+    [ -z "$drained" ] || exit 0
+    text="goldnode: health check: $late; see systemctl status goldnode-watch.timer"
+    mkdir -p "$state" && printf '%s\\n' "$text" >"$memory" || exit 0
+    if timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$text"; then
+        echo "goldnode: drained $node: $late" >&2
+    else
+        rm -f "$memory"
+    fi
+    exit 0
+fi
+read -r text <"$memory"
+case $drained:$reason in
+yes:"$text"*)
+    timeout 20 scontrol update NodeName="$node" State=RESUME && rm -f "$memory" && echo "goldnode: resumed $node: checks are made again" >&2
+    ;;
+*) rm -f "$memory" ;; # somebody has resumed it, or has a reason of his own
+esac
+exit 0
+"""
+
+NPD = f"""#!/bin/sh
+# goldnode: a custom plugin of Kubernetes' node-problem-detector. Exit 0: no problem, 1: a problem, 2: not known; one line, at most 80 characters.
+# It reads files below GOLDNODE_RUN (/run/goldnode; in a pod, where the node's directory is mounted) and starts nothing that could hang.
+run=${{GOLDNODE_RUN:-/run/goldnode}} limit={current.LIMIT}
+
+field() {{ sed -n "/^ \\"$1\\": /{{s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p;q}}" "$2" 2>/dev/null; }}
+say() {{
+    printf '%.80s\\n' "$(printf '%s' "$2" | tr -cd '\\40-\\176')"
+    exit "$1"
+}}
+
+read -r now rest </proc/uptime || say 2 "goldnode: /proc/uptime cannot be read"
+[ -r "$run/verdict.json" ] || say 2 "goldnode: no verdict since this boot"
+at=$(field uptime "$run/verdict.json") code=$(field exit_code "$run/verdict.json")
+case ${{at%%.*}} in '' | *[!0-9]*) say 2 "goldnode: the verdict cannot be read" ;; esac
+age=$((${{now%%.*}} - ${{at%%.*}}))
+[ "$age" -ge -1 ] || say 2 "goldnode: the last verdict is of another boot"
+[ "$age" -le "$limit" ] || say 2 "goldnode: the last verdict is ${{age}}s old, limit ${{limit}}s"
+why=$(sed -n '/^ "reasons": \\[$/{{n;s/^ *"//;s/",*$//;p;q}}' "$run/gate.json" 2>/dev/null)
+case $code in
+0) say 0 "goldnode: healthy" ;;
+1) say 0 "goldnode: degraded" ;;
+2) say 1 "goldnode: ${{why:-drain}}" ;;
+4) say 1 "goldnode: not of its class${{why:+: $why}}" ;;
+*) say 2 "goldnode: could not check${{why:+: $why}}" ;;
+esac
+"""

@@ -1,0 +1,177 @@
+"""What a class lets a node tell others (`serve`): the socket of the diagnostics endpoint, and small programs for schedulers.
+
+`seen.units["serve"]` = {socket: {LoadState, ActiveState, Listen} of systemd, None in an image, where systemd is not PID 1 and where nothing is
+declared and nothing there; textfile: the file that :mod:`...serve.publish` has put into a collector's directory, None where there is none}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...host import Host
+from ...serve import publish, shims
+from ..finding import MISMATCH, Finding, judge_item
+from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from . import units
+from .files import Wanted
+from .program import PROGRAM
+
+Document = Mapping[str, Any]
+
+SOCKET, SERVICE = "goldnode-serve.socket", "goldnode-serve.service"
+LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"
+SLURM, NPD = "/usr/lib/goldnode/slurm-health", "/usr/lib/goldnode/npd-plugin"
+PROPERTIES = ("LoadState", "ActiveState", "Listen")
+
+SOCKET_TEXT = """# goldnode: whoever asks here starts the endpoint
+[Unit]
+Description=goldnode diagnostics endpoint
+
+[Socket]
+ListenStream={listen}
+FreeBind=yes
+NoDelay=yes
+Backlog=32
+
+[Install]
+WantedBy=sockets.target
+"""
+
+# It gets its socket from systemd, so that it needs no network, no user and nothing to write.
+SERVICE_TEXT = f"""# goldnode: answers from the files of the last check, and ends when nobody asks
+[Unit]
+Description=goldnode diagnostics endpoint
+
+[Service]
+ExecStart={PROGRAM} serve
+DynamicUser=yes
+PrivateNetwork=yes
+PrivateDevices=yes
+PrivateTmp=yes
+ProtectSystem=strict
+ProtectHome=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+CapabilityBoundingSet=
+NoNewPrivileges=yes
+RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+UMask=0077
+MemoryMax=96M
+TasksMax=32
+LimitNOFILE=128
+Nice=10
+CPUWeight=20
+"""
+
+
+def declared(document: Document) -> Mapping[str, Any]:
+    """The class's `serve`; empty where it has none."""
+    found = document.get("serve")
+    return found if isinstance(found, dict) else {}
+
+
+def observe(host: Host, document: Document, seen: Observed) -> None:
+    """What systemd has of the socket, asked only where there is one or should be."""
+    socket: Optional[Dict[str, str]] = None
+    there = declared(document).get("listen") or f"{units.FOLDER}/{SOCKET}" in seen.files
+    if there and host.live and host.path("/run/systemd/system").exists():
+        shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), SOCKET).out
+        values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+        socket = {key: values.get(key, "") for key in PROPERTIES}
+    textfile = (host.text(publish.MEMORY) or "").strip() or None
+    if textfile and not (host.path(textfile).is_file() and textfile.endswith(f"/{publish.NAME}")):
+        textfile = None
+    seen.units["serve"] = {"socket": socket, "textfile": textfile}
+
+
+def wanted(document: Document, seen: Observed) -> List[Wanted]:
+    """The units of the endpoint, and the programs that schedulers run."""
+    serve = declared(document)
+    found = []
+    if serve.get("listen"):
+        text = SOCKET_TEXT.format(listen=serve["listen"])
+        found.append(Wanted(f"{units.FOLDER}/{SOCKET}", text, "sanity", f"the class says `serve: {{listen: {serve['listen']}}}`"))
+        found.append(Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", "the endpoint that the socket starts"))
+    for key, path, text in (("slurm", SLURM, shims.SLURM), ("npd", NPD, shims.NPD)):
+        if serve.get(key):
+            found.append(Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755))
+    return found
+
+
+def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+    """The socket enabled and listening where the class says, or stopped and gone; and no metrics left where no class wants them. Pure."""
+    listen = declared(document).get("listen")
+    actions: List[Action] = []
+    have, to = seen.links.get(LINK), f"{units.FOLDER}/{SOCKET}"
+    if listen and have != to:
+        reason = "the endpoint is not enabled" if have is None else f"it points at {have}"
+        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+    elif have is not None and not listen:
+        actions.append(Action("sanity", "file.remove", LINK, "the class has no endpoint any more", IMAGE, f"-> {have}\n"))
+    state = (seen.units.get("serve") or {}).get("socket")
+    active = state is not None and state["ActiveState"] == "active"
+    if state is not None and not listen and active:
+        names = [SOCKET, SERVICE]
+        why = "the class has no endpoint any more"
+        actions.insert(0, Action("sanity", "units.stop", SOCKET, why, BOOT, "running\n", "stopped\n", None, {"names": names}))
+    waiting: List[Waiting] = []
+    if state is not None and listen and state["LoadState"] != "masked" and not (active and address(state) == listen):
+        reason = f"it listens on {address(state) or 'nothing'}, want {listen}" if active else f"it is {state['ActiveState'] or 'unknown'}"
+        users = units.gpu_users(seen)
+        if active and users:  # its changed file is read by a reload, which could take the devices away from containers
+            waiting.append(Waiting("sanity", SOCKET, f"{reason}; it is started anew once nothing uses the GPU ({users})"))
+        else:
+            actions.append(Action("sanity", "serve.start", SOCKET, reason, BOOT))
+    left = (seen.units.get("serve") or {}).get("textfile")
+    if left and not _is_wanted(document, left):
+        actions.append(Action("sanity", "file.remove", left, "the class wants no metrics there any more", IMAGE, "metrics\n"))
+    return actions, [], waiting
+
+
+def _is_wanted(document: Document, path: str) -> bool:
+    folder = declared(document).get("textfile")
+    return bool(folder) and path == f"{str(folder).rstrip('/')}/{publish.NAME}"
+
+
+def address(state: Mapping[str, str]) -> str:
+    """Where systemd's socket listens: `Listen=127.0.0.1:9478 (Stream)`."""
+    return state["Listen"].split(" (", 1)[0].strip()
+
+
+def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+    """None: what is told stands in the way of nothing."""
+    return []
+
+
+def findings(document: Document, seen: Observed) -> List[Finding]:
+    """Whether the socket listens where the class says. Nothing where it says nothing."""
+    listen = declared(document).get("listen")
+    if not listen:
+        return []
+    remedy = f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`."
+    state = (seen.units.get("serve") or {}).get("socket")
+    if state is None:
+        elsewhere = "systemd does not run here" if seen.live else "an image does not run"
+        return [judge_item("serve.socket", listen, None, "degraded", remedy, elsewhere)]
+    if state["ActiveState"] == "active":
+        return [judge_item("serve.socket", listen, address(state) or None, "degraded", remedy)]
+    got = state["LoadState"] if state["LoadState"] in ("masked", "not-found") else state["ActiveState"] or "unknown"
+    return [Finding("serve.socket", MISMATCH, "degraded", listen, got, remedy)]
+
+
+def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+    """The metrics in a collector's directory go with goldnode, or they would grow old there and alert for ever; what the health check program
+    has drained is resumed."""
+    left = (seen.units.get("serve") or {}).get("textfile")
+    return [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []

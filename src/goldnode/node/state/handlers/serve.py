@@ -1,0 +1,23 @@
+"""Handlers of the actions that domain `serve` plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from ..model import NodeError
+
+if TYPE_CHECKING:
+    from ..apply import Applier
+    from ..model import Action
+
+
+def start(applier: Applier, action: Action) -> None:
+    """Start the socket anew. One that listens already keeps its address until it is stopped, and the service keeps the socket."""
+    host = applier.host
+    host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
+    done = host.run("systemctl", "start", action.target)
+    if done.rc != 0:
+        raise NodeError(f"{action.target} does not start: {done.tail(3)}. Is its address in use? See `systemctl status {action.target}`.")
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"serve.start": start}
