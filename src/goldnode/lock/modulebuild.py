@@ -16,8 +16,8 @@ from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
 from goldnode.errors import LockError, ModulesError
 from goldnode.lock import modpackage
-from goldnode.lock.aptroot import cache_directory
 from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
+from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
 from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_modules
@@ -207,12 +207,6 @@ def _built(
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
     result, directory = build(inputs, files, root, say=say)
     return inputs, files, result, directory
-
-
-def results_directory(site: Site) -> Path:
-    """Where results are kept: in the site's mirror, else in the cache."""
-    place = Mirror.of(site).directory if site.mirror is not None else cache_directory()
-    return place / "modules/results"
 
 
 def keep(result: Result, directory: Path | None, site: Site) -> Path:
