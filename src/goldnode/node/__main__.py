@@ -5,7 +5,6 @@ run by root, is unpacked once per boot below PLACE, under the digest of its own 
 of what was used. Whatever stands in the way (another user, no space, a directory that others can write to): it runs from the archive.
 """
 
-import hashlib
 import os
 import sys
 
@@ -16,6 +15,8 @@ DAY = 86400.0
 
 def settle(archive: str) -> str:
     """Put the unpacked sources first on the path where that is safe. Returns the digest of the file."""
+    import hashlib
+
     with open(archive, "rb") as opened:
         data = opened.read()
     digest = hashlib.sha256(data).hexdigest()

@@ -52,6 +52,7 @@ class Host:
         self.root = os.path.abspath(root)
         self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
         self.program = PROGRAM  # what is run to ask for GPUs
+        self.pending: Any = None  # a capture's question to the GPU library, while it is open (device/stream.py)
         self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
 
     def path(self, name: str) -> Path:

@@ -15,6 +15,10 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from .device.reader import main as reader
 
         return reader()
+    if arguments[:2] == ["device", "capture"]:
+        from .device.reader import stream
+
+        return stream(arguments[2:])
     if "--cached" in arguments:
         from .verdict import current
 

@@ -14,6 +14,7 @@
  *
  * No strtol and no scanf: a newer C library on the build machine would bind them to versions that an older node does not have.
  */
+#define _GNU_SOURCE /* statx: stat is bound to a newer C library than older nodes have */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -39,12 +40,22 @@ enum {
 
 /* ---- tables of key=value */
 
-struct row { char *key, *value; };
-struct table { struct row *rows; int count, room; };
+#define BUCKETS 8192
+
+/* `first` and `next` are chains of rows whose keys have one hash, newest first; made anew for the first look after a change. */
+struct row { char *key, *value; int next; };
+struct table { struct row *rows; int count, room, indexed, first[BUCKETS]; struct statx read; };
 
 static struct table scenario, faults, volatiles, persistent;
 
+static u32 hash(const char *key) {
+    u32 n = 5381;
+    while (*key) n = 33 * n + (unsigned char)*key++;
+    return n % BUCKETS;
+}
+
 static void clear(struct table *t) {
+    t->indexed = 0;
     for (int i = 0; i < t->count; i++) { free(t->rows[i].key); free(t->rows[i].value); }
     t->count = 0;
 }
@@ -54,6 +65,7 @@ static void drop(struct table *t, const char *key) {
         if (!strcmp(t->rows[i].key, key)) {
             free(t->rows[i].key); free(t->rows[i].value);
             t->rows[i] = t->rows[--t->count];
+            t->indexed = 0;
             return;
         }
 }
@@ -63,6 +75,7 @@ static void add(struct table *t, const char *key, const char *value) {
         t->room = t->room ? 2 * t->room : 64;
         t->rows = realloc(t->rows, t->room * sizeof *t->rows);
     }
+    t->indexed = 0;
     t->rows[t->count].key = strdup(key);
     t->rows[t->count++].value = strdup(value);
 }
@@ -73,8 +86,17 @@ static void put(struct table *t, const char *key, const char *value) {
 }
 
 /* Of a key that a file has twice the last line counts. */
-static const char *find(const struct table *t, const char *key) {
-    for (int i = t->count - 1; i >= 0; i--)
+static const char *find(struct table *t, const char *key) {
+    if (!t->indexed) {
+        for (int i = 0; i < BUCKETS; i++) t->first[i] = -1;
+        for (int i = 0; i < t->count; i++) {
+            u32 at = hash(t->rows[i].key);
+            t->rows[i].next = t->first[at];
+            t->first[at] = i;
+        }
+        t->indexed = 1;
+    }
+    for (int i = t->first[hash(key)]; i >= 0; i = t->rows[i].next)
         if (!strcmp(t->rows[i].key, key)) return t->rows[i].value;
     return NULL;
 }
@@ -98,12 +120,27 @@ static int load(struct table *t, const char *path) {
 
 static int by_key(const void *a, const void *b) { return strcmp(((const struct row *)a)->key, ((const struct row *)b)->key); }
 
+/* As load(), where the file is another one than the last time: files are replaced, never written into, but for the faults of a test,
+ * which are read at nvmlInit alone. */
+static int refresh(struct table *t, const char *path) {
+    struct statx now;
+    if (statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &now)) memset(&now, 0, sizeof now);
+    else if (now.stx_ino == t->read.stx_ino && now.stx_size == t->read.stx_size && now.stx_mtime.tv_sec == t->read.stx_mtime.tv_sec &&
+             now.stx_mtime.tv_nsec == t->read.stx_mtime.tv_nsec)
+        return 0;
+    int rc = load(t, path);
+    t->read = now;
+    return rc;
+}
+
 static int save(struct table *t, const char *path) {
     char temporary[600];
     snprintf(temporary, sizeof temporary, "%s.new", path);
     FILE *out = fopen(temporary, "w");
     if (!out) return -1;
     qsort(t->rows, t->count, sizeof *t->rows, by_key);
+    t->indexed = 0;
+    t->read.stx_ino = 0;
     for (int i = 0; i < t->count; i++) fprintf(out, "%s=%s\n", t->rows[i].key, t->rows[i].value);
     return fclose(out) || rename(temporary, path) ? -1 : 0;
 }
@@ -170,12 +207,15 @@ static void boot(void) {
 
 /* Reads the state; a writer keeps the lock until unlock_state. */
 static int lock_state(int writer) {
+    /* A reader that finds both files as they were has them already: a driver answers in microseconds, and so does this. */
+    if (!writer && volatiles.read.stx_ino && !refresh(&volatiles, place(run, "state")) && (refresh(&persistent, place(base, "state")), 1))
+        return OK;
     lock_file = open(place(base, "lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock_file < 0 && !writer) lock_file = open(place(base, "lock"), O_RDONLY | O_CLOEXEC);
     if (lock_file < 0 && writer) return NO_PERMISSION;
     if (lock_file >= 0) flock(lock_file, LOCK_EX);
-    load(&persistent, place(base, "state"));
-    if (load(&volatiles, place(run, "state"))) boot();
+    refresh(&persistent, place(base, "state"));
+    if (refresh(&volatiles, place(run, "state"))) boot();
     if (!writer) unlock_state();
     return OK;
 }
@@ -795,18 +835,56 @@ int nvmlDeviceGetViolationStatus(struct handle *h, u32 policy, struct violation 
 
 struct value { u32 id, scope; long long time, latency; u32 type, rc; u64 value; };
 
+/* Fields that another getter tells as well, so that the two agree: performance policies, PCIe replays, remapped rows, and of a link its
+ * state and errors. A fault on field.N itself outranks them. */
+static void field_name(const struct handle *h, u32 id, u32 scope, char *name, size_t size) {
+    static const char *rows[] = {"correctable", "uncorrectable", "pending", "failure"};
+    char key[64];
+    snprintf(name, size, "field.%u.%u", id, scope);
+    snprintf(key, sizeof key, "gpu%d.%s", h->gpu, name);
+    if (raw(key)) return;
+    snprintf(name, size, "field.%u", id);
+    snprintf(key, sizeof key, "gpu%d.%s", h->gpu, name);
+    if (raw(key) || find(&faults, key)) return;
+    /* power, thermal, sync boost, board limit, low utilisation, reliability, as nvmlPerfPolicyType_t numbers them */
+    if (id >= 74 && id <= 79) snprintf(name, size, "violation.%u", id - 74);
+    if (id == 94) snprintf(name, size, "pcie.replays");
+    if (id >= 142 && id <= 145) snprintf(name, size, "remapped.%s", rows[id - 142]);
+    if (id >= 161 && id <= 163) snprintf(name, size, "nvlink.%u.errors.%u", scope, id - 161);
+    if (id == 165) snprintf(name, size, "nvlink.%u.state", scope);
+}
+
 int nvmlDeviceGetFieldValues(struct handle *h, int count, struct value *values) {
     int rc = begin(h, DEVICE, 0);
     for (int i = 0; i < count && rc == OK; i++) {
-        char name[48], key[64];
-        snprintf(name, sizeof name, "field.%u.%u", values[i].id, values[i].scope);
-        snprintf(key, sizeof key, "gpu%d.%s", h->gpu, name);
-        if (!raw(key)) snprintf(name, sizeof name, "field.%u", values[i].id);
+        char name[48];
+        field_name(h, values[i].id, values[i].scope, name, sizeof name);
         values[i].value = 0, values[i].time = 0, values[i].latency = 0;
         values[i].rc = (u32)number(h->gpu, name, &values[i].value);
         values[i].type = values[i].value >> 32 ? 3 : 1; /* unsigned long long, unsigned int */
     }
     return finish(rc);
+}
+
+/* inforom.valid: absent or 1, the checksums are right; error:14, they are not. */
+int nvmlDeviceValidateInforom(struct handle *h) {
+    char ignored[64];
+    int rc = begin(h, DEVICE, 0);
+    if (rc == OK) rc = field(h->gpu, "inforom.valid", ignored, sizeof ignored);
+    return finish(rc);
+}
+
+/* retired_pages.0 (several single-bit errors) and .1 (a double-bit error): how many, at addresses that mean nothing. */
+int nvmlDeviceGetRetiredPages(struct handle *h, u32 cause, u32 *count, u64 *addresses) {
+    u64 value = 0;
+    int rc = get_indexed(h, "retired_pages.%u", cause, 0, 0, &value);
+    if (rc == OK) {
+        u32 room = *count;
+        *count = (u32)value;
+        if (value && (!addresses || room < value)) return SMALL;
+        for (u32 i = 0; i < value; i++) addresses[i] = 0x1000 * (i + 1);
+    }
+    return rc;
 }
 
 struct process { u32 pid; u64 memory; u32 gi, ci; };
@@ -845,6 +923,11 @@ static int fabric(struct handle *h, u64 *out) {
     return get_numbers(h, "fabric.status|fabric.clique|fabric.state|fabric.health|fabric.summary", out);
 }
 
+static u64 number_or_unlocked(struct handle *h, const char *name, u64 otherwise) {
+    u64 value;
+    return get_numbers(h, name, &value) == OK ? value : otherwise;
+}
+
 struct fabric1 { unsigned char cluster[16]; u32 status, clique, state; };
 struct fabric2 { u32 version; unsigned char cluster[16]; u32 status, clique, state, health; };
 struct fabric3 { u32 version; unsigned char cluster[16]; u32 status, clique, state, health; unsigned char summary; };
@@ -862,6 +945,7 @@ int nvmlDeviceGetGpuFabricInfoV(struct handle *h, struct fabric3 *out) {
     u64 v[5];
     u32 version = out->version;
     if (version != (2u << 24 | sizeof(struct fabric2)) && version != (3u << 24 | sizeof(struct fabric3))) return WRONG_VERSION;
+    if (version >> 24 == 3 && number_or_unlocked(h, "fabric.newest", 3) < 3) return WRONG_VERSION; /* an older driver */
     int rc = fabric(h, v);
     if (rc != OK) return rc;
     memset(out->cluster, 0, sizeof out->cluster);

@@ -183,25 +183,14 @@ class Scenario:
 # Fields of faults that no board has of itself, and families of which any member may be set.
 SPECIAL = (
     "all", "handle", "absent", "busy", "processes", "graphics_processes", "mps_processes", "enforced_power_limit", "fabric.status",
-    "fabric.clique", "fabric.state", "fabric.health", "fabric.summary",
+    "fabric.clique", "fabric.state", "fabric.health", "fabric.summary", "fabric.newest", "repair.channel", "repair.tpc", "unrepairable_memory",
+    "gsp_firmware_version",
     "pci.gone", "pci.power_state", "pci.driver", "pci.links", "pci.bar1", "pci.bar2", "pci.iommu_group",  # the tree's alone
 )  # fmt: skip
 OPEN = (
-    "field.",
-    "set.",
-    "ecc_errors.",
-    "memory_errors.",
-    "sram.",
-    "nvlink.",
-    "violation.",
-    "remapped.",
-    "pcie.",
-    "temperature",
-    "clock.",
-    "aer.",
-    "amd.",
-    "throttle.",
-)
+    "field.", "set.", "ecc_errors.", "memory_errors.", "sram.", "nvlink.", "violation.", "remapped.", "pcie.", "temperature", "clock.",
+    "retired_pages", "inforom.", "aer.", "amd.", "throttle.",
+)  # fmt: skip
 
 
 def fault_text(faults: Mapping[str, str]) -> str:
@@ -363,10 +352,16 @@ class _Board:
                 fields.update(
                     {"fabric.status": "0", "fabric.clique": "0", "fabric.state": "3", "fabric.health": "0", "fabric.summary": "1"}
                 )
+        fields["inforom.valid"] = "1"
+        fields.update({f"violation.{policy}": "0" for policy in range(6)})
+        fields.update({f"field.{number}": "0" for number in (269, 270, 271)})
+        if architecture < 7:
+            fields.update({"retired_pages_pending": "0", "retired_pages.0": "0", "retired_pages.1": "0"})
         fields["field.230"] = "0"
         fields["field.91"] = str(links)
         for link in range(links):
             fields[f"nvlink.{link}.state"] = "1"
+            fields[f"nvlink.{link}.version"] = str({7: 3, 9: 4, 10: 5}.get(architecture, 2))
             fields.update({f"nvlink.{link}.errors.{counter}": "0" for counter in range(5)})
         fields.update(self.mig(memory, keeps_mig))
         return fields

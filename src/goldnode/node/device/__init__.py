@@ -29,4 +29,13 @@ answer to `set`: ``{"schema": …, "results": [{"uuid", "field", "value", "rc", 
 
 Every value, and a whole GPU, may instead be a fault: ``{"rc": 3, "text": "Not Supported"}`` with NVML's return code. 3 and 13 mean that the
 driver does not expose it; anything else that it could not be read. An answer with ``{"error": …}`` says that nothing could be read.
+
+A capture is asked for with the arguments `device capture`, and answered line by line, so that what was read before a driver hung is kept
+(:mod:`collect` writes the lines, :mod:`stream` reads them)::
+
+    {"schema": …, "vendor": "nvidia", "driver": …, "nvml": …, "cuda": …, "count": 8}      or {"schema": …, "error": …, "rc": …}
+    {"i": 0, "next": "ecc", "set": {…}}       a part of GPU 0 as docs/capture.md has it, and the name of the part that is read next
+    {"done": true, "cpu_ms": …, "rss_kib": …, "init_ms": …}
 """
+
+SCHEMA = "goldnode.device/1"

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+import sys
 
-import pynvml as nvml
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-from ..host import Json
+    from ..host import Json
+
+
+class _Instead:
+    """What pynvml uses of two modules, whose import would cost more than all the rest of it: of ctypes.util nothing (it is for Windows),
+    of string one function, for the names of its exceptions."""
+
+    @staticmethod
+    def find_library(name: str) -> None:
+        """Not called where the dynamic loader finds the library."""
+
+    @staticmethod
+    def capwords(text: str, separator: str) -> str:
+        """The words of a text with capitals."""
+        return separator.join(word.capitalize() for word in text.split(separator))
+
+
+_instead = [name for name in ("ctypes.util", "string") if name not in sys.modules]
+for _name in _instead:
+    sys.modules[_name] = _Instead  # type: ignore[assignment]
+import pynvml as nvml  # noqa: E402
+
+for _name in _instead:
+    del sys.modules[_name]
+
+from .names import address  # noqa: E402
 
 COMPUTE_MODES = {
     nvml.NVML_COMPUTEMODE_DEFAULT: "default",
@@ -58,14 +84,17 @@ def read() -> Json:
 def gpu(index: int) -> Json:
     """One GPU, field by field."""
     handle = get(nvml.nvmlDeviceGetHandleByIndex, index)
-    if is_fault(handle):
-        return dict(handle)
+    return dict(handle) if is_fault(handle) else of(handle)
+
+
+def of(handle: Any) -> Json:
+    """The settings of the GPU that a handle stands for."""
     pci = get(nvml.nvmlDeviceGetPciInfo, handle)
     lost = is_fault(pci)
     device = 0 if lost else int(pci.pciDeviceId)
     return {
         "uuid": get(nvml.nvmlDeviceGetUUID, handle),
-        "address": pci if lost else re.sub(r"^0000(?=[0-9a-f]{4}:)", "", _text(pci.busId).lower()),
+        "address": pci if lost else address(_text(pci.busId)),
         "pci_id": pci if lost else f"{device & 0xFFFF:04x}:{device >> 16:04x}",
         "name": get(nvml.nvmlDeviceGetName, handle),
         "persistence_mode": get(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle))),

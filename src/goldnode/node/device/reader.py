@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
-from ..host import Json
-from .child import SCHEMA
+from . import SCHEMA
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..host import Json
 
 
 def main() -> int:
     """Answer one request; the exit status is 0 whenever there is an answer."""
+    import json
+
     answer_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no part of the answer
     request = json.load(sys.stdin)
@@ -27,3 +31,13 @@ def main() -> int:
     answer_to.write(json.dumps(whole) + "\n")
     answer_to.flush()
     return 0
+
+
+def stream(words: list[str]) -> int:
+    """Answer `device capture [full] [settings]` line by line (see the package's documentation)."""
+    to = os.dup(1)
+    os.dup2(2, 1)
+    from . import collect
+
+    collect.stream(to, "full" in words, "settings" in words)
+    os._exit(0)  # a library that hangs while it is unloaded must not take back what it said

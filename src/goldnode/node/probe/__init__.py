@@ -29,6 +29,7 @@ class Context:
         self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
         self.container = is_container(host)
         self.captured: Json = {}
+        self.question: Any = None  # what the GPU library was asked (device/stream.py), None where nothing was
 
 
 def begin(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Context:

@@ -2,14 +2,248 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+
 from ..host import Json
 from . import Context
+from .values import Files, known, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
+SIMULATOR = "/opt/goldnode-simulator"
+PROC = "/proc/driver/nvidia"
+# Parts of an NVIDIA GPU that its library alone can tell: a fault each where it did not.
+FROM_LIBRARY = (
+    "uuid", "name", "serial", "board_part", "minor", "vbios", "gsp_firmware", "architecture", "recovery_action", "persistence_mode",
+    "compute_mode", "memory", "pcie", "pstate", "utilization", "ecc", "remapped_rows", "retired_pages", "repair", "unrepairable_memory",
+    "power", "clocks", "throttle", "temperature", "mig", "nvlink", "fabric", "processes", "inforom",
+)  # fmt: skip
+# Where distributions and NVIDIA's installer put the library; the version is in the name that the link leads to.
+LIBRARY = "libnvidia-ml.so.1"
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+             "/usr/lib/aarch64-linux-gnu/nvidia/current", "/lib/x86_64-linux-gnu", "/lib64")  # fmt: skip
 
 
 def begin(context: Context) -> None:
-    """Start asking the GPU library."""
+    """Start asking the GPU library, where there may be NVIDIA GPUs: the class says so, or their driver is there."""
+    host, files = context.host, context.files
+    declared = (context.document.get("gpu") or {}).get("vendor")
+    there = any(files.there(name) for name in (f"{PROC}/version", "/sys/module/nvidia", "/dev/nvidiactl"))
+    if not host.live or not (declared == "nvidia" or there):
+        return
+    from ..device import stream
+
+    # Settings are asked for where policy compares them, and by whom no class tells what matters.
+    settings = not context.document or bool(context.document.get("policy"))
+    context.question = stream.start(host, full=not context.passive, settings=settings)
 
 
 def read(context: Context) -> Json:
-    """The sections of the capture that are read here."""
-    return {}
+    """The sections gpus, gpu_error, driver, devices and nvswitches."""
+    question = context.question
+    context.host.pending = None
+    answer = None
+    if question is not None:
+        limits = (context.document.get("health") or {}).get("limits") or {}
+        seconds = limits.get("gpu_answer_s")
+        answer = question.finish(*([float(seconds)] if isinstance(seconds, (int, float)) and seconds > 0 else []))
+    pci = context.captured.get("pci")
+    bus: Dict[str, Any] = {
+        address: row
+        for address, row in (pci.items() if isinstance(pci, dict) and "fault" not in pci else ())
+        if isinstance(row, dict) and row.get("kind") in ("gpu", "nvswitch")
+    }
+    cards = {address: row for address, row in bus.items() if row["kind"] == "gpu"}
+    informed = information(context.files)
+    nvidia = {address: cards.get(address) for address in {*informed, *(a for a, row in cards.items() if vendor_of(row) == "nvidia")}}
+    found, error = _nvidia(context, answer, nvidia, informed)
+    for vendor in ("amd", "intel"):
+        if any(vendor_of(row) == vendor for row in cards.values()):
+            rows, problem = _others(context, vendor, {a: row for a, row in cards.items() if vendor_of(row) == vendor})
+            found += rows
+            error = error or problem
+    sections: Json = {
+        "gpus": sorted(found, key=_order),
+        "gpu_error": error,
+        "driver": driver(context.files, answer, [vendor_of(row) for row in cards.values()]),
+        "devices": devices(context.files),
+        "nvswitches": [
+            {"address": address, "pci_id": row.get("pci_id"), "driver": row.get("driver")}
+            for address, row in sorted(bus.items())
+            if row["kind"] == "nvswitch"
+        ],
+    }
+    if context.files.there(SIMULATOR):
+        sections["simulated"] = True
+    return sections
+
+
+def _order(gpu: Mapping[str, Any]) -> Tuple[str, int]:
+    address, index = gpu.get("address"), gpu.get("index")
+    return (address if isinstance(address, str) else "~", index if isinstance(index, int) else -1)
+
+
+def vendor_of(row: Any) -> Optional[str]:
+    """The vendor of a function of section pci."""
+    text = row.get("pci_id") if isinstance(row, dict) else None
+    return VENDORS.get(text[:4]) if isinstance(text, str) else None
+
+
+def _nvidia(
+    context: Context, answer: Optional[Json], there: Mapping[str, Any], informed: Mapping[str, Json]
+) -> Tuple[List[Json], Optional[Json]]:
+    """NVIDIA's GPUs: those that the library lists, then those that only the bus or the driver's files show. And why the library told nothing.
+
+    A GPU that the library lists without being able to say where it is, is taken for the one of the bus that nothing else is said of.
+    """
+    error: Optional[Json] = answer["error"] if answer is not None else None
+    if answer is None and there:
+        error = unread("the GPU library was not asked: no NVIDIA driver is loaded" if context.host.live else "this root does not run")
+    listed: List[Json] = []
+    for gpu in answer["gpus"] if answer is not None else ():
+        own = dict(gpu)
+        fault = own.pop("error", None)
+        if fault is not None:
+            own = {**dict.fromkeys(FROM_LIBRARY, fault), **own}
+        own.setdefault("lost", False)
+        own["_fault"] = fault
+        listed.append(own)
+    placed = {gpu["address"]: gpu for gpu in listed if isinstance(gpu.get("address"), str)}
+    nowhere = [gpu for gpu in listed if not isinstance(gpu.get("address"), str)]
+    alone = sorted(set(there) - set(placed))
+    found = [gpu for gpu in listed if gpu not in nowhere]
+    if nowhere and len(nowhere) == len(alone):
+        # Which of several is which, nobody says: then none gets a number of the library's.
+        for gpu, address in zip(nowhere, alone):
+            index = gpu["index"] if len(nowhere) == 1 else None
+            found.append({**gpu, "index": index, "address": address, "_fault": gpu["_fault"] or gpu.get("address")})
+        alone = []
+    else:
+        found += nowhere
+    for address in alone:
+        fault = error or unread("the GPU library does not list this GPU")
+        found.append({"index": None, "vendor": "nvidia", "address": address, "lost": False, **dict.fromkeys(FROM_LIBRARY, fault)})
+    for gpu in found:
+        gpu.pop("_fault", None)
+        own_address = str(gpu.get("address"))
+        row = there.get(own_address)
+        if isinstance(row, dict):
+            gpu["driver"] = row.get("driver")
+            for key in ("pci_id", "subsystem_id"):
+                if not known(gpu.get(key)):
+                    gpu[key] = row.get(key) or gpu.get(key)
+            if row.get("gone") is True:
+                gpu["lost"] = True
+        # What the driver's files say, where the library says nothing: they answer when it hangs.
+        for key, value in informed.get(own_address, {}).items():
+            if not known(gpu.get(key)):
+                gpu[key] = value
+    return found, error
+
+
+def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[List[Json], Optional[Json]]:
+    """AMD's and Intel's GPUs, from sysfs. One that their reader says nothing of is listed with what the bus says."""
+    found: List[Json] = []
+    error = None
+    try:
+        found = list(import_module(f".{vendor}", __package__).read_gpus(context))
+    except Exception as problem:  # a reader that fails must not take the GPUs away with it
+        error = unread(f"the reader of {vendor}'s GPUs failed: {type(problem).__name__}: {problem}")
+    seen = {gpu.get("address") for gpu in found}
+    for address, row in rows.items():
+        if address not in seen and (vendor == "amd" or error):
+            fault = error or unread("its driver's files do not list this GPU")
+            found.append({"index": None, "vendor": vendor, "address": address, "pci_id": row.get("pci_id"), "driver": row.get("driver"),
+                          "lost": row.get("gone") is True, "memory": fault, "pcie": fault, "power": fault})  # fmt: skip
+    return found, error
+
+
+# -- files of NVIDIA's driver
+
+
+def information(files: Files) -> Dict[str, Json]:
+    """Address -> what the driver's own files say of a GPU. They call no firmware, so they answer when the library hangs."""
+    keys = {"Model": "name", "GPU UUID": "uuid", "Video BIOS": "vbios", "Device Minor": "minor", "GPU Firmware": "gsp_firmware"}
+    found: Dict[str, Json] = {}
+    for name in files.names(f"{PROC}/gpus"):
+        text = files.text(f"{PROC}/gpus/{name}/information")
+        if not isinstance(text, str):
+            continue
+        told: Json = {}
+        for line in text.splitlines():
+            title, _, value = line.partition(":")
+            key, value = keys.get(title.strip()), value.strip()
+            # Question marks: the GPU was never initialised. N/A: without GSP firmware.
+            if key and value and "?" not in value and value != "N/A":
+                told[key] = (int(value) if value.isdigit() else None) if key == "minor" else value
+        found[name.lower()] = {key: value for key, value in told.items() if value is not None}
+    return found
+
+
+def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -> Json:
+    """Versions of the GPU driver's parts, each by its own source."""
+    proc = files.text(f"{PROC}/version")
+    loaded = files.text("/sys/module/nvidia/version")
+    if answer is None and not isinstance(proc, str) and not isinstance(loaded, str) and "nvidia" not in vendors:
+        names = ("amdgpu",) if "amd" in vendors else ("xe", "i915") if "intel" in vendors else ()
+        name = next((name for name in names if name == "amdgpu" or files.there(f"/sys/module/{name}")), "")
+        if not name:
+            return {"vendor": None}
+        return {"vendor": "amd" if name == "amdgpu" else "intel", "loaded": files.text(f"/sys/module/{name}/version")}
+    unasked = unread("the GPU library was not asked")
+    found: Json = {
+        "vendor": "nvidia",
+        "loaded": loaded,
+        "proc": proc,
+        "flavour": proc,
+        "library": library(files),
+        "reported": answer["driver"] if answer else unasked,
+        "cuda": answer["cuda"] if answer else unasked,
+        "nvml": answer["nvml"] if answer else unasked,
+        "options": options(files),
+    }
+    if isinstance(proc, str):
+        # NVRM version: NVIDIA UNIX [Open Kernel Module for] x86_64 [Kernel Module]  570.86.15  Release Build …
+        words = proc.splitlines()[0].split() if proc else []
+        found["proc"] = next((word for word in words if word[:1].isdigit() and "." in word), unread("the file names no version"))
+        found["flavour"] = "open" if "Open" in words else "proprietary"
+    return found
+
+
+def options(files: Files) -> Any:
+    """The options with which the module was loaded."""
+    text = files.text(f"{PROC}/params")
+    if not isinstance(text, str):
+        return text
+    rows = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip().strip('"') for name, colon, value in rows if colon}
+
+
+def library(files: Files) -> Any:
+    """The version of the installed libnvidia-ml.so.1, which is in its file's name."""
+    for folder in LIBRARIES:
+        found = files.real(f"{folder}/{LIBRARY}")
+        if found is not None:
+            version = os.path.basename(found).partition(".so.")[2]
+            return version if "." in version else unread(f"{found} has no version in its name")
+    return not_exposed(f"there is no {LIBRARY}")
+
+
+def devices(files: Files) -> Dict[str, str]:
+    """The device nodes that a GPU program opens, each with its mode."""
+    found: Dict[str, str] = {}
+    names = [f"/dev/{name}" for name in files.names("/dev") if name.startswith("nvidia") or name == "kfd"]
+    names += [f"/dev/nvidia-caps/{name}" for name in files.names("/dev/nvidia-caps")]
+    names += [f"/dev/dri/{name}" for name in files.names("/dev/dri") if name.startswith("renderD")]
+    for name in names:
+        try:
+            mode = os.lstat(files.root + name).st_mode
+        except OSError:
+            continue
+        if mode & 0o170000 != 0o040000:
+            found[name] = f"{mode & 0o7777:04o}"
+    return found

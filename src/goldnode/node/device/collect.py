@@ -1,0 +1,520 @@
+"""What a capture says of NVIDIA's GPUs (docs/capture.md), asked of NVML part by part. Runs only in the process that can be killed.
+
+Each part is written as soon as it was read. Return codes 3 and 13 mean that board or driver have no such thing; 15 and 16 that the GPU is
+lost; any other that it could not be read. Units are nvml.h's: milliwatts, bytes, nanoseconds. Nothing is imported that the binding of NVML
+does not need: this process starts anew for each check.
+"""
+
+from __future__ import annotations
+
+import os
+from ctypes import byref
+from time import monotonic
+
+from . import SCHEMA
+from . import nvidia as settings
+from .names import ACTIONS, FABRIC_STATES, REASONS, address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+    Json = Dict[str, Any]
+
+nvml = settings.nvml  # type: ignore[attr-defined]
+ABSENT = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+LOST = (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
+MIB = 1 << 20
+ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
+# nvmlPerfPolicyType_t, told in nanoseconds, and the three newer ones, which are fields of their own.
+POLICIES = {"power": 0, "thermal": 1, "sync_boost": 2, "board_limit": 3, "low_utilization": 4, "reliability": 5}
+POLICY_FIELDS = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}
+MEMORY_TEMPERATURE, LINK_COUNT, RECOVERY = 82, 91, 230
+LINK_FIELDS = {"replay": 161, "recovery": 162, "crc_flit": 163}
+LINK_COUNTERS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: the first bit of each, two bits wide, 1 true and 2 false.
+FABRIC_HEALTH = {"degraded_bandwidth": 0, "route_recovery": 2, "route_unhealthy": 4, "access_timeout_recovery": 6, "partition_assigned": 12}
+FABRIC_CONFIGURATION = (
+    None, "correct", "incorrect_system_guid", "incorrect_chassis_serial", "no_partition", "insufficient_nvlinks",
+    "incompatible_firmware", "invalid_location", "invalid_gpu_state",
+)  # fmt: skip
+FABRIC_SUMMARY = (None, "healthy", "unhealthy", "limited_capacity")
+
+
+def fault(rc: int, text: Optional[str] = None) -> Json:
+    """A return code of NVML as a fault of the capture."""
+    return {"fault": "not_exposed" if rc in ABSENT else "unread", "text": text or str(nvml.NVMLError(rc)), "rc": rc}
+
+
+def is_fault(value: Any) -> bool:
+    """Whether a value is a fault."""
+    return isinstance(value, dict) and "fault" in value
+
+
+def unknown(what: str, value: int) -> Json:
+    """The fault of a number that this version of goldnode has no name for: it is told, and stands for nothing."""
+    return {"fault": "unread", "text": f"{what} {value} is not known to this version"}
+
+
+class Gpu:
+    """One GPU: its handle, whether any call found it lost, and what parts share."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.lost = False
+        self.fields: Dict[int, Any] = {}
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """What a getter says, or its fault; text as text."""
+        try:
+            found = getattr(nvml, name)(self.handle, *arguments)
+            return found.decode() if isinstance(found, bytes) else found
+        except nvml.NVMLError as problem:
+            return self.fault(problem.value)
+        except UnicodeDecodeError:
+            return {"fault": "unread", "text": "this is no text"}
+
+    def fault(self, rc: int) -> Json:
+        """A return code as a fault; that it means a lost GPU is noted."""
+        self.lost = self.lost or rc in LOST
+        return fault(rc)
+
+    def either(self, names: Sequence[str], *arguments: Any) -> Any:
+        """The first of several getters that this driver has: some were renamed."""
+        found: Any = None
+        for name in names:
+            found = self.ask(name, *arguments)
+            if not is_fault(found) or found["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                break
+        return found
+
+    def flag(self, name: str, *arguments: Any) -> Any:
+        """A number as true or false."""
+        found = self.ask(name, *arguments)
+        return found if is_fault(found) else bool(found)
+
+    def watts(self, name: str) -> Any:
+        """Milliwatts as watts."""
+        found = self.ask(name)
+        return found if is_fault(found) else watts(found)
+
+    def batch(self, wanted: Sequence[Any]) -> List[Any]:
+        """Values of fields, each a number or a pair of it with a scope, in one call."""
+        found = self.ask("nvmlDeviceGetFieldValues", list(wanted))
+        if is_fault(found):
+            return [found] * len(wanted)
+        return [self.fault(row.nvmlReturn) if row.nvmlReturn else number(row) for row in found]
+
+
+def number(row: Any) -> Any:
+    """The member of nvmlValue_t that the type names (nvml.h, nvmlValueType_t)."""
+    kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+    return getattr(row.value, kinds[row.valueType]) if row.valueType < len(kinds) else unknown("value type", row.valueType)
+
+
+def watts(milli: int) -> float:
+    """Watts; whole where they are."""
+    return milli / 1000 if milli % 1000 else milli // 1000
+
+
+def bits(mask: int) -> List[str]:
+    """The names of the throttle reasons in a mask; one that has no name is told by its bit."""
+    return [REASONS[bit] if bit < len(REASONS) else f"bit_{bit}" for bit in range(mask.bit_length()) if mask >> bit & 1]
+
+
+# -- parts. Each gives keys of docs/capture.md's GPU.
+
+
+def identity(gpu: Gpu) -> Json:
+    pci = gpu.ask("nvmlDeviceGetPciInfo")
+    found: Json = {"address": pci, "pci_id": pci, "subsystem_id": pci}
+    if not is_fault(pci):
+        device, board = int(pci.pciDeviceId), int(pci.pciSubSystemId)
+        found = {
+            "address": address(pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId),
+            "pci_id": f"{device & 0xFFFF:04x}:{device >> 16:04x}",
+            "subsystem_id": f"{board & 0xFFFF:04x}:{board >> 16:04x}",
+        }
+    names = {"name": "Name", "uuid": "UUID", "serial": "Serial", "board_part": "BoardPartNumber", "minor": "MinorNumber"}
+    found.update({key: gpu.ask(f"nvmlDeviceGet{name}") for key, name in names.items()})
+    architecture = gpu.ask("nvmlDeviceGetArchitecture")
+    if not is_fault(architecture):
+        architecture = ARCHITECTURES.get(architecture) or unknown("architecture", architecture)
+    return {
+        **found,
+        "vbios": gpu.ask("nvmlDeviceGetVbiosVersion"),
+        "gsp_firmware": gpu.ask("nvmlDeviceGetGspFirmwareVersion"),
+        "architecture": architecture,
+    }
+
+
+def recovery(gpu: Gpu) -> Json:
+    """The driver's own verdict; and the other values that are fields, in the same call."""
+    wanted = [RECOVERY, LINK_COUNT, MEMORY_TEMPERATURE, *POLICY_FIELDS.values()]
+    gpu.fields = dict(zip(wanted, gpu.batch(wanted)))
+    action = gpu.fields[RECOVERY]
+    if not is_fault(action):
+        action = ACTIONS[action] if action < len(ACTIONS) else unknown("recovery action", action)
+    return {"recovery_action": action}
+
+
+def modes(gpu: Gpu) -> Json:
+    compute = gpu.ask("nvmlDeviceGetComputeMode")
+    if not is_fault(compute):
+        compute = settings.COMPUTE_MODES.get(compute) or unknown("compute mode", compute)
+    return {"persistence_mode": gpu.flag("nvmlDeviceGetPersistenceMode"), "compute_mode": compute}
+
+
+def memory(gpu: Gpu) -> Json:
+    whole, bar1 = gpu.ask("nvmlDeviceGetMemoryInfo"), gpu.ask("nvmlDeviceGetBAR1MemoryInfo")
+    return {
+        "memory": {
+            "total_mib": whole if is_fault(whole) else whole.total // MIB,
+            "used_mib": whole if is_fault(whole) else whole.used // MIB,
+            "bar1_mib": bar1 if is_fault(bar1) else bar1.bar1Total // MIB,
+        }
+    }
+
+
+def pcie(gpu: Gpu) -> Json:
+    def ask(name: str) -> Any:
+        return gpu.ask(f"nvmlDeviceGet{name}")
+
+    return {
+        "pcie": {
+            "gen": {
+                "current": ask("CurrPcieLinkGeneration"),
+                "max": ask("MaxPcieLinkGeneration"),
+                "device_max": ask("GpuMaxPcieLinkGeneration"),
+            },
+            "width": {"current": ask("CurrPcieLinkWidth"), "max": ask("MaxPcieLinkWidth")},
+            "replay": ask("PcieReplayCounter"),
+        }
+    }
+
+
+def load(gpu: Gpu) -> Json:
+    state, rates = gpu.ask("nvmlDeviceGetPerformanceState"), gpu.ask("nvmlDeviceGetUtilizationRates")
+    return {
+        "pstate": state if is_fault(state) or state < 16 else unknown("performance state", state),
+        "utilization": rates if is_fault(rates) else {"gpu": rates.gpu, "memory": rates.memory},
+    }
+
+
+def ecc(gpu: Gpu) -> Json:
+    mode = gpu.ask("nvmlDeviceGetEccMode")
+    if is_fault(mode) and mode["rc"] in ABSENT:
+        return {"ecc": mode}
+
+    def errors(counter: int) -> Json:
+        return {name: gpu.ask("nvmlDeviceGetTotalEccErrors", kind, counter) for name, kind in (("corrected", 0), ("uncorrected", 1))}
+
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    sram = gpu.ask("nvmlDeviceGetSramEccErrorStatus", byref(status))
+    device = nvml.NVML_MEMORY_LOCATION_DEVICE_MEMORY
+    return {
+        "ecc": {
+            "current": mode if is_fault(mode) else bool(mode[0]),
+            "pending": mode if is_fault(mode) else bool(mode[1]),
+            "volatile": errors(0),
+            "aggregate": errors(1),
+            "sram": sram
+            if is_fault(sram)
+            else {
+                "threshold_exceeded": bool(status.bThresholdExceeded),
+                "corrected": status.aggregateCor,
+                "parity": status.aggregateUncParity,
+                "secded": status.aggregateUncSecDed,
+            },
+            "dram": {
+                "volatile_uncorrected": gpu.ask("nvmlDeviceGetMemoryErrorCounter", 1, 0, device),
+                "aggregate_uncorrected": gpu.ask("nvmlDeviceGetMemoryErrorCounter", 1, 1, device),
+            },
+        }
+    }
+
+
+def repairs(gpu: Gpu) -> Json:
+    rows = gpu.ask("nvmlDeviceGetRemappedRows")
+    if not is_fault(rows):
+        banks = gpu.ask("nvmlDeviceGetRowRemapperHistogram")
+        rows = {
+            "correctable": rows[0],
+            "uncorrectable": rows[1],
+            "pending": bool(rows[2]),
+            "failure": bool(rows[3]),
+            "histogram": banks if is_fault(banks) else {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")},
+        }
+    pending = gpu.flag("nvmlDeviceGetRetiredPagesPendingStatus")
+    pages = pending
+    if not (is_fault(pending) and pending["rc"] in ABSENT):
+        pages = {"pending": pending}
+        for name, cause in (("single_bit", 0), ("double_bit", 1)):
+            found = gpu.ask("nvmlDeviceGetRetiredPages", cause)
+            pages[name] = found if is_fault(found) else len(found)
+    repair = gpu.ask("nvmlDeviceGetRepairStatus")
+    return {
+        "remapped_rows": rows,
+        "retired_pages": pages,
+        "repair": repair if is_fault(repair) else {"channel_pending": bool(repair[0]), "tpc_pending": bool(repair[1])},
+        "unrepairable_memory": gpu.flag("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
+    }
+
+
+def power(gpu: Gpu) -> Json:
+    limits = gpu.ask("nvmlDeviceGetPowerManagementLimitConstraints")
+    return {
+        "power": {
+            "limit_w": gpu.watts("nvmlDeviceGetPowerManagementLimit"),
+            "enforced_w": gpu.watts("nvmlDeviceGetEnforcedPowerLimit"),
+            "default_w": gpu.watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+            "min_w": limits if is_fault(limits) else watts(limits[0]),
+            "max_w": limits if is_fault(limits) else watts(limits[1]),
+            "draw_w": gpu.watts("nvmlDeviceGetPowerUsage"),
+        }
+    }
+
+
+def clocks(gpu: Gpu) -> Json:
+    kinds = (("graphics_mhz", 0), ("sm_mhz", 1), ("memory_mhz", 2))
+    calls = (("current", "ClockInfo"), ("max", "MaxClockInfo"), ("application", "ApplicationsClock"))
+    return {"clocks": {name: {key: gpu.ask(f"nvmlDeviceGet{call}", kind) for key, kind in kinds} for name, call in calls}}
+
+
+def throttle(gpu: Gpu) -> Json:
+    mask = gpu.either(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"))
+    counters: Json = {}
+    for name, policy in POLICIES.items():
+        found = gpu.ask("nvmlDeviceGetViolationStatus", policy)
+        counters[name] = found if is_fault(found) else found.violationTime
+    counters.update({name: gpu.fields[field] for name, field in POLICY_FIELDS.items()})
+    return {"throttle": {"mask": mask, "active": mask if is_fault(mask) else bits(mask), "violation_ns": counters}}
+
+
+def temperature(gpu: Gpu) -> Json:
+    return {
+        "temperature": {
+            "gpu_c": gpu.either(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), 0),
+            "memory_c": gpu.fields[MEMORY_TEMPERATURE],
+            "margin_c": gpu.ask("nvmlDeviceGetMarginTemperature"),
+            "slowdown_c": gpu.ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            "shutdown_c": gpu.ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        }
+    }
+
+
+def mig(gpu: Gpu) -> Json:
+    mode = gpu.ask("nvmlDeviceGetMigMode")
+    if is_fault(mode):
+        return {"mig": mode}
+    there: Any = []
+    if mode[0]:
+        try:
+            there = settings.mig(gpu.handle)["instances"]
+        except nvml.NVMLError as problem:
+            there = gpu.fault(problem.value)
+    return {"mig": {"current": bool(mode[0]), "pending": bool(mode[1]), "instances": there}}
+
+
+def nvlink(gpu: Gpu) -> Json:
+    """Which links there are is told by a field; on drivers without it, by which numbers the state can be asked of."""
+    count = gpu.fields[LINK_COUNT]
+    if is_fault(count) and count["rc"] not in ABSENT:
+        return {"nvlink": count}
+    links: List[Json] = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS if is_fault(count) else count):
+        state = gpu.flag("nvmlDeviceGetNvLinkState", link)
+        if is_fault(count) and is_fault(state) and state["rc"] in (*ABSENT, nvml.NVML_ERROR_INVALID_ARGUMENT):
+            break
+        links.append({"link": link, "active": state})
+    if not links:
+        return {"nvlink": count if is_fault(count) else {"links": []}}
+    values = gpu.batch([(field, row["link"]) for row in links for field in LINK_FIELDS.values()])
+    for place, row in enumerate(links):
+        row["version"] = gpu.ask("nvmlDeviceGetNvLinkVersion", row["link"])
+        row["errors"] = dict(zip(LINK_FIELDS, values[3 * place : 3 * place + 3]))
+        if any(is_fault(value) and value["rc"] in ABSENT for value in row["errors"].values()):  # before Hopper they are no fields
+            row["errors"] = {
+                name: gpu.ask("nvmlDeviceGetNvLinkErrorCounter", row["link"], counter) for name, counter in LINK_COUNTERS.items()
+            }
+    return {"nvlink": {"links": links}}
+
+
+def fabric(gpu: Gpu) -> Json:
+    found: Any = None
+    for name, kind in (("V", "c_nvmlGpuFabricInfo_v3_t"), ("V", "c_nvmlGpuFabricInfo_v2_t"), ("", "c_nvmlGpuFabricInfo_t")):
+        told = getattr(nvml, kind)()
+        found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(told))
+        if not is_fault(found):
+            break
+        if found["rc"] not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
+            return {"fabric": found}
+    if is_fault(found):
+        return {"fabric": found}
+    result: Json = {"state": FABRIC_STATES[told.state] if told.state < len(FABRIC_STATES) else unknown("fabric state", told.state)}
+    if result["state"] == "not_supported":
+        return {"fabric": result}
+    cluster = bytes(told.clusterUuid).hex()
+    result.update(
+        status="Success" if told.status == nvml.NVML_SUCCESS else str(nvml.NVMLError(told.status)),
+        clique=told.cliqueId,
+        cluster="-".join((cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])),
+    )
+    if hasattr(told, "healthMask"):
+        mask = told.healthMask
+        health = {name: ("true", "false")[(mask >> bit & 3) - 1] for name, bit in FABRIC_HEALTH.items() if mask >> bit & 3 in (1, 2)}
+        configuration = mask >> 8 & 15
+        if configuration:
+            health["configuration"] = dict(enumerate(FABRIC_CONFIGURATION)).get(configuration) or f"incorrect_{configuration}"
+        summary = getattr(told, "healthSummary", 0)
+        if summary:
+            health["summary"] = dict(enumerate(FABRIC_SUMMARY)).get(summary) or f"unknown_{summary}"
+        result["health"] = health
+    return {"fabric": result}
+
+
+def processes(gpu: Gpu) -> Json:
+    calls = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
+    found = gpu.either(calls)
+    if is_fault(found):
+        return {"processes": found}
+    return {
+        "processes": [
+            {"pid": row.pid, "memory_mib": fault(3, "the driver does not tell") if row.usedGpuMemory is None else row.usedGpuMemory // MIB}
+            for row in found
+        ]
+    }
+
+
+def inforom(gpu: Gpu, full: bool) -> Json:
+    """Image and, where load may be put on the GPU, whether its checksums are right: they are computed from the flash."""
+    found: Json = {"image": gpu.ask("nvmlDeviceGetInforomImageVersion")}
+    if full:
+        valid = gpu.ask("nvmlDeviceValidateInforom")
+        found["valid"] = True if valid is None else False if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM else valid
+    return {"inforom": found}
+
+
+def parts(full: bool, with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Json]]]:
+    """Name and reader of each part, in the order of reading: what names a GPU and what its driver thinks of it first."""
+    found: List[Tuple[str, Callable[[Gpu], Json]]] = [
+        ("identity", identity),
+        ("recovery_action", recovery),
+        ("modes", modes),
+        ("memory", memory),
+        ("pcie", pcie),
+        ("load", load),
+        ("ecc", ecc),
+        ("repairs", repairs),
+        ("power", power),
+        ("clocks", clocks),
+        ("throttle", throttle),
+        ("temperature", temperature),
+        ("mig", mig),
+        ("nvlink", nvlink),
+        ("fabric", fabric),
+        ("processes", processes),
+        ("inforom", lambda gpu: inforom(gpu, full)),
+    ]
+    if with_settings:
+        found.append(("settings", lambda gpu: {"settings": settings.of(gpu.handle)}))
+    return found
+
+
+# -- lines
+
+
+def stream(to: int, full: bool, with_settings: bool) -> None:
+    """Write the lines of a capture to a file descriptor (the package's documentation has them). Returns when all was said."""
+
+    def say(line: Json) -> None:
+        data = dumps(line).encode() + b"\n"
+        while data:
+            data = data[os.write(to, data) :]
+
+    head: Json = {"schema": SCHEMA, "vendor": "nvidia"}
+    began = monotonic()
+    try:
+        nvml.nvmlInit()
+        ready = monotonic()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as problem:
+        say({**head, "error": str(problem), "rc": problem.value})
+        return
+    cuda = settings.get(nvml.nvmlSystemGetCudaDriverVersion)
+    say(
+        {
+            **head,
+            "driver": _system(nvml.nvmlSystemGetDriverVersion),
+            "nvml": _system(nvml.nvmlSystemGetNVMLVersion),
+            "cuda": fault(cuda["rc"]) if settings.is_fault(cuda) else f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else unknown("CUDA", 0),
+            "count": count,
+        }
+    )
+    for index in range(count):
+        _one(index, parts(full, with_settings), say)
+    used, own = os.times(), _rss()
+    say({"done": True, "cpu_ms": round((used.user + used.system) * 1000), "rss_kib": own, "init_ms": round((ready - began) * 1000)})
+
+
+def _one(index: int, wanted: List[Tuple[str, Callable[[Gpu], Json]]], say: Callable[[Json], None]) -> None:
+    """Every part of one GPU. A GPU that cannot be reached has the same fault in each."""
+    say({"i": index, "next": "handle", "set": {}})
+    try:
+        gpu = Gpu(nvml.nvmlDeviceGetHandleByIndex(index))
+    except nvml.NVMLError as problem:
+        say({"i": index, "next": None, "set": {"lost": problem.value in LOST, "error": fault(problem.value)}})
+        return
+    names = [name for name, _ in wanted]
+    for place, (name, read) in enumerate(wanted):
+        try:
+            found = read(gpu)
+        except Exception as problem:  # one part that this version cannot read must not cost the others
+            found = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
+        if place == len(wanted) - 1 or gpu.lost:
+            found["lost"] = gpu.lost
+        say({"i": index, "next": (*names[place + 1 :], None)[0], "set": found})
+
+
+def _system(function: Callable[[], Any]) -> Any:
+    found = settings.get(function)
+    if settings.is_fault(found):
+        return fault(found["rc"])
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+
+def _rss() -> int:
+    """Highest resident size of this process in KiB."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
+        return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
+
+
+def dumps(value: Any) -> str:
+    """JSON of plain values. The module json brings regular expressions with it, which cost a third of this process's start."""
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value) if value - value == 0 else "null"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quoted(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
+    return "[" + ",".join(dumps(item) for item in value) + "]"
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace("\\", "\\\\").replace('"', '\\"')
+    if plain.isascii() and plain.isprintable():
+        return f'"{plain}"'
+    shown = []
+    for character in plain:
+        code = ord(character)
+        if code > 0xFFFF:
+            shown.append(f"\\u{0xD800 + ((code - 0x10000) >> 10):04x}\\u{0xDC00 + ((code - 0x10000) & 0x3FF):04x}")
+        else:
+            shown.append(character if 32 <= code < 127 else f"\\u{code:04x}")
+    return '"' + "".join(shown) + '"'

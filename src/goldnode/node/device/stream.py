@@ -1,0 +1,222 @@
+"""A capture's question to the GPU library: a process of its own that is started first, answers line by line, and can be killed.
+
+What a GPU said before the driver hung is kept; what was not said is a fault. A process that cannot be killed is left behind: the kernel
+holds it in uninterruptible sleep, and that is what there is to say of the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..host import ENVIRONMENT, PROGRAM, Host, Json
+from . import SCHEMA
+from .child import GRACE, LIMIT
+
+STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
+MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
+PIPE = 1 << 20
+PLACE = "/run/goldnode/program/"  # where the program unpacks itself (__main__): from there it starts without looking at its archive again
+SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
+
+
+class Pending:
+    """A question that is under way. :meth:`finish` has to be called, and may be called again."""
+
+    def __init__(self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str) -> None:
+        self.process = process
+        self.vendor = vendor
+        self.began = time.monotonic()
+        self.answer: Optional[Json] = None if process else _nothing(error or "")
+        self.end: Optional[str] = None  # how the process ended, where that was not well
+
+    def finish(self, limit: float = LIMIT, stall: float = STALL) -> Json:
+        """What the library said: ``{driver, nvml, cuda, count, gpus: [GPU …], error: fault or null, cost}``.
+
+        :param limit: seconds from the start to the first line, and :data:`STALL` more for each later one. Never raises, never hangs.
+        """
+        if self.answer is None:
+            lines, end = self._read(limit, stall)
+            self.answer = _assemble(lines, end, self.vendor)
+        return self.answer
+
+    def settings(self) -> Json:
+        """The same as the answer to ``{"do": "read"}`` (the package's documentation), so that no second process is started for it."""
+        answer = self.finish()
+        head = {"schema": SCHEMA, "vendor": self.vendor}
+        if answer["count"] is None:
+            error = answer["error"]
+            code = f" (return code {error['rc']})" if "rc" in error else ""
+            return {**head, "error": f"NVML cannot be used: {error['text']}{code}" if code else error["text"]}
+        gpus: Json = {}
+        for gpu in answer["gpus"]:
+            found = gpu.get("settings")
+            if not isinstance(found, dict) or "fault" in found:
+                why = found or gpu.get("error") or {}
+                found = {"rc": why.get("rc", 999), "text": why.get("text", "it was not read")}
+            gpus[str(gpu["index"])] = found
+        driver = answer["driver"]
+        return {
+            **head,
+            "driver": {"rc": driver.get("rc", 999), "text": driver["text"]} if isinstance(driver, dict) else driver,
+            "gpus": gpus,
+        }
+
+    def _read(self, limit: float, stall: float) -> Tuple[List[bytes], Optional[str]]:
+        """Whole lines, and what was wrong with the process."""
+        process = self.process
+        assert process is not None  # noqa: S101 - an answer that there is was given without one
+        assert process.stdout is not None  # noqa: S101 - asked for at its start
+        assert process.stderr is not None  # noqa: S101
+        out, err = process.stdout.fileno(), process.stderr.fileno()
+        said: Dict[int, bytearray] = {out: bytearray(), err: bytearray()}
+        deadline = self.began + limit
+        poll = select.poll()
+        for handle in said:
+            poll.register(handle, select.POLLIN | select.POLLHUP)
+        opened = set(said)
+        end: Optional[str] = None
+        while out in opened and end is None:
+            left = deadline - time.monotonic()
+            ready = poll.poll(max(0, int(left * 1000)) + 1)
+            if not ready and left <= 0:
+                end = _kill(process, time.monotonic() - self.began)
+            for handle, _ in ready:
+                data = os.read(handle, 1 << 16)
+                if not data:
+                    poll.unregister(handle)
+                    opened.discard(handle)
+                    continue
+                said[handle] += data[: MOST if handle == out else 4096]
+                if handle == out and b"\n" in data:
+                    deadline = time.monotonic() + stall
+                if len(said[out]) > MOST:
+                    _kill(process, 0)
+                    end = "the process that calls the GPU library said more than a capture can hold, and was killed"
+        if end is None:
+            end = _ended(process, bytes(said[err]), max(0.1, deadline - time.monotonic()))
+        with contextlib.suppress(OSError):
+            process.stdout.close()
+            process.stderr.close()
+        return bytes(said[out]).split(b"\n"), end
+
+
+def start(host: Host, full: bool = True, settings: bool = True, vendor: str = "nvidia") -> Pending:
+    """Start asking. The answer belongs to `host` until :attr:`Host.pending` is taken from it: who asks for settings meanwhile gets them
+    from there.
+
+    :param full: also what puts load on a GPU (checksums of its flash).  settings: also what `policy` compares.
+    """
+    unpacked = host.program == PROGRAM and sys.path[0].startswith(PLACE)
+    program = (sys.executable, "-I", "-S", sys.path[0]) if unpacked else (host.program,)
+    argv = (*program, "device", "capture", *(["full"] if full else []), *(["settings"] if settings else []))
+    host.commands.append(argv)
+    error = None
+    process: Optional[subprocess.Popen[bytes]] = None
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    except FileNotFoundError:
+        error = f"{host.program} reads the GPUs, and is not on the node yet"
+    except OSError as problem:
+        error = f"{host.program} cannot be run ({problem.strerror})"
+    if process is not None and process.stdout is not None:
+        import fcntl
+
+        with contextlib.suppress(OSError):  # a smaller pipe only makes the process wait for its reader
+            fcntl.fcntl(process.stdout.fileno(), SET_PIPE_SIZE, PIPE)
+    pending = Pending(process, error, vendor)
+    if settings:
+        host.pending = pending
+    return pending
+
+
+def _kill(process: subprocess.Popen[bytes], after: float) -> str:
+    """End the process group; what that says of the driver."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        return f"the GPU driver hangs: process {process.pid} did not answer within {after:.3g} s and cannot be killed"
+    return f"the GPU driver did not answer within {after:.3g} s; the process that asked was killed"
+
+
+def _ended(process: subprocess.Popen[bytes], err: bytes, left: float) -> Optional[str]:
+    """None for a process that ended well."""
+    try:
+        status = process.wait(timeout=left)
+    except subprocess.TimeoutExpired:
+        return _kill(process, left)
+    if status == 0:
+        return None
+    last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
+    return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
+
+
+def _nothing(text: str, rc: Optional[int] = None) -> Json:
+    """The answer of a library that could not be used."""
+    error: Json = {"fault": "unread", "text": text}
+    if rc is not None:
+        error["rc"] = rc
+    return {"driver": error, "nvml": error, "cuda": error, "count": None, "gpus": [], "error": error, "cost": None}
+
+
+def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
+    """The answer from its lines. Pure. What is no line of such an answer makes it one that cannot be relied on from there."""
+    rows: List[Json] = []
+    for line in lines:
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            end = end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+            break
+        rows.append(row)
+    head = rows[0] if rows else {}
+    if head.get("schema") != SCHEMA or head.get("vendor") != vendor:
+        return _nothing(end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}")
+    if "error" in head:
+        rc = head.get("rc")
+        return _nothing(str(head["error"]), rc if isinstance(rc, int) else None)
+    count = head.get("count")
+    if not isinstance(count, int) or not 0 <= count <= 1024:
+        return _nothing("the GPU library told no number of GPUs")
+    found: Dict[int, Json] = {}
+    waiting: Dict[int, Any] = {}
+    cost = None
+    for row in rows[1:]:
+        index, told = row.get("i"), row.get("set")
+        if row.get("done"):
+            cost = {key: row.get(key) for key in ("cpu_ms", "rss_kib", "init_ms")}
+        elif isinstance(index, int) and 0 <= index < count and isinstance(told, dict):
+            found.setdefault(index, {}).update(told)
+            waiting[index] = row.get("next")
+    error: Optional[Json] = None
+    if cost is None:
+        end = end or "the process that calls the GPU library ended before it had said all"
+        at = next((f"GPU {index}: {part}" for index, part in waiting.items() if part is not None), None)
+        error = {"fault": "unread", "text": f"{end} ({at})" if at else end}
+    gpus = []
+    for index in range(count):
+        gpu: Json = {"index": index, "vendor": vendor, **found.get(index, {})}
+        if waiting.get(index, "") is not None:  # it was not told to its end
+            gpu["error"] = error or {"fault": "unread", "text": "the process that calls the GPU library said nothing of this GPU"}
+        gpus.append(gpu)
+    return {**{key: head.get(key) for key in ("driver", "nvml", "cuda", "count")}, "gpus": gpus, "error": error, "cost": cost}

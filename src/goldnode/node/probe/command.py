@@ -1,0 +1,204 @@
+"""`goldnode-node capture`, and what a record says: a capture that was kept, or the output of `nvidia-smi -q -x`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..state.model import NodeError
+from . import SCHEMA, capture
+from .values import unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+    from ..host import Host, Json
+
+MOST = 64 << 20  # bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB
+CLASS = "/etc/goldnode/class.json"
+# Sections of a capture and what they are, for the look at a record: anything else in their place is a fault.
+SECTIONS = {
+    "identity": dict, "os": dict, "driver": dict, "gpus": list, "nvswitches": list, "fabric_manager": dict, "devices": dict, "pci": dict,
+    "numa": dict, "events": dict, "cpu": dict, "memory": dict, "network": dict, "infiniband": dict, "storage": dict, "runtime": dict,
+    "services": dict, "packages": dict, "pressure": dict, "time_sync": dict, "blocked": list, "limits": dict,
+}  # fmt: skip
+# Parts of a GPU that are objects where they are no fault.
+GPU_OBJECTS = (
+    "memory", "pcie", "utilization", "ecc", "remapped_rows", "retired_pages", "repair", "power", "clocks", "throttle", "temperature", "mig",
+    "nvlink", "fabric", "inforom", "settings",
+)  # fmt: skip
+
+
+def arguments(parser: Any) -> None:
+    """The options of `goldnode-node capture`."""
+    parser.add_argument("--class", dest="document", metavar="FILE", help=f"class document (default {CLASS}, where there is one)")
+    parser.add_argument("--from", dest="record", metavar="FILE", help="a recorded capture, or the output of nvidia-smi -q -x; - for stdin")
+    parser.add_argument("--anonymous", action="store_true", help="without serials, UUIDs, addresses of networks and names of hosts")
+    parser.add_argument("--passive", action="store_true", help="put no load on the node")
+
+
+def run(host: Host, options: Any) -> int:
+    """Print a capture."""
+    found = load(options.record) if options.record else capture(host, _document(host, options.document), options.passive)
+    if options.anonymous:
+        found = anonymous(found)
+    try:
+        print(json.dumps(found, indent=1))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+def _document(host: Host, name: Optional[str]) -> Optional[Json]:
+    """The class document: a path of this machine, or the node's own where it has one."""
+    try:
+        if name is None:
+            text = host.text(CLASS)
+        else:
+            with open(name, encoding="utf-8") as opened:
+                text = opened.read()
+        found = json.loads(text) if text is not None else None
+    except (OSError, ValueError) as problem:
+        if name is None:
+            print(f"goldnode-node: {CLASS} cannot be read, and is left out: {problem}", file=sys.stderr)
+            return None
+        raise NodeError(f"{name}: not a class document ({problem}). Export it with `goldnode class export`.") from None
+    if found is not None and not isinstance(found, dict):
+        raise NodeError(f"{name or CLASS}: not a class document. Export it with `goldnode class export`.")
+    return found
+
+
+# -- records
+
+
+def load(name: str) -> Json:
+    """The capture that a file holds: one that was recorded, or made of the output of `nvidia-smi -q -x`. "-" is standard input.
+
+    What has another type than the schema says becomes a fault. Raises NodeError for a file that is neither.
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MOST + 1)
+        else:
+            with open(name, "rb") as opened:
+                data = opened.read(MOST + 1)
+    except OSError as problem:
+        raise NodeError(f"{name}: cannot be read ({problem.strerror}).") from None
+    if len(data) > MOST:
+        raise NodeError(f"{name}: larger than {MOST >> 20} MiB. Give one capture, or one output of `nvidia-smi -q -x`.")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell redirects
+        data = data.decode("utf-16", "replace").encode()
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    start = data.lstrip()[:1]
+    if start == b"<":
+        from . import smi
+
+        return smi.parse(data, name)
+    if start in (b"{", b"["):
+        return recorded(data, name)
+    what = "the text output of nvidia-smi" if b"NVSMI LOG" in data[:400] or b"NVIDIA-SMI" in data[:400] else "neither JSON nor XML"
+    raise NodeError(f"{name}: this is {what}. Give a capture (`goldnode-node capture`), or the output of `nvidia-smi -q -x`.")
+
+
+def recorded(data: bytes, name: str) -> Json:
+    """A recorded capture, looked through: wrong types are faults, and nothing else is changed. Raises NodeError for another schema."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise NodeError(f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`.") from None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        told = f"schema {str(schema)[:60]!r}" if schema else "no capture"
+        raise NodeError(f"{name}: {told}, not {SCHEMA}. Record it with `goldnode-node capture`.")
+    for key, kind in SECTIONS.items():
+        value = found.get(key)
+        if value is not None and not isinstance(value, kind):
+            found[key] = wrong(key, value)
+    if isinstance(found.get("gpus"), list):
+        found["gpus"] = [_gpu(gpu) for gpu in found["gpus"]]
+    if isinstance(found.get("pci"), dict) and "fault" not in found["pci"]:
+        found["pci"] = {address: row if isinstance(row, dict) else wrong(address, row) for address, row in found["pci"].items()}
+    events = found.get("events")
+    if isinstance(events, dict) and "rows" in events:
+        rows = events["rows"]
+        events["rows"] = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if events["rows"] != rows:
+            events["error"] = wrong("events.rows", rows)
+    for key in ("time", "source"):
+        if not isinstance(found.get(key), str):
+            found[key] = None
+    return {**found, "simulated": found.get("simulated") is True}
+
+
+def wrong(key: str, value: Any) -> Json:
+    """The fault of a value that is none of its kind."""
+    return unread(f"the record has a {type(value).__name__} for {key[:60]}")
+
+
+def _gpu(gpu: Any) -> Json:
+    if not isinstance(gpu, dict):
+        fault = wrong("a GPU", gpu)
+        return {"index": None, "address": fault, "vendor": None, "lost": False, **dict.fromkeys(("name", "uuid", *GPU_OBJECTS), fault)}
+    found = dict(gpu)
+    for key in GPU_OBJECTS:
+        if found.get(key) is not None and not isinstance(found[key], dict):
+            found[key] = wrong(key, found[key])
+    if not isinstance(found.get("processes", []), (list, dict)):
+        found["processes"] = wrong("processes", found["processes"])
+    links = (found.get("nvlink") or {}).get("links", [])
+    if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
+        found["nvlink"] = wrong("nvlink.links", links)
+    return found
+
+
+# -- without names
+
+
+# Keys whose values name one thing in the world; a part of the name after the dot is what stands in their place.
+NAMES = {
+    "serial": "SERIAL", "uuid": "GPU", "mac": "MAC", "hostname": "HOST", "machine_id": "MACHINE", "boot_id": "BOOT", "boot_identity": "BOOT",
+    "guid": "GUID", "cluster": "CLUSTER", "address_hw": "MAC", "chassis_serial": "SERIAL", "wwn": "WWN", "node_guid": "GUID",
+}  # fmt: skip
+
+
+def anonymous(captured: Json) -> Json:
+    """The capture with a placeholder for each name of a machine or a part of it: the same one wherever the name stands, numbered in the
+    order of meeting, so that nothing of the name is left and what was equal stays equal."""
+    given: Dict[str, str] = {}
+    counts: Dict[str, int] = {}
+
+    def collect(value: Any, key: str = "") -> None:
+        if isinstance(value, dict):
+            if "fault" in value:
+                return
+            for name, item in value.items():
+                collect(item, name)
+        elif isinstance(value, list):
+            for item in value:
+                collect(item, key)
+        elif isinstance(value, str) and key in NAMES and len(value) > 3 and value not in given:
+            kind = NAMES[key]
+            given[value] = f"{kind}-{counts.get(kind, 0)}"
+            counts[kind] = counts.get(kind, 0) + 1
+
+    collect(captured)
+    names = sorted(given, key=len, reverse=True)
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {text(name): replace(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [replace(item) for item in value]
+        return text(value) if isinstance(value, str) else value
+
+    def text(value: str) -> str:
+        # Also within other texts: a kernel log's line names the host, a mount its server.
+        for name in names:
+            if name in value:
+                value = value.replace(name, given[name])
+        return value
+
+    found = replace(captured)
+    return {**found, "schema": captured.get("schema"), "anonymous": True} if isinstance(found, dict) else found

@@ -1,0 +1,455 @@
+"""The output of `nvidia-smi -q -x` of any driver since 470 as a capture, so that a ticket's attachment can be judged.
+
+Element names changed over the years (the numbers of nvsmi_device_vN.dtd, 11 to 13, and drivers between them); each key of a capture lists
+those it had. What the output does not have has no key; what it says it could not tell is a fault with its words.
+"""
+
+from __future__ import annotations
+
+from ..device.names import ACTIONS, FABRIC_STATES, REASONS, address
+from ..state.model import NodeError
+from . import SCHEMA
+from .values import is_fault, known, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence
+    from xml.etree.ElementTree import Element
+
+    from ..host import Json
+
+# What nvidia-smi prints where it has no value, in small letters and without brackets: the hardware or driver has none …
+NONE = ("n/a", "not supported", "not available", "function not found", "requested functionality has been deprecated")
+# … or the GPU cannot be reached.
+LOST = ("gpu is lost", "gpu requires reset")
+LONGEST = 200
+# Its words for NVML's recovery actions, where they are not the same with spaces.
+RECOVERY = {"reset": "gpu_reset", "reboot": "node_reboot", "recover imex domain": "recover_imex"}
+HEALTH = {
+    "route_recovery_in_progress": "route_recovery", "route_unhealthy": "route_unhealthy", "access_timeout_recovery": "access_timeout_recovery",
+    "partition_assigned": "partition_assigned",
+}  # fmt: skip
+
+
+def parse(data: bytes, name: str) -> Json:
+    """The capture. Raises NodeError for what is no such output, is cut off, or declares entities."""
+    from xml.etree import ElementTree
+
+    if b"<!ENTITY" in data.upper():
+        raise NodeError(f"{name}: declares XML entities, which nvidia-smi never does. It is not read.")
+    try:
+        # Its encoding is given here, so that none that the document names can hide anything from the look above.
+        root = ElementTree.fromstring(data, ElementTree.XMLParser(encoding="utf-8"))  # noqa: S314 - entities are refused above
+    except (ElementTree.ParseError, ValueError, LookupError) as problem:
+        cut = b"<nvidia_smi_log" in data and b"</nvidia_smi_log>" not in data
+        what = "is cut off before </nvidia_smi_log>" if cut else f"is not XML ({problem})"
+        raise NodeError(f"{name}: {what}. Give the whole output of one `nvidia-smi -q -x`.") from None
+    if root.tag != "nvidia_smi_log":
+        raise NodeError(f"{name}: its XML is <{root.tag[:40]}>, not <nvidia_smi_log>. Give the output of `nvidia-smi -q -x`.")
+    elements = root.findall("gpu")
+    attached = _text(root, "attached_gpus")
+    # With -i it tells of some GPUs only, and a place in the list is no number of the library's.
+    whole = attached == str(len(elements))
+    gpus = [_Gpu(element).read(index if whole else None) for index, element in enumerate(elements)]
+    gpus.sort(key=lambda gpu: str(gpu.get("address")))
+    driver: Json = {"vendor": "nvidia"}
+    for key, tag in (("reported", "driver_version"), ("cuda", "cuda_version")):
+        text = _text(root, tag)
+        if text is not None:
+            driver[key] = text if not _absent(text) else not_exposed(text)
+    return {
+        "schema": SCHEMA,
+        "time": None,
+        "recorded": _text(root, "timestamp"),  # local time of a place that it does not name
+        "uptime": None,
+        "source": "nvidia-smi-xml",
+        "simulated": any(str(gpu.get("serial")).startswith("SIMULATED") for gpu in gpus),
+        "identity": {},
+        "driver": driver,
+        "gpus": gpus,
+        "gpu_error": None,
+        **({"gpu_count": int(attached)} if attached is not None and attached.isdigit() and not whole else {}),
+    }
+
+
+def _text(element: Element, path: str) -> Optional[str]:
+    found = element.find(path)
+    return None if found is None else (found.text or "").strip()[:LONGEST]
+
+
+def _bare(text: str) -> str:
+    return text.strip("[]").lower()
+
+
+def _absent(text: str) -> bool:
+    return _bare(text) in NONE or _bare(text).startswith(NONE[-1])
+
+
+# -- from texts. Each gives None for a text that is none of its kind.
+
+
+def _number(text: str) -> Any:
+    """A number with or without a unit behind it; whole where it is."""
+    digits = text.split(" ")[0].rstrip("x%")
+    try:
+        value = float(digits)
+    except ValueError:
+        return None
+    if value - value != 0:
+        return None
+    return int(value) if value == int(value) else value
+
+
+def _whole(text: str) -> Optional[int]:
+    value = _number(text)
+    return value if isinstance(value, int) else None
+
+
+def _flag(text: str) -> Optional[bool]:
+    return {"yes": True, "1": True, "enabled": True, "true": True, "no": False, "0": False, "disabled": False, "false": False}.get(
+        text.lower()
+    )
+
+
+def _state(text: str) -> Optional[int]:
+    return _whole(text[1:]) if text[:1] == "P" else None
+
+
+def _plain(text: str) -> Optional[str]:
+    return text or None
+
+
+def _ids(text: str) -> Optional[str]:
+    """233010DE: device, then vendor."""
+    text = text.lower()
+    text = text[2:] if text.startswith("0x") else text
+    return f"{text[4:]}:{text[:4]}" if len(text) == 8 and all(letter in "0123456789abcdef" for letter in text) else None
+
+
+def _nanoseconds(text: str) -> Optional[int]:
+    value, _, unit = text.partition(" ")
+    return int(value) * {"us": 1000, "ns": 1}[unit] if value.isdigit() and unit in ("us", "ns") else None
+
+
+def _action(text: str) -> Optional[str]:
+    word = text.lower().replace("-", " ")
+    word = RECOVERY.get(word, word.replace(" ", "_"))
+    return word if word in ACTIONS else None
+
+
+def _mode(text: str) -> Optional[str]:
+    word = text.lower().replace(" ", "_")
+    return word if word in ("default", "exclusive_process", "exclusive_thread", "prohibited") else None
+
+
+class _Gpu:
+    """One <gpu> element."""
+
+    def __init__(self, element: Element) -> None:
+        self.element = element
+        self.lost = False
+
+    def get(self, *paths: str, to: Callable[[str], Any] = _plain) -> Any:
+        """The value at the first of some paths that has one, else the fault of the first that is there; None where none is."""
+        fault = None
+        for path in paths:
+            text = _text(self.element, path)
+            if text is None:
+                continue
+            value = self.value(text, to)
+            if not is_fault(value):
+                return value
+            fault = fault or value
+        return fault
+
+    def value(self, text: str, to: Callable[[str], Any]) -> Any:
+        """A text as a value, or its fault."""
+        if _absent(text):
+            return not_exposed(text)
+        if _bare(text) in LOST:
+            self.lost = True
+            return unread(text)
+        value = to(text)
+        return unread(f"nvidia-smi says {text!r}" if text else "the element is empty") if value is None else value
+
+    def object(self, to: Callable[[str], Any], **paths: Any) -> Any:
+        """Keys with their values; missing ones left out. One fault for all where all have the same; None where none is there."""
+        found: Dict[str, Any] = {}
+        for key, path in paths.items():
+            value = self.get(*([path] if isinstance(path, str) else path), to=to)
+            if value is not None:
+                found[key] = value
+        return _one(found)
+
+    def read(self, index: Optional[int]) -> Json:
+        """The GPU as docs/capture.md has it."""
+        found: Json = {"index": index, "vendor": "nvidia"}
+
+        def put(key: str, value: Any) -> None:
+            if value is not None:
+                found[key] = value
+
+        where = self.get("pci/pci_bus_id") or self.element.get("id")
+        put("address", address(where) if isinstance(where, str) else where)
+        put("pci_id", self.get("pci/pci_device_id", to=_ids))
+        put("subsystem_id", self.get("pci/pci_sub_system_id", to=_ids))
+        for key, tag in (("name", "product_name"), ("uuid", "uuid"), ("serial", "serial"), ("board_part", "board_part_number"),
+                         ("vbios", "vbios_version"), ("gsp_firmware", "gsp_firmware_version"), ("architecture", "product_architecture")):  # fmt: skip
+            put(key, self.get(tag))
+        put("minor", self.get("minor_number", to=_whole))
+        put("recovery_action", self.recovery())
+        put("persistence_mode", self.get("persistence_mode", to=_flag))
+        put("compute_mode", self.get("compute_mode", to=_mode))
+        put("pstate", self.get("performance_state", "power_state", to=_state))
+        memory = {"total_mib": "fb_memory_usage/total", "used_mib": "fb_memory_usage/used", "bar1_mib": "bar1_memory_usage/total"}
+        put("memory", self.object(_whole, **memory))
+        put("pcie", self.pcie())
+        put("utilization", self.object(_whole, gpu="utilization/gpu_util", memory="utilization/memory_util"))
+        put("ecc", self.ecc())
+        put("remapped_rows", self.remapped())
+        put("retired_pages", self.retired())
+        put("repair", self.object(_flag, channel_pending="ecc_errors/channel_repair_pending", tpc_pending="ecc_errors/tpc_repair_pending"))
+        put("unrepairable_memory", self.get("ecc_errors/unrepairable_memory", to=_flag))
+        put("power", self.power())
+        put("clocks", self.clocks())
+        put("throttle", self.throttle())
+        degrees = {"gpu_c": "gpu_temp", "memory_c": "memory_temp", "margin_c": "gpu_temp_tlimit", "slowdown_c": "gpu_temp_slow_threshold",
+                   "shutdown_c": "gpu_temp_max_threshold"}  # fmt: skip
+        put("temperature", self.object(_whole, **{key: f"temperature/{tag}" for key, tag in degrees.items()}))
+        put("mig", self.mig())
+        put("fabric", self.fabric())
+        put("processes", self.processes())
+        put("inforom", self.object(_plain, image="inforom_version/img_version"))
+        found["lost"] = self.lost
+        return found
+
+    def recovery(self) -> Any:
+        """Before there was a word for it (570), two flags said when a reset was wanted. That none was, they do not say of all actions."""
+        action = self.get("gpu_recovery_action", to=_action)
+        if known(action):
+            return action
+        for tag, name in (("reset_required", "gpu_reset"), ("drain_and_reset_recommended", "drain_and_reset")):
+            if self.get(f"gpu_reset_status/{tag}", to=_flag) is True:
+                return name
+        return action
+
+    def pcie(self) -> Any:
+        link = "pci/pci_gpu_link_info"
+        gen = {"current": (f"{link}/pcie_gen/current_link_gen", f"{link}/pcie_gen/device_current_link_gen"),
+               "max": f"{link}/pcie_gen/max_link_gen", "device_max": f"{link}/pcie_gen/max_device_link_gen"}  # fmt: skip
+        width = {"current": f"{link}/link_widths/current_link_width", "max": f"{link}/link_widths/max_link_width"}
+        found = {
+            "gen": self.object(_whole, **gen),
+            "width": self.object(_whole, **width),
+            "replay": self.get("pci/replay_counter", to=_whole),
+        }
+        return _one({key: value for key, value in found.items() if value is not None})
+
+    def ecc(self) -> Any:
+        mode = self.object(_flag, current="ecc_mode/current_ecc", pending="ecc_mode/pending_ecc")
+        if mode is None or is_fault(mode):
+            return mode
+        found: Json = dict(mode)
+        for when in ("volatile", "aggregate"):
+            here = f"ecc_errors/{when}"
+            # Until Volta a total stands there; since Turing the parts of which NVML's total is made.
+            row = {
+                "corrected": self.sum(f"{here}/single_bit/total", (f"{here}/sram_correctable", f"{here}/dram_correctable")),
+                "uncorrected": self.sum(
+                    f"{here}/double_bit/total",
+                    tuple(
+                        f"{here}/{tag}"
+                        for tag in ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable")
+                    ),
+                ),
+            }
+            row = {key: value for key, value in row.items() if value is not None}
+            if row:
+                found[when] = row
+        sums = "ecc_errors/aggregate"
+        sram = self.object(
+            _whole,
+            corrected=f"{sums}/sram_correctable",
+            parity=f"{sums}/sram_uncorrectable_parity",
+            secded=f"{sums}/sram_uncorrectable_secded",
+        )
+        exceeded = self.get(f"{sums}/sram_threshold_exceeded", to=_flag)
+        if sram is not None or exceeded is not None:
+            rest = sram if isinstance(sram, dict) and not is_fault(sram) else {}
+            found["sram"] = {**({"threshold_exceeded": exceeded} if exceeded is not None else {}), **rest} or sram
+            found["sram"] = _one(found["sram"]) if not is_fault(found["sram"]) else found["sram"]
+        dram = {
+            f"{when}_uncorrected": (f"ecc_errors/{when}/dram_uncorrectable", f"ecc_errors/{when}/double_bit/device_memory")
+            for when in ("volatile", "aggregate")
+        }
+        told = self.object(_whole, **dram)
+        if told is not None:
+            found["dram"] = told
+        return found
+
+    def sum(self, total: str, parts: Sequence[str]) -> Any:
+        """A total that is told, or the sum of its parts. Parts that this board does not count are none; one that could not be read makes
+        the sum unread."""
+        told = self.get(total, to=_whole)
+        if told is not None:
+            return told
+        values = [value for value in (self.get(part, to=_whole) for part in parts) if value is not None]
+        numbers = [value for value in values if not is_fault(value)]
+        bad = next((value for value in values if is_fault(value) and value["fault"] == "unread"), None)
+        if bad is not None:
+            return bad
+        return sum(numbers) if numbers else values[0] if values else None
+
+    def remapped(self) -> Any:
+        whole = _text(self.element, "remapped_rows")
+        if whole is None:
+            return None
+        if whole:
+            return self.value(whole, lambda text: None)
+        flags = self.object(_flag, pending="remapped_rows/remapped_row_pending", failure="remapped_rows/remapped_row_failure")
+        found = self.object(_whole, correctable="remapped_rows/remapped_row_corr", uncorrectable="remapped_rows/remapped_row_unc")
+        if is_fault(found) or found is None:
+            return found if flags is None or is_fault(flags) else flags
+        found.update(flags if flags is not None and not is_fault(flags) else {key: flags for key in ("pending", "failure") if flags})
+        banks = "remapped_rows/row_remapper_histogram"
+        text = _text(self.element, banks)
+        if text:
+            found["histogram"] = self.value(text, lambda _: None)
+        elif text is not None:
+            found["histogram"] = self.object(
+                _whole, **{key: f"{banks}/row_remapper_histogram_{key}" for key in ("max", "high", "partial", "low", "none")}
+            )
+        return {key: value for key, value in found.items() if value is not None}
+
+    def retired(self) -> Any:
+        here = "retired_pages"
+        counts = {
+            "single_bit": f"{here}/multiple_single_bit_retirement/retired_count",
+            "double_bit": f"{here}/double_bit_retirement/retired_count",
+        }
+        found = self.object(_whole, **counts)
+        pending = self.get(f"{here}/pending_retirement", f"{here}/pending_blacklist", to=_flag)
+        if found is None or is_fault(found):
+            return found
+        return {**found, **({"pending": pending} if pending is not None else {})}
+
+    def power(self) -> Any:
+        new, old = "gpu_power_readings", "power_readings"
+        return self.object(
+            _number,
+            limit_w=(f"{new}/requested_power_limit", f"{new}/current_power_limit", f"{old}/power_limit"),
+            enforced_w=(f"{new}/current_power_limit", f"{old}/enforced_power_limit"),
+            default_w=(f"{new}/default_power_limit", f"{old}/default_power_limit"),
+            min_w=(f"{new}/min_power_limit", f"{old}/min_power_limit"),
+            max_w=(f"{new}/max_power_limit", f"{old}/max_power_limit"),
+            draw_w=(f"{new}/average_power_draw", f"{new}/power_draw", f"{new}/instant_power_draw", f"{old}/power_draw"),
+        )
+
+    def clocks(self) -> Any:
+        found = {}
+        for key, tag in (("current", "clocks"), ("max", "max_clocks"), ("application", "applications_clocks")):
+            value = self.object(_whole, graphics_mhz=f"{tag}/graphics_clock", sm_mhz=f"{tag}/sm_clock", memory_mhz=f"{tag}/mem_clock")
+            if value is not None:
+                found[key] = value
+        return found or None
+
+    def throttle(self) -> Any:
+        found: Json = {}
+        for prefix in ("clocks_event_reason", "clocks_throttle_reason"):
+            folder = self.element.find(f"{prefix}s")
+            if folder is None:
+                continue
+            text = (folder.text or "").strip()
+            if text:
+                found["mask"] = found["active"] = self.value(text[:LONGEST], lambda _: None)
+                continue
+            active: List[str] = []
+            fault = None
+            for bit, name in enumerate(REASONS):
+                tag = name.replace("display_clock_", "display_clocks_")
+                told = self.get(f"{prefix}s/{prefix}_{tag}", to=lambda text: {"active": True, "not active": False}.get(text.lower()))
+                if is_fault(told):
+                    fault = fault or told
+                elif told:
+                    active.append(REASONS[bit])
+            # One bit that is not told leaves the mask unknown; those that are told stand.
+            if fault is None or active:
+                found["active"] = active
+            found["mask"] = fault if fault is not None else sum(1 << REASONS.index(name) for name in active)
+            if fault is not None and not active:
+                found["active"] = fault
+        counters = {"power": "sw_power_cap", "sync_boost": "sync_boost", "sw_thermal": "sw_therm_slowdown", "hw_thermal": "hw_therm_slowdown",
+                    "hw_power_brake": "hw_power_brake"}  # fmt: skip
+        here = "clocks_event_reasons_counters"
+        told = self.object(
+            _nanoseconds, **{key: (f"{here}/{here}_{tag}", f"{here}/clocks_event_reason_{tag}") for key, tag in counters.items()}
+        )
+        if told is not None:
+            found["violation_ns"] = told
+        return found or None
+
+    def mig(self) -> Any:
+        found = self.object(_flag, current="mig_mode/current_mig", pending="mig_mode/pending_mig")
+        if found is None or is_fault(found):
+            return found
+        devices = self.element.findall("mig_devices/mig_device")
+        text = _text(self.element, "mig_devices")
+        if devices:
+            found["instances"] = not_exposed("nvidia-smi's XML names no profiles")
+        elif text is not None and text.lower() in ("none", "n/a", ""):
+            found["instances"] = []
+        return found
+
+    def fabric(self) -> Any:
+        state = self.get(
+            "fabric/state", to=lambda text: text.lower().replace(" ", "_") if text.lower().replace(" ", "_") in FABRIC_STATES else None
+        )
+        if state is None or is_fault(state):
+            return state
+        found: Json = {"state": state}
+        for key, tag, to in (("status", "status", _plain), ("clique", "cliqueId", _whole), ("cluster", "clusterUuid", _plain)):
+            value = self.get(f"fabric/{tag}", to=to)
+            if value is not None:
+                found[key] = value
+        health: Json = {}
+        for tag, key in HEALTH.items():
+            value = self.get(f"fabric/health/{tag}", to=lambda text: text.lower() if text.lower() in ("true", "false") else None)
+            if known(value):
+                health[key] = value
+        width = self.get("fabric/health/bandwidth", to=lambda text: {"full": "false", "degraded": "true"}.get(text.lower()))
+        if known(width):
+            health["degraded_bandwidth"] = width
+        for key, tag in (("summary", "summary"), ("configuration", "incorrect_configuration")):
+            word = self.get(f"fabric/health/{tag}", to=lambda text: text.lower().replace(" ", "_"))
+            if known(word):
+                health[key] = "correct" if word == "none" else word
+        if self.element.find("fabric/health") is not None:
+            found["health"] = health
+        return found
+
+    def processes(self) -> Any:
+        folder = self.element.find("processes")
+        if folder is None:
+            return None
+        text = (folder.text or "").strip()
+        if text and len(folder) == 0:
+            return [] if text.lower() == "none" else self.value(text[:LONGEST], lambda _: None)
+        found = []
+        for row in folder.findall("process_info"):
+            pid, used = _text(row, "pid"), _text(row, "used_memory")
+            kind = _text(row, "type")
+            if kind == "G":
+                continue  # NVML's list of compute processes has none that only draw
+            process: Json = {"pid": self.value(pid or "", _whole)}
+            if used is not None:
+                process["memory_mib"] = self.value(used, _whole)
+            found.append(process)
+        return found
+
+
+def _one(found: Dict[str, Any]) -> Any:
+    """An object, or the one fault that each of its values is; None for an empty one."""
+    values = list(found.values())
+    if not values:
+        return None
+    return values[0] if all(is_fault(value) and value == values[0] for value in values) else found
