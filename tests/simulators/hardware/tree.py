@@ -128,6 +128,8 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
     visible = scenario.visible()
     for index in visible:
         gpu = _with_faults(scenario, index)
+        if scenario.vendor == "intel":
+            gpu = {"pci.bar2": str(1 << (int(gpu["memory.total"]) - 1).bit_length()), **gpu}
         bus = int(scenario.gpus[index]["pci.address"][5:7], 16)
         hops = _above(bus - (2 if bridges else 0), *_group(layout, index, 8 * index, bool(bridges)))
         if bridges:
@@ -240,6 +242,16 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
             tree, where, ids, device.kind if own else "0x060400", tuple(link), tuple(most[index]), fields, counters, own=own, shown=shown
         )
         driver = device.driver if own else "pcieport"
+        kind = device.kind if own else "0x060400"
+        known = {
+            "DRIVER": driver,
+            "PCI_CLASS": f"{int(kind, 16):X}",
+            "PCI_ID": f"{ids[0]}:{ids[1]}".upper(),
+            "PCI_SUBSYS_ID": f"{ids[0]}:{ids[1]}".upper(),
+            "PCI_SLOT_NAME": address,
+            "MODALIAS": _modalias(*ids, kind),
+        }
+        tree.file(f"{where}/uevent", "".join(f"{key}={value}\n" for key, value in known.items() if value))
         if driver:
             tree.folder(f"sys/bus/pci/drivers/{driver}")
             tree.link(f"{where}/driver", f"sys/bus/pci/drivers/{driver}")
@@ -375,14 +387,35 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
             "vbios_version": gpu["vbios_version"],
             "mem_info_vram_total": gpu["memory.total"],
             "mem_info_vram_used": "0",
+            "mem_info_vis_vram_total": gpu["memory.total"],
+            "mem_busy_percent": "0",
+            "product_number": LABEL,
+            "current_compute_partition": gpu.get("amd.partition.compute", "SPX"),
+            "current_memory_partition": gpu.get("amd.partition.memory", "NPS1"),
+            "pp_dpm_sclk": gpu.get("amd.pp_dpm_sclk", "0: 500Mhz *\n1: 1000Mhz\n2: 2100Mhz"),
+            "pp_dpm_mclk": gpu.get("amd.pp_dpm_mclk", "0: 900Mhz *\n1: 1300Mhz"),
+            "ras/features": "feature mask: 0x1",
+            **{
+                f"ras/{block}_err_count": f"ue: {gpu.get(f'amd.ras.{block}.ue', '0')}\nce: {gpu.get(f'amd.ras.{block}.ce', '0')}"
+                for block in ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
+            },
+            "ras/gpu_vram_bad_pages": "\n".join(
+                f"0x{0x027F5D43 + 8 * page:08x} : 0x00001000 : {flag}"
+                for flag in "RPF"
+                for page in range(int(gpu.get(f"amd.bad_pages.{flag}", "0")))
+            ),
             "power_dpm_force_performance_level": gpu["performance_level"],
-            "pcie_replay_count": "0",
+            "pcie_replay_count": gpu.get("pcie.replays", "0"),
             "gpu_busy_percent": "0",
         },
     )
     monitor = f"{place}/hwmon/hwmon{index}"
     tree.files(monitor, {"name": "amdgpu", **microwatts, "power1_average": "0", "temp1_label": "edge"})
     tree.file(f"{monitor}/temp1_input", f"{int(gpu['temperature.0']) * 1000}\n")
+    hot = str(int(gpu.get("amd.junction", gpu["temperature.0"])) * 1000)
+    tree.files(monitor, {"temp2_label": "junction", "temp2_input": hot, "temp2_crit": "100000", "temp2_emergency": "105000"})
+    tree.files(monitor, {"temp3_label": "mem", "temp3_input": hot, "temp3_crit": "105000", "temp3_emergency": "110000"})
+    tree.file(f"{place}/gpu_metrics", _metrics(gpu))
     card = f"{place}/drm/card{index}"
     tree.folder(card)
     tree.link(f"{card}/device", place)
@@ -394,8 +427,20 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
             "gpu_id": str(0x1000 + index),
             "name": gpu["gfx"],
             "properties": f"gfx_target_version {_gfx(gpu['gfx'])}\nlocation_id {bus << 8}\ndomain 0",
+            "io_links/0/properties": f"type 2\nnode_from {index + 1}\nnode_to 0",
+            **{
+                f"io_links/{link + 1}/properties": f"type 11\nnode_from {index + 1}\nnode_to {link + 2}"
+                for link in range(int(gpu.get("amd.links", "7")))
+            },
         },
     )
+
+
+def _metrics(gpu: Gpu) -> bytes:
+    """gpu_metrics of revision 1.8 (kgd_pp_interface.h): its header, and what was counted of throttling; the rest is zero."""
+    counted = [gpu.get(f"amd.throttle.{name}", "0") for name in ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")]
+    numbers = b"".join(int(value).to_bytes(4, "little") for value in ["1000000", *counted])
+    return ((2240).to_bytes(2, "little") + bytes([1, 8]) + bytes(36) + numbers).ljust(2240, b"\0")
 
 
 _CAPS = {"power1_cap": "power_limit", "power1_cap_default": "power_default", "power1_cap_max": "power_max", "power1_cap_min": "power_min"}

@@ -1,0 +1,305 @@
+"""AMD's GPUs as the amdgpu driver's files tell of them, without ROCm.
+
+Sources: the kernel's Documentation/gpu/amdgpu (driver-misc, thermal, ras, xgmi) and hwmon/sysfs-interface; of the binary ``gpu_metrics`` the
+structures of drivers/gpu/drm/amd/include/kgd_pp_interface.h, and the bits of its status that does not depend on the chip from
+drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h. One GPU is one PCI function: partitions of it have DRM cards of their own, and no function.
+"""
+
+from __future__ import annotations
+
+from .folder import Folder
+from .values import is_fault, known, not_exposed, unread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    from ..host import Json
+    from . import Context
+
+BUS = "/sys/bus/pci/devices"
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+MIB = 1 << 20
+XGMI = 11  # type of a KFD link
+# gpu_metrics (format 1): content revision -> (offset of the 32-bit status of the chip's own bits, offset of the 64-bit status).
+STATUS = {0: (68, 0), 1: (68, 0), 2: (68, 0), 3: (68, 112)}
+# Content revision, size of the structure (0: any) -> offset of the cycles that were counted; five residencies follow. Revision 6 changed within
+# one version of the kernel. Revisions 4 and 5 have a status that the driver always fills with 0.
+RESIDENCIES = {(6, 384): 104, (6, 1664): 32, (7, 0): 40, (8, 0): 40}
+THROTTLERS = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+BITS = {
+    0: "ppt0", 1: "ppt1", 2: "ppt2", 3: "ppt3", 4: "spl", 5: "fppt", 6: "sppt", 7: "sppt_apu", 16: "tdc_gfx", 17: "tdc_soc", 18: "tdc_mem",
+    19: "tdc_vdd", 20: "tdc_cvip", 21: "edc_cpu", 22: "edc_gfx", 23: "apcc", 32: "temp_gpu", 33: "temp_core", 34: "temp_mem", 35: "temp_edge",
+    36: "temp_hotspot", 37: "temp_soc", 38: "temp_vr_gfx", 39: "temp_vr_soc", 40: "temp_vr_mem0", 41: "temp_vr_mem1", 42: "temp_liquid0",
+    43: "temp_liquid1", 44: "vrhot0", 45: "vrhot1", 46: "prochot_cpu", 47: "prochot_gfx", 56: "ppm", 57: "fit",
+}  # fmt: skip
+
+
+def read_gpus(context: Context) -> List[Json]:
+    """The GPU objects of the capture for AMD's functions of its section ``pci``, in the order of their addresses."""
+    pci = context.captured.get("pci")
+    functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
+    mine = {name: one for name, one in functions.items() if one.get("kind") == "gpu" and one["pci_id"].startswith("1002:")}
+    if not mine:
+        return []
+    links = _links(context, mine)
+    found = []
+    for address in sorted(mine):
+        with Folder(context.files, f"{BUS}/{address}") as folder:
+            found.append(_gpu(folder, address, mine[address], links.get(address, not_exposed("KFD does not list this GPU"))))
+    return found
+
+
+def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
+    power, temperature = _sensors(folder)
+    row: Json = {
+        "index": None,
+        "address": address,
+        "pci_id": function["pci_id"],
+        "subsystem_id": _pair(folder, "subsystem_vendor", "subsystem_device"),
+        "vendor": "amd",
+        "name": filled(folder, "product_name"),
+        "uuid": filled(folder, "unique_id"),
+        "serial": filled(folder, "serial_number"),
+        "board_part": filled(folder, "product_number"),
+        "driver": function["driver"],
+        "lost": function.get("gone") is True,
+        "vbios": filled(folder, "vbios_version"),
+        "memory": {
+            "total_mib": mib(folder, "mem_info_vram_total"),
+            "used_mib": mib(folder, "mem_info_vram_used"),
+            "bar1_mib": mib(folder, "mem_info_vis_vram_total"),
+        },
+        "pcie": {"replay": folder.number("pcie_replay_count")},
+        "utilization": {"gpu": folder.number("gpu_busy_percent"), "memory": folder.number("mem_busy_percent")},
+        "performance_level": filled(folder, "power_dpm_force_performance_level"),
+        "power": power,
+        "clocks": _clocks(folder),
+        "throttle": throttle(folder.data("gpu_metrics")),
+        "temperature": temperature,
+        "partition": {"compute": filled(folder, "current_compute_partition"), "memory": filled(folder, "current_memory_partition")},
+        "bad_pages": _bad_pages(folder),
+        "xgmi": {"links": links, "error": folder.number("xgmi_error"), "hive": filled(folder, "xgmi_hive_info/xgmi_hive_id")},
+        "processes": [],
+    }
+    row["ras"] = _ras(folder)
+    row["ecc"] = _ecc(row["ras"])
+    row["settings"] = settings(row)
+    return row
+
+
+def filled(folder: Folder, name: str) -> Any:
+    """A text, or its fault; a file with nothing in it tells as little as none."""
+    text = folder.text(name)
+    return text[:200] if isinstance(text, str) and text else not_exposed(f"{name} is empty") if isinstance(text, str) else text
+
+
+def mib(folder: Folder, name: str) -> Any:
+    """Bytes as MiB."""
+    size = folder.number(name)
+    return size // MIB if isinstance(size, int) else size
+
+
+def scaled(value: Any, unit: int) -> Any:
+    """Millionths or thousandths as whole units; whole where they are."""
+    return value if not isinstance(value, int) else value // unit if value % unit == 0 else value / unit
+
+
+def _pair(folder: Folder, first: str, second: str) -> Any:
+    one, two = folder.number(first), folder.number(second)
+    return f"{one:04x}:{two:04x}" if isinstance(one, int) and isinstance(two, int) else one if is_fault(one) else two
+
+
+def _sensors(folder: Folder) -> Tuple[Json, Json]:
+    """(power in W, temperature in degrees Celsius), from hwmon's microwatts and thousandths of a degree."""
+    monitors = [name for name in folder.names("hwmon") if name.startswith("hwmon")]
+    if not monitors:
+        none = not_exposed("no hwmon")
+        return none, none
+    place = f"hwmon/{monitors[0]}"
+    power = {
+        f"{key}_w": scaled(folder.number(f"{place}/power1_{name}"), 1000000)
+        for key, name in (("limit", "cap"), ("default", "cap_default"), ("min", "cap_min"), ("max", "cap_max"), ("draw", "average"))
+    }
+    if is_fault(power["draw_w"]):  # newer chips tell of this moment only
+        power["draw_w"] = scaled(folder.number(f"{place}/power1_input"), 1000000)
+    labels = {}
+    for number in (1, 2, 3, 4):
+        label = folder.text(f"{place}/temp{number}_label")
+        if isinstance(label, str):
+            labels[label] = f"{place}/temp{number}_"
+    temperature: Json = {}
+    hot = labels.get("junction") or labels.get("edge")
+    for key, base, name in (
+        ("gpu_c", hot, "input"),
+        ("slowdown_c", hot, "crit"),
+        ("shutdown_c", hot, "emergency"),
+        ("memory_c", labels.get("mem"), "input"),
+    ):
+        temperature[key] = scaled(folder.number(base + name), 1000) if base else not_exposed("no such sensor")
+    if known(temperature["gpu_c"]) and known(temperature["slowdown_c"]):
+        temperature["margin_c"] = temperature["slowdown_c"] - temperature["gpu_c"]
+    return power, temperature
+
+
+def _clocks(folder: Folder) -> Json:
+    """The levels of ``pp_dpm_*``: the one with a star is the current one, ``S`` is a sleep, which is no level."""
+    row: Json = {"current": {}, "max": {}}
+    for key, name in (("graphics_mhz", "sclk"), ("memory_mhz", "mclk")):
+        text = folder.text(f"pp_dpm_{name}")
+        if not isinstance(text, str):
+            row["current"][key] = row["max"][key] = text
+            continue
+        levels, now = [], None
+        for line in text.split("\n")[:64]:
+            parts = line.split()
+            # 1: 2100Mhz *
+            clock = parts[1][:-3] if len(parts) >= 2 and parts[1].lower().endswith("mhz") else ""
+            if not clock.isdecimal() or len(clock) > 6:
+                continue
+            if parts[0] != "S:":
+                levels.append(int(clock))
+            if parts[-1] == "*":
+                now = int(clock)
+        row["max"][key] = max(levels) if levels else unread(f"no level in {text[:40]!r}")
+        row["current"][key] = (
+            now if now is not None else not_exposed("no level is marked as the current one") if levels else row["max"][key]
+        )
+    return row
+
+
+def throttle(data: Any) -> Json:
+    """What holds the clocks down, from the binary ``gpu_metrics``: ``{mask, active, kinds}`` at this moment, or ``{residency}`` since the driver
+    was loaded (cycles of all that were counted), as its revision has them. Revisions whose structure is not known here are a fault.
+    """
+    if not isinstance(data, bytes):
+        return data  # type: ignore[no-any-return]
+    size = int.from_bytes(data[:2], "little")
+    if len(data) < 4 or size > len(data) or size < 4:
+        return unread(f"gpu_metrics is {len(data)} bytes and says {size}")
+    form, content = data[2], data[3]
+    offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0))) if form == 1 else None
+    if offset is not None and size >= offset + 24:
+        cycles, *rows = [int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)]
+        # A structure is filled with ones before what the chip tells is put in.
+        told = {name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value for name, value in zip(THROTTLERS, rows)}
+        return {"residency": {**told, "cycles": cycles}}
+    if form == 1 and content in STATUS and size >= 80:
+        own, common = STATUS[content]
+        if common and size >= common + 8:
+            mask = int.from_bytes(data[common : common + 8], "little")
+            if mask != 0xFFFFFFFFFFFFFFFF:
+                bits = [bit for bit in range(64) if mask >> bit & 1]
+                return {
+                    "mask": mask,
+                    "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
+                    "kinds": sorted(
+                        {"power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other" for bit in bits}
+                    ),
+                }
+        mask = int.from_bytes(data[own : own + 4], "little")
+        if mask == 0:
+            return {"mask": 0, "active": [], "kinds": []}
+        if mask != 0xFFFFFFFF:
+            return {
+                "mask": mask,
+                "active": not_exposed("the bits are of this chip alone"),
+                "kinds": not_exposed("the bits are of this chip alone"),
+            }
+    return not_exposed(f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here")
+
+
+def _ras(folder: Folder) -> Any:
+    """``{BLOCK: {ue, ce, de?}}`` from ``ras/umc_err_count`` (``ue: 0``), on newer kernels ``ras/aca_umc``."""
+    names = folder.names("ras")
+    found: Json = {}
+    for name in names:
+        block = name[:-10] if name.endswith("_err_count") else name[4:] if name.startswith("aca_") else ""
+        if not block or block in found:
+            continue
+        text = folder.text(f"ras/{name}")
+        if not isinstance(text, str):
+            found[block] = text
+            continue
+        row: Dict[str, Any] = {}
+        for line in text.split("\n")[:16]:
+            key, _, count = line.partition(":")
+            count = count.strip()
+            if key.strip() in ("ue", "ce", "de") and count.isdecimal() and len(count) <= 20:
+                row[key.strip()] = int(count)
+        found[block] = row if "ue" in row and "ce" in row else unread(f"no counters in {text[:40]!r}")
+    return found or not_exposed("no error counters in ras")
+
+
+def _ecc(ras: Any) -> Json:
+    """Sums over all blocks since the driver was loaded. A block that could not be read leaves no sum."""
+    if is_fault(ras):
+        return {"volatile": {"corrected": ras, "uncorrected": ras}}
+    broken = next((row for row in ras.values() if is_fault(row)), None)
+    sums = {
+        key: broken if broken is not None else sum(row[short] for row in ras.values())
+        for key, short in (("corrected", "ce"), ("uncorrected", "ue"))
+    }
+    return {"volatile": sums}
+
+
+def _bad_pages(folder: Folder) -> Any:
+    """Counts of ``0x027f5d43 : 0x00001000 : R``: retired, pending, and such that cannot be retired."""
+    data = folder.data("ras/gpu_vram_bad_pages", 1 << 20)
+    if not isinstance(data, bytes):
+        return data
+    counts = {"R": 0, "P": 0, "F": 0}
+    for line in data.decode("ascii", "replace").split("\n"):
+        parts = line.split(" : ")
+        if not line.strip():
+            continue
+        if len(parts) != 3 or parts[2].strip() not in counts:
+            return unread(f"no page: {line[:40]!r}")
+        counts[parts[2].strip()] += 1
+    return {"retired": counts["R"], "pending": counts["P"], "unreservable": counts["F"]}
+
+
+def _links(context: Context, mine: Json) -> Dict[str, Any]:
+    """Number of xGMI links of each function, from the first of its nodes in KFD's topology (partitions have more)."""
+    found: Dict[str, Any] = {}
+    with Folder(context.files, NODES) as nodes:
+        for node in sorted(nodes.names(), key=lambda name: (len(name), name)):
+            rows = _properties(nodes, f"{node}/properties")
+            place = rows.get("location_id", 0)
+            if not place:
+                continue  # a processor
+            address = f"{rows.get('domain', 0):04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.0"
+            if address in found or address not in mine:
+                continue
+            links = nodes.names(f"{node}/io_links")
+            types = [_properties(nodes, f"{node}/io_links/{link}/properties").get("type") for link in links]
+            found[address] = types.count(XGMI) if None not in types else unread("a link of this node could not be read")
+    return found
+
+
+def _properties(nodes: Folder, name: str) -> Dict[str, int]:
+    text = nodes.text(name)
+    rows = {}
+    for line in text.split("\n")[:128] if isinstance(text, str) else ():
+        key, _, value = line.strip().partition(" ")
+        if value.isdecimal() and len(value) <= 20:
+            rows[key] = int(value)
+    return rows
+
+
+def settings(row: Json) -> Json:
+    """What the policy compares (goldnode.device/1's GPU, as :mod:`..device.amd` reads it), from values that were read already."""
+
+    def told(value: Any) -> Any:
+        return {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]} if is_fault(value) else value
+
+    power = row["power"]
+    return {
+        "uuid": row["uuid"] if known(row["uuid"]) else row["address"],
+        "address": row["address"],
+        "pci_id": row["pci_id"],
+        "name": told(row["name"]),
+        "performance_level": told(row["performance_level"]),
+        "power": {key: told(power if is_fault(power) else power[f"{key}_w"]) for key in ("limit", "default", "min", "max")},
+        "processes": [],
+    }
