@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..boot import uptime
 from ..host import Json
 from . import Context
 from .values import Files, is_fault, not_exposed, unread
@@ -44,7 +45,9 @@ def read(context: Context) -> Json:
     """The sections identity, os, cpu, memory, pressure, time_sync, blocked and limits."""
     files = context.files
     tasks, unseen = blocked(files) if suspects(files) else ([], 0)
+    clock = files.text("/proc/uptime") if context.host.live else ""
     found: Json = {
+        "uptime": uptime(clock) if isinstance(clock, str) else None,
         "identity": identity(context),
         "os": system(context),
         "cpu": cpu(context),

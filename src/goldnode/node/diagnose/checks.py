@@ -1,0 +1,611 @@
+"""diagnose(): two samples judged, line by line, and which of the four bottlenecks they show. Pure.
+
+compute        the GPUs themselves: one is missing, faulty or held back, or all are simply busy
+input          what feeds them: storage, memory, processors of the host
+communication  what joins them: links, drops, retransmissions
+mismatch       what runs does not fit what is installed
+
+The limits below are where a person would look twice, not limits of a class: `check` holds a node against those. A counter counts only by
+what it grew between the samples; one that is smaller in the second has wrapped (32 bits) or begun anew, and the latter has no rate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..host import Json
+from ..probe.machine import plain
+from ..probe.values import is_fault, known
+
+COMPUTE, INPUT, COMMUNICATION, MISMATCH = "compute", "input", "communication", "mismatch"
+OK, FOUND, UNKNOWN = "ok", "found", "unknown"
+
+BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: all the time, and half of it
+# A GPU that spins in a collective counts as busy and draws little; the share is by experience, so that it only says "probably".
+IDLE_POWER = 0.4
+SLOWED = 0.01  # share of the interval in which heat or a power brake slowed a GPU
+CAPPED = 0.1
+SLOW_CLOCK = 0.6  # of the highest clock, on a GPU that is busy
+IO, MEMORY, CPU, IOWAIT = 0.1, 0.05, 0.6, 0.2  # shares of the interval in which tasks waited
+DROPS = 10.0  # packets a second; a broadcast that nobody wants counts as a drop too
+SLOWDOWNS = {
+    "thermal": "heat",
+    "sw_thermal": "heat (the driver slows it)",
+    "hw_slowdown": "its own protection",
+    "hw_power_brake": "the power brake of the machine",
+    "reliability": "voltage",
+    "board_limit": "the board's limit",
+}
+LINK_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "local_link_integrity_errors", "port_rcv_errors", "port_xmit_discards")
+RETRANSMITTED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "rx_icrc_encapsulated")
+# Kinds of log lines that are told by their name; Xid and SXid are judged by the class's table.
+LINES = {
+    "bus_lost": (COMPUTE, 100, "a GPU fell off the bus"),
+    "api_mismatch": (MISMATCH, 95, "library and kernel module are of different drivers"),
+    "init_failed": (COMPUTE, 95, "the driver could not start a GPU"),
+    "probe_failed": (COMPUTE, 95, "the driver refused a GPU"),
+    "mce": (COMPUTE, 60, "machine check"),
+    "hung_task": (INPUT, 50, "a task hung for minutes"),
+    "io_error": (INPUT, 55, "a disk reported errors"),
+    "oom": (INPUT, 45, "the kernel killed processes for memory"),
+    "link_down": (COMMUNICATION, 40, "a network link went down"),
+}
+
+
+class Line(NamedTuple):
+    """One check: its name, its outcome (ok, found, unknown), one sentence; of what is found its kind, its weight against the others of the
+    report, and the command that looks closer."""
+
+    check: str
+    status: str
+    text: str
+    kind: Optional[str] = None
+    weight: int = 0
+    next: Optional[str] = None
+
+
+class Found(NamedTuple):
+    """Something that is wrong: what :class:`Line` says of it."""
+
+    text: str
+    kind: str
+    weight: int
+    next: str
+
+
+def diagnose(first: Optional[Json], second: Json, document: Optional[Mapping[str, Any]] = None) -> Json:
+    """{lines: [Line as an object], bottleneck: one of the four, "none" or "undetermined", verdict: sentence, next: command, exit_code, simulated}.
+
+    :param first: the earlier sample, None where there is one only: nothing that needs time is judged then.
+    """
+    from .compatible import compatibility
+
+    document = document or {}
+    seconds = elapsed(first, second)
+    before = first if first is not None and seconds else None
+    lines = [
+        visible(second, document),
+        errors(before, second, document),
+        throttling(before, second, seconds, document),
+        feeding(before, second, seconds),
+        joining(before, second, seconds),
+        compatibility(second, document),
+    ]
+    found = sorted((line for line in lines if line.status == FOUND), key=lambda line: -line.weight)
+    unknown = [line.check for line in lines if line.status == UNKNOWN]
+    if found:
+        kind, text, command = str(found[0].kind), found[0].text, found[0].next
+    else:
+        kind, text, command = without_fault(second, unknown)
+    return {
+        "schema": "goldnode.diagnosis/1",
+        "simulated": bool(second.get("simulated")),
+        "seconds": round(seconds, 2) if seconds else None,
+        "lines": [line._asdict() for line in lines],
+        "bottleneck": kind,
+        "verdict": text,
+        "next": command,
+        "exit_code": 1 if found else 3 if unknown else 0,
+    }
+
+
+def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
+    """Seconds between two samples of one boot; None where that cannot be told, or the second is not the later one."""
+    if first is None:
+        return None
+    boots = [(sample.get("identity") or {}).get("boot_id") for sample in (first, second)]
+    ups = [float(sample["uptime"]) for sample in (first, second) if _number(sample.get("uptime"))]
+    if (known(boots[0]) and known(boots[1]) and boots[0] != boots[1]) or len(ups) < 2:
+        return None
+    return ups[1] - ups[0] if ups[1] - ups[0] > 0.05 else None
+
+
+def grown(first: Any, second: Any) -> Optional[int]:
+    """How far a counter came; None where either is no number, or it has begun anew. A counter of 32 bits that wrapped went on counting."""
+    if not _number(first) or not _number(second):
+        return None
+    if second >= first:
+        return int(second - first)
+    return int(second + (1 << 32) - first) if first < 1 << 32 and first - second > 1 << 31 else None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
+    """The GPUs of a capture, whatever has become of that section."""
+    found = sample.get("gpus")
+    return [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)] if isinstance(found, list) else []
+
+
+def get(value: Any, *keys: str) -> Any:
+    """What lies below keys of nested objects; None where there is nothing, a fault where that is one."""
+    for key in keys:
+        if not isinstance(value, dict) or is_fault(value):
+            return value if is_fault(value) else None
+        value = value.get(key)
+    return value
+
+
+def _where(gpu: Json) -> str:
+    address, index = gpu.get("address"), gpu.get("index")
+    return f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
+
+
+def _line(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
+    """What is found, heaviest first; else what could not be looked at; else that all is well."""
+    if found:
+        found = sorted(found, key=lambda item: -item.weight)
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        text = "; ".join(item.text for item in found[:3]) + more
+        return Line(check, FOUND, text, found[0].kind, found[0].weight, found[0].next)
+    return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
+
+
+# -- 1: GPUs
+
+
+def visible(sample: Json, document: Mapping[str, Any]) -> Line:
+    """Declared, on the bus, in the driver's library and in /dev: the same number everywhere, and each of them answers."""
+    found: List[Found] = []
+    gpus, error = gpus_of(sample), sample.get("gpu_error")
+    driver: Json = sample.get("driver") or {}
+    declared = get(document, "gpu", "count")
+    vendor = get(document, "gpu", "vendor") or next((gpu.get("vendor") for gpu in gpus), None) or driver.get("vendor")
+    bus = _on_bus(sample, vendor)
+    listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
+    versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
+    if len(set(versions.values())) > 1 or get(error, "rc") == 18:
+        text = f"the loaded module is of driver {versions.get('loaded', '?')} and the library of {versions.get('library', '?')}"
+        found.append(Found(text, MISMATCH, 99, "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node"))
+    elif isinstance(error, dict) and is_fault(error):
+        absent = error["fault"] == "not_exposed" and not bus and not declared
+        if not absent:
+            found.append(
+                Found(
+                    f"the GPU library cannot be used: {plain(str(error.get('text')), 160)}",
+                    COMPUTE,
+                    98,
+                    "dmesg | grep -iE 'NVRM|amdgpu|Xid'",
+                )
+            )
+    counts: Dict[str, Optional[int]] = {"declared": declared if isinstance(declared, int) else None, "on the bus": bus}
+    if not found:
+        counts["answering"] = len(listed)
+        if vendor == "nvidia" and isinstance(sample.get("devices"), dict) and not is_fault(sample["devices"]):
+            counts["in /dev"] = sum(name.startswith("/dev/nvidia") and name[11:].isdigit() for name in sample["devices"])
+    numbers = {name: count for name, count in counts.items() if count is not None}
+    said = ", ".join(f"{count} {name}" for name, count in numbers.items())
+    if len(set(numbers.values())) > 1:
+        found.append(
+            Found(
+                f"GPUs: {said}",
+                COMPUTE,
+                97,
+                "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'" if vendor == "nvidia" else "lspci -nn",
+            )
+        )
+    for gpu in gpus:
+        if gpu.get("lost") is True:
+            found.append(Found(f"{_where(gpu)} is lost", COMPUTE, 100, "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node"))
+        state = get(gpu, "fabric", "state")
+        if state in ("not_started", "in_progress"):
+            text = f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start"
+            found.append(Found(text, COMMUNICATION, 96, "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric"))
+    if not found and not gpus and not bus and not declared:
+        return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
+    unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
+    return _line("gpus", found, f"GPUs: {said}", unknown)
+
+
+def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
+    rows = sample.get("pci")
+    if not isinstance(rows, dict) or is_fault(rows):
+        return None
+    start = {"nvidia": "10de:", "amd": "1002:", "intel": "8086:"}.get(str(vendor), "")
+    cards = [row for row in rows.values() if get(row, "kind") == "gpu" and get(row, "gone") is not True]
+    return sum(str(get(row, "pci_id")).startswith(start) for row in cards)
+
+
+# -- 2: errors
+
+
+def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> Line:
+    """What the kernel has logged since boot, what the GPUs ask for, uncorrectable memory errors, and errors on PCIe."""
+    found, unknown, told = _events(second, document)
+    for gpu in gpus_of(second):
+        where = _where(gpu)
+        query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.get('index')}"
+        action = gpu.get("recovery_action")
+        if isinstance(action, str) and action != "none":
+            found.append(Found(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query))
+        for keys, text in (
+            (("remapped_rows", "failure"), "a memory row could not be remapped: it has to be replaced"),
+            (("remapped_rows", "pending"), "a memory row waits for a reset to be remapped"),
+            (("retired_pages", "pending"), "a memory page waits for a reboot to be retired"),
+            (("ecc", "sram", "threshold_exceeded"), "too many uncorrectable errors in its caches: it has to be replaced"),
+            (("unrepairable_memory",), "its memory cannot be repaired"),
+        ):
+            if get(gpu, *keys) is True:
+                found.append(Found(f"{where}: {text}", COMPUTE, 90, query))
+        count = get(gpu, "ecc", "volatile", "uncorrected")
+        if _number(count) and count > 0:
+            found.append(Found(f"{where}: {count} uncorrectable memory errors since the driver was loaded", COMPUTE, 91, query))
+    rows = second.get("pci")
+    if isinstance(rows, dict) and not is_fault(rows):
+        for address, row in sorted(rows.items()):
+            if get(row, "gone") is True:
+                found.append(Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {address}; dmesg | grep {address}"))
+            for kind in ("fatal", "nonfatal", "correctable"):
+                count = get(row, "aer", kind)
+                new = grown(get((first or {}).get("pci"), address, "aer", kind), count)
+                if kind == "fatal" and _number(count) and count > 0:
+                    found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {address}"))
+                elif new:
+                    found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {address}"))
+    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    for gpu in gpus_of(second):
+        new = grown(get(before.get(gpu.get("address")), "pcie", "replay"), get(gpu, "pcie", "replay"))
+        if new:
+            found.append(Found(f"{_where(gpu)}: {new} PCIe replays while it was watched", COMPUTE, 65, "nvidia-smi -q -d PCIE"))
+    fine = "no errors since boot" + (f"; of no concern: {told}" if told else "")
+    return _line("errors", found, fine, unknown)
+
+
+def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str], str]:
+    """Findings from the kernel's log, what could not be looked at, and lines that concern only the program that caused them."""
+    section, table = sample.get("events"), document.get("xid")
+    found: List[Found] = []
+    unknown: List[str] = []
+    told: List[str] = []
+    if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
+        reason = (section if is_fault(section) else (section or {}).get("error")) or {}
+        return [], [f"the kernel's log was not read: {plain(str(reason.get('text', 'not in this capture')), 120)}"], ""
+    rows = section.get("rows") or ()
+    for row in rows if isinstance(rows, (list, tuple)) else ():
+        if not isinstance(row, dict):
+            continue
+        kind, code, count = row.get("kind"), row.get("code"), row.get("count") or 1
+        where = f" on {plain(str(row['address']))}" if row.get("address") else ""
+        times = f" {count} times" if count != 1 else ""
+        if kind in ("xid", "sxid"):
+            name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
+            known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
+            if row.get("fatal") is True:
+                found.append(Found(f"{name} (fatal)", COMMUNICATION if kind == "sxid" else COMPUTE, 92, f"goldnode xid {code}"))
+            elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
+                if known_row[1] == "none":
+                    told.append(name)
+                else:
+                    text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"
+                    found.append(Found(text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {code}"))
+            elif isinstance(table, dict) and kind == "xid":
+                found.append(Found(f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"))
+            else:
+                unknown.append(f"{name}: no class document tells what it means (goldnode xid {code})")
+        elif kind in LINES:
+            bottleneck, weight, text = LINES[kind]
+            found.append(Found(f"{text}{where}{times} since boot", bottleneck, weight, f"dmesg -T | grep -iF -m5 {_quoted(row)}"))
+    return found, unknown, ", ".join(told[:4])
+
+
+def _quoted(row: Json) -> str:
+    words = [word for word in plain(str(row.get("text") or row.get("kind"))).replace("'", " ").split() if word.isalnum()]
+    return "'" + " ".join(words[:1] or ["error"]) + "'"
+
+
+# -- 3: utilisation and throttling
+
+
+def throttling(first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]) -> Line:
+    """How busy each GPU is, and how much of the interval heat, power or a setting held it back."""
+    found: List[Found] = []
+    gpus = gpus_of(second)
+    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    judged = 0
+    for gpu in gpus:
+        where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {gpu.get('index')}"
+        earlier = before.get(gpu.get("address"))
+        use, limit, default = get(gpu, "utilization", "gpu"), get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
+        shares = {}
+        counters = get(gpu, "throttle", "violation_ns")
+        for name in counters if isinstance(counters, dict) and not is_fault(counters) else ():
+            new = grown(get(earlier, "throttle", "violation_ns", name), counters[name])
+            if new is not None and seconds:
+                shares[name] = min(new / 1e9 / seconds, 1.0)
+        judged += bool(shares)
+        for name, reason in SLOWDOWNS.items():
+            if shares.get(name, 0.0) > SLOWED:
+                found.append(Found(f"{where}: slowed down by {reason} {_percent(shares[name])} of the time", COMPUTE, 88, look))
+        active = get(gpu, "throttle", "active")
+        active = [str(name) for name in active] if isinstance(active, list) else []
+        hot = [name for name in active if name in ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")]
+        if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
+            found.append(Found(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
+        capped = shares.get("power", 0.0) > CAPPED
+        if capped and _number(limit) and _number(default) and limit < default - 1 and not _declares_power(document):
+            text = f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
+            found.append(Found(text, COMPUTE, 84, look))
+        clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
+        slow = _number(clock) and _number(top) and _number(use) and use >= BUSY and clock < SLOW_CLOCK * top
+        if slow and not capped and not hot:
+            found.append(Found(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
+    if not gpus:
+        return Line("load", UNKNOWN, "no GPU was read")
+    uses = [value for value in (get(gpu, "utilization", "gpu") for gpu in gpus) if _number(value)]
+    draws = [value for value in (get(gpu, "power", "draw_w") for gpu in gpus) if _number(value)]
+    fine = f"busy {_span(uses)} %" if uses else "how busy they are is not told"
+    fine += f" at {_span(draws)} W" if draws else ""
+    fine += ", not held back"
+    unknown = []
+    if first is None:
+        unknown.append("throttling is told by two samples of one boot")
+    elif (
+        not judged
+        and any(gpu.get("vendor") == "nvidia" for gpu in gpus)
+        and not any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
+    ):
+        unknown.append("the GPUs do not tell what slows them down")
+    return _line("load", found, fine, unknown)
+
+
+def _declares_power(document: Mapping[str, Any]) -> bool:
+    return any("power" in str(key) for key in _keys(document.get("policy")))
+
+
+def _keys(value: Any) -> List[str]:
+    if isinstance(value, dict):
+        return [*map(str, value), *(name for item in value.values() for name in _keys(item))]
+    return [name for item in value for name in _keys(item)] if isinstance(value, list) else []
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0.1 else f"{share * 100:.1f} %"
+
+
+def _span(values: List[Any]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
+
+
+# -- 4: storage, memory, processors
+
+
+def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Line:
+    """How long tasks of the host waited for storage, memory and processors, and which of them are blocked in the kernel."""
+    found: List[Found] = []
+    unknown: List[str] = []
+    parts: List[str] = []
+    busy = _utilization(second)
+    weight = 72 if busy is None or busy < BUSY else 35  # what waits does not matter much while the GPUs do not
+    shares = _stalls(first, second, seconds)
+    if shares is not None:
+        for name, key, limit, text, look in (
+            ("io", "some_us", IO, "tasks waited for storage", "iostat -xz 1 3; grep -H . /proc/pressure/io"),
+            ("memory", "full_us", MEMORY, "all tasks waited for memory", "grep -H . /proc/pressure/memory; free -m"),
+            ("cpu", "some_us", CPU, "tasks waited for a processor", "pidstat -u 1 3; grep -H . /proc/pressure/cpu"),
+        ):
+            share = shares.get((name, key))
+            if share is None:
+                unknown.append(f"the pressure of {name} is not known")
+                continue
+            parts.append(f"{name} {_percent(share)}")
+            if share > limit:
+                found.append(Found(f"{text} {_percent(share)} of the time", INPUT, weight - (0 if name == "io" else 4), look))
+    waited = grown(get((first or {}).get("cpu_time"), "iowait"), get(second.get("cpu_time"), "iowait"))
+    total = grown(get((first or {}).get("cpu_time"), "total"), get(second.get("cpu_time"), "total"))
+    if waited is not None and total:
+        parts.append(f"iowait {_percent(waited / total)}")
+        if waited / total > IOWAIT and not found:
+            found.append(
+                Found(f"processors waited for storage {_percent(waited / total)} of the time", INPUT, weight - 2, "iostat -xz 1 3")
+            )
+        if shares is None:
+            unknown = []  # the older measure says it
+    elif shares is None:
+        unknown.append(
+            "waiting is told by two samples of one boot" if first is None else "the kernel tells neither pressure (PSI) nor iowait"
+        )
+    stuck = _stuck(first, second)
+    if stuck:
+        names = ", ".join(
+            f"{task['command']} (pid {task['pid']}{', ' + str(task['wait']) if task.get('wait') else ''})" for task in stuck[:4]
+        )
+        more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
+        found.append(
+            Found(f"blocked in the kernel: {names}{more}", _blocked_kind(stuck), 74, f"cat /proc/{stuck[0]['pid']}/stack; dmesg | tail -50")
+        )
+    elif is_fault(second.get("blocked")):
+        unknown.append("blocked tasks could not be listed")
+    return _line("input", found, "waiting: " + (", ".join(parts) or "none") + "; nothing blocked", unknown)
+
+
+def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
+    """Share of the interval for each kind of pressure; None where the kernel has none of it, or there is one sample."""
+    now = second.get("pressure")
+    if first is None or not seconds or not isinstance(now, dict) or all(not known(now.get(name)) for name in ("io", "memory", "cpu")):
+        return None
+    result: Dict[Tuple[str, str], Optional[float]] = {}
+    for name, key in (("io", "some_us"), ("memory", "full_us"), ("cpu", "some_us")):
+        new = grown(get(first.get("pressure"), name, key), get(now, name, key))
+        result[(name, key)] = None if new is None else min(new / 1e6 / seconds, 1.0)
+    return result
+
+
+def _stuck(first: Optional[Json], second: Json) -> List[Json]:
+    """Tasks that were blocked in both samples; with one sample those of that one."""
+    rows = [[row for row in (sample or {}).get("blocked") or () if isinstance(row, dict)] for sample in (first, second)]
+    earlier = {(row.get("pid"), row.get("command")) for row in rows[0]}
+    found = rows[1] if first is None else [row for row in rows[1] if (row.get("pid"), row.get("command")) in earlier]
+    return [
+        {**row, "command": plain(str(row.get("command"))), "wait": plain(str(row["wait"])) if row.get("wait") else None} for row in found
+    ]
+
+
+def _blocked_kind(stuck: List[Json]) -> str:
+    """A task that sleeps in the GPU driver waits for a GPU, not for data."""
+    driver = any(str(task.get("wait")).startswith(("nv", "os_acquire", "uvm", "amdgpu", "kfd", "rm_")) for task in stuck)
+    return COMPUTE if driver else INPUT
+
+
+# -- 5: network
+
+
+def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Line:
+    """Drops, errors and flaps of interfaces, errors and retransmissions of InfiniBand and RoCE ports, NVLink errors, by what they grew."""
+    found: List[Found] = []
+    unknown: List[str] = []
+    network, ports = second.get("network"), second.get("infiniband")
+    busy = _utilization(second)
+    light = 20 if busy is not None and busy >= BUSY and not _spinning(second) else 0
+    if not isinstance(network, dict) or is_fault(network):
+        unknown.append("interfaces were not read")
+        network = {}
+    counted = 0
+    for name, row in sorted(network.items()):
+        earlier, look = get((first or {}).get("network"), name), f"ethtool -S {name} | grep -iE 'drop|err|disc'; ip -s -s link show {name}"
+        flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
+        if flaps:
+            found.append(
+                Found(f"{name}: its link went {flaps} times up or down while it was watched", COMMUNICATION, 82, f"dmesg -T | grep {name}")
+            )
+        for key in ("rx_errors", "rx_crc_errors", "tx_errors", "rx_missed_errors", "rx_dropped", "tx_dropped"):
+            new = grown(get(earlier, "counters", key), get(row, "counters", key))
+            counted += new is not None
+            pace = new / seconds if new and seconds else 0.0
+            if pace > (DROPS if key.endswith("dropped") else 0):
+                kind = key.replace("rx_", "received ").replace("tx_", "sent ").replace("_", " ")
+                found.append(
+                    Found(
+                        f"{name}: {pace:.0f} packets a second {kind}" if pace >= 1 else f"{name}: {new} packets {kind}",
+                        COMMUNICATION,
+                        68 - light,
+                        look,
+                    )
+                )
+    for name, row in sorted(ports.items()) if isinstance(ports, dict) and not is_fault(ports) else ():
+        if is_fault(row):
+            found.append(
+                Found(f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})", COMMUNICATION, 83, f"dmesg -T | grep {name}")
+            )
+            continue
+        for number, port in sorted((get(row, "ports") or {}).items()):
+            earlier = get((first or {}).get("infiniband"), name, "ports", number)
+            found += _port(f"{name} port {number}", f"{name}/{number}", earlier, port, seconds, light)
+    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    for gpu in gpus_of(second):
+        found += _nvlinks(gpu, before.get(gpu.get("address")))
+    if first is None:
+        unknown.append("rates are told by two samples of one boot")
+    elif not counted and not unknown:
+        unknown.append("no interface could be watched")
+    fine = f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE devices: no drops, errors or flaps"
+    return _line("network", found, fine, unknown)
+
+
+def _port(name: str, path: str, first: Any, port: Json, seconds: Optional[float], light: int) -> List[Found]:
+    found = []
+    look = f"perfquery -x; grep -H . /sys/class/infiniband/{path.partition('/')[0]}/ports/{path.partition('/')[2]}/counters/*err*"
+    state, physical = get(port, "state"), get(port, "physical")
+    if physical == "linkup" and isinstance(state, str) and state != "active":
+        found.append(Found(f"{name}: the link is up and the port is {state}: no subnet manager?", COMMUNICATION, 81, "ibstat; sminfo"))
+    if get(first, "state") == "active" and isinstance(state, str) and state != "active":
+        found.append(Found(f"{name} went from active to {state} while it was watched", COMMUNICATION, 82, "ibstat; dmesg -T | tail -50"))
+    for group, names, text, weight in (
+        ("counters", LINK_ERRORS, "", 78),
+        ("hw_counters", RETRANSMITTED, " (packets are sent again)", 66 - light),
+    ):
+        for key in names:
+            new = grown(get(first, group, key), get(port, group, key))
+            if new:
+                pace = f"{new / seconds:.0f} a second" if seconds else str(new)
+                found.append(Found(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look))
+    return found
+
+
+def _nvlinks(gpu: Json, first: Any) -> List[Found]:
+    earlier = {get(row, "link"): row for row in get(first, "nvlink", "links") or () if isinstance(row, dict)} if first else {}
+    found = []
+    links = get(gpu, "nvlink", "links")
+    for row in links if isinstance(links, list) else ():
+        number = get(row, "link")
+        if get(earlier.get(number), "active") is True and get(row, "active") is False:
+            found.append(Found(f"{_where(gpu)}: NVLink {number} went down while it was watched", COMMUNICATION, 87, "nvidia-smi nvlink -s"))
+        for key in ("replay", "recovery", "crc_flit", "crc_data"):
+            new = grown(get(earlier.get(number), "errors", key), get(row, "errors", key))
+            if new:
+                found.append(
+                    Found(
+                        f"{_where(gpu)}: NVLink {number}: {new} {key.replace('_', ' ')} errors", COMMUNICATION, 79, "nvidia-smi nvlink -e"
+                    )
+                )
+    return found
+
+
+# -- what it comes to
+
+
+def _utilization(sample: Json) -> Optional[float]:
+    """How busy the GPUs with work on them are, at the least; None where none tells."""
+    uses = [get(gpu, "utilization", "gpu") for gpu in gpus_of(sample) if _works(gpu)]
+    numbers = [value for value in uses if _number(value)]
+    return min(numbers) if numbers else None
+
+
+def _works(gpu: Json) -> bool:
+    processes = gpu.get("processes")
+    use = get(gpu, "utilization", "gpu")
+    return bool(isinstance(processes, list) and processes) or (_number(use) and use > 0)
+
+
+def _spinning(sample: Json) -> bool:
+    """Whether several GPUs count as busy and draw little, as they do while they wait in a collective."""
+    rows = []
+    for gpu in gpus_of(sample):
+        use, draw, limit = get(gpu, "utilization", "gpu"), get(gpu, "power", "draw_w"), get(gpu, "power", "limit_w")
+        if _works(gpu) and _number(use) and _number(draw) and _number(limit):
+            rows.append(use >= BUSY and draw < IDLE_POWER * limit)
+    return len(rows) > 1 and all(rows)
+
+
+def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[str]]:
+    """What the load says where nothing is wrong."""
+    if unknown:
+        return "undetermined", f"nothing was found, and not all could be looked at: {', '.join(unknown)}", "goldnode-node check"
+    busy = _utilization(sample)
+    if busy is None:
+        return "none", "nothing is wrong, and nothing runs on the GPUs", None
+    if _spinning(sample):
+        text = "the GPUs count as busy and draw little: probably they wait for each other in a collective"
+        return COMMUNICATION, text, "NCCL_DEBUG=INFO on the job, or py-spy dump --pid PID on each rank: one of them is late"
+    if busy >= BUSY:
+        return (
+            COMPUTE,
+            f"the GPUs are busy ({busy:.0f} %) and nothing holds them back: they are what limits the work",
+            "nsys profile, for what they are busy with",
+        )
+    if busy < WAITING:
+        text = f"a GPU waits ({busy:.0f} % busy), and neither storage nor network of this node says for what"
+        return "undetermined", text, "py-spy dump --pid PID, or nsys profile: what does the program do between two kernels?"
+    return "none", f"nothing is wrong; the GPUs are {busy:.0f} % busy", None

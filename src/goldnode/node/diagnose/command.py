@@ -1,0 +1,99 @@
+"""`goldnode-node diagnose`: the report on a terminal, or as JSON. Exit codes: 0 nothing found, 1 something found, 3 could not look."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, List, Mapping, Optional
+
+from ..host import Host, Json
+from ..probe.machine import plain
+from ..state.domains.program import CLASS
+from ..state.model import NodeError
+from . import checks
+
+MARKS = {checks.OK: "ok", checks.FOUND: "FOUND", checks.UNKNOWN: "not known"}
+TITLES = {
+    "gpus": "1 GPUs visible",
+    "errors": "2 errors",
+    "load": "3 load, throttling",
+    "input": "4 storage, memory, CPU",
+    "network": "5 network",
+    "fit": "6 what runs fits",
+}
+MOST = 64 << 20
+
+
+def arguments(parser: Any) -> None:
+    """The command's own arguments."""
+    parser.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS}); works without")
+    parser.add_argument(
+        "--from",
+        dest="captures",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a recorded capture instead of this node; given twice, the earlier one first",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(host: Host, options: Any) -> int:
+    """Take or load two samples, judge them, print."""
+    if len(options.captures) > 2:
+        raise NodeError("--from is given once or twice: the earlier capture, then the later one.")
+    if options.captures:
+        samples = [load(name) for name in options.captures]
+        first, second = (samples[0], samples[1]) if len(samples) == 2 else (None, samples[0])
+    elif not host.live:
+        raise NodeError("diagnose looks at a machine that runs; for a recorded one use --from.")
+    else:
+        from . import sample
+
+        first, second = sample.take(host, _document(host, options.document))
+    report = checks.diagnose(first, second, _document(host, options.document))
+    print(json.dumps(report, indent=1, sort_keys=True) if options.json else text(report))
+    return int(report["exit_code"])
+
+
+def load(name: str) -> Json:
+    """A recorded capture. :raises NodeError: when it is none."""
+    try:
+        with open(name, "rb") as opened:
+            found = json.loads(opened.read(MOST))
+    except (OSError, ValueError) as problem:
+        raise NodeError(f"{plain(name, 200)} cannot be read as a capture: {problem}") from None
+    if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
+        raise NodeError(f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture prints one).")
+    return found
+
+
+def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
+    """The class document, None where there is none: diagnose works without."""
+    try:
+        with open(str(host.path(name)) if name == CLASS else name, "rb") as opened:
+            found = json.loads(opened.read(MOST))
+    except (OSError, ValueError):
+        if name != CLASS:
+            raise NodeError(f"{plain(name, 200)} is not there, or is no class document.") from None
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def text(report: Json) -> str:
+    """One line for each check, the verdict, and what to run next."""
+    lines: List[str] = []
+    if report["simulated"]:
+        lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
+    for line in report["lines"]:
+        title = TITLES.get(line["check"], line["check"])
+        lines.append(f"{title.ljust(24)}{MARKS[line['status']].ljust(11)}{_safe(line['text'])}")
+        if line["next"] and line["next"] != report["next"]:
+            lines.append(f"{'':35}-> {_safe(line['next'])}")
+    lines.append(f"bottleneck: {report['bottleneck']}: {_safe(report['verdict'])}")
+    if report["next"]:
+        lines.append(f"next: {_safe(report['next'])}")
+    return "\n".join(lines)
+
+
+def _safe(value: Any) -> str:
+    return plain(str(value), 2000)

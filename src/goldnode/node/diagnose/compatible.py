@@ -1,0 +1,235 @@
+"""Whether what runs on the GPUs fits what is installed: CUDA libraries against the driver, one copy of each, NCCL and the networks it may use.
+Pure: judges what :mod:`running` has read."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..host import Json
+from ..probe.machine import plain
+from ..probe.values import is_fault
+from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of
+
+COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
+
+
+def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
+    """The line on what runs; ok where nothing does."""
+    workloads = sample.get("workloads")
+    if not isinstance(workloads, dict) or is_fault(workloads):
+        return Line("fit", UNKNOWN, "what runs is not in this capture") if _occupied(sample) else Line("fit", OK, "nothing runs")
+    if is_fault(workloads.get("error")):
+        return Line("fit", UNKNOWN, f"processes could not be listed: {plain(str(workloads['error'].get('text')))}")
+    found: List[Found] = []
+    unknown: List[str] = []
+    versions: Dict[str, List[str]] = {}
+    rows = [row for row in workloads.get("processes") or () if isinstance(row, dict)]
+    looked = 0
+    for row in rows:
+        who = f"{plain(str(row.get('command', '?')))} (pid {row.get('pid')})"
+        libraries = row.get("libraries")
+        if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
+            reason = row.get("error") or libraries or {}
+            unknown.append(f"{who} could not be looked at: {plain(str(reason.get('text', '')) if isinstance(reason, dict) else '')}")
+            continue
+        libraries = [item for item in libraries if isinstance(item, dict)]
+        looked += 1
+        new, missing = _driver(who, libraries, sample, document)
+        found += new + _copies(who, row, libraries) + _networks(who, row, sample) + _devices(who, row, sample)
+        unknown += missing
+        for item in libraries:
+            if item.get("name") == "nccl" and item.get("version"):
+                versions.setdefault(str(item["version"]), []).append(who)
+    if len(versions) > 1:
+        said = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
+        found.append(Found(f"processes use different NCCL versions: {said}", MISMATCH, 58, "grep -l libnccl /proc/[0-9]*/maps"))
+    if workloads.get("unseen"):
+        unknown.append(f"{workloads['unseen']} processes could not be looked at in time")
+    if not rows and _occupied(sample) and not unknown:
+        unknown.append("the driver counts processes that cannot be seen from here (another PID namespace?)")
+    fine = f"{looked} processes on the GPUs fit the driver" if looked else "nothing runs"
+    return _line("fit", found, fine, unknown)
+
+
+def _occupied(sample: Json) -> bool:
+    return any(isinstance(gpu.get("processes"), list) and gpu["processes"] for gpu in gpus_of(sample))
+
+
+def version(text: Any) -> Tuple[int, ...]:
+    """A version as numbers; empty where it is none."""
+    parts = str(text).split(".")
+    return tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
+
+
+# -- driver and CUDA
+
+
+def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str]]:
+    found: List[Found] = []
+    driver = sample.get("driver") or {}
+    loaded = next((driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None)
+    forward = any(item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries)
+    for item in libraries:
+        own = version(item.get("version"))
+        if item.get("name") in ("cuda", "nvidia-ml") and len(own) > 1 and version(loaded) and own != version(loaded):
+            if COMPAT in str(item.get("path")):
+                continue
+            text = f"{who} uses {item['path']}, and the loaded driver is {loaded}"
+            after = "restart the program" if item.get("deleted") else f"ls -l {item['path']}; cat /proc/driver/nvidia/version"
+            found.append(Found(text, MISMATCH, 95, after))
+    runtimes = [(item.get("path"), item.get("version")) for item in libraries if item.get("name") == "cudart"]
+    if not runtimes or forward:
+        return found, []
+    unknown = []
+    for path, cuda in runtimes:
+        verdict = judge(cuda, loaded, driver.get("cuda"), (document.get("health") or {}).get("cuda"))
+        if verdict is None:
+            unknown.append(f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document")
+        elif verdict:
+            found.append(
+                Found(f"{who}: {path} {verdict}", MISMATCH, 94, "goldnode compat; or run the container image of this driver's CUDA")
+            )
+    return found, unknown
+
+
+def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
+    """ "" when a CUDA runtime runs with a driver, a sentence when it does not, None when that cannot be told.
+
+    A driver runs the CUDA it came with and older, and by minor version compatibility newer ones of a family from that family's own minimum
+    (NVIDIA, "CUDA Compatibility"). :param table: {families: {major: minimum driver}, bundled: {CUDA: driver that came with it}} of the class
+    document. :param reported: the newest CUDA that the driver itself names.
+    """
+    have, needs = version(driver), version(cuda)
+    if not needs:
+        return None
+    own = version(reported)
+    if own and needs[:2] <= own[:2]:
+        return ""
+    if isinstance(table, dict) and have:
+        bundled = version((table.get("bundled") or {}).get(".".join(map(str, needs[:2]))))
+        if bundled and have >= bundled:
+            return ""
+        minimum = (table.get("families") or {}).get(str(needs[0]))
+        if version(minimum):
+            return "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
+    if own and needs[0] > own[0]:
+        return f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to {reported}"
+    return "" if own and needs[0] == own[0] and needs[0] >= 11 and table is None else None
+
+
+# -- several copies, foreign search paths
+
+
+def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
+    found: List[Found] = []
+    seen: Dict[str, Dict[str, str]] = {}
+    for item in libraries:
+        seen.setdefault(str(item.get("name")), {})[str(item.get("path"))] = str(item.get("version"))
+        if item.get("deleted"):
+            text = f"{who} still uses {item['path']}, which has been replaced under it"
+            found.append(Found(text, MISMATCH, 90 if item.get("name") in ("cuda", "nvidia-ml") else 62, "restart the program"))
+    maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{row.get('pid')}/maps | awk '{{print $6}}' | sort -u"
+    for name, paths in sorted(seen.items()):
+        if len(paths) > 1:
+            said = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
+            found.append(Found(f"{who} has {len(paths)} copies of lib{name}: {said}", MISMATCH, 76, maps))
+    search = [name for name in str((row.get("environment") or {}).get("LD_LIBRARY_PATH") or "").split(":") if name]
+    for folder in search:
+        if "/stubs" in folder:
+            text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
+            found.append(Found(text, MISMATCH, 77, f"tr '\\0' '\\n' </proc/{row.get('pid')}/environ | grep ^LD_LIBRARY_PATH"))
+    runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
+    torch = version(row.get("torch"))
+    if torch and runtime and torch[0] != runtime[0]:
+        text = f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart {'.'.join(map(str, runtime))} is mapped"
+        found.append(Found(text, MISMATCH, 76, maps))
+    for folder in search:
+        named = _cuda_folder(folder)
+        if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
+            text = f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA {'.'.join(map(str, runtime[:2]))}"
+            found.append(Found(text, MISMATCH, 60, maps))
+    for folder in row.get("missing") or ():
+        if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
+            found.append(
+                Found(f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there", MISMATCH, 52, f"ls -d {folder}")
+            )
+    return found
+
+
+def _cuda_folder(folder: str) -> Tuple[int, ...]:
+    """(12, 4) of a folder below /usr/local/cuda-12.4."""
+    for part in folder.split("/"):
+        if part.startswith("cuda-"):
+            return version(part[5:])
+    return ()
+
+
+# -- what NCCL and CUDA were told
+
+
+def _networks(who: str, row: Json, sample: Json) -> List[Found]:
+    found: List[Found] = []
+    told = row.get("environment") or {}
+    names, wanted = row.get("interfaces"), told.get("NCCL_SOCKET_IFNAME")
+    if wanted and isinstance(names, list):
+        chosen = [name for name in map(str, names) if selects(wanted, name)]
+        look = "ip -br link; NCCL_DEBUG=INFO on the job"
+        if not chosen:
+            text = f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is ({', '.join(map(str, names[:6]))})"
+            found.append(Found(text, COMMUNICATION, 89, look))
+        elif row.get("same_network"):
+            down = [name for name in chosen if get(sample.get("network"), name, "state") in ("down", "lowerlayerdown", "notpresent")]
+            if down and len(down) == len(chosen):
+                found.append(Found(f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down", COMMUNICATION, 89, look))
+    devices = sample.get("infiniband")
+    if not isinstance(devices, dict) or is_fault(devices):
+        return found
+    wanted = told.get("NCCL_IB_HCA")
+    active = [
+        (name, number)
+        for name, device in devices.items()
+        for number, port in (get(device, "ports") or {}).items()
+        if get(port, "state") == "active"
+    ]
+    if wanted and str(told.get("NCCL_IB_DISABLE", "0")) in ("", "0"):
+        chosen_devices = [name for name in devices if selects(wanted, name)]
+        if not chosen_devices:
+            text = f"{who}: NCCL_IB_HCA={wanted} names no device there is ({', '.join(sorted(devices)[:6]) or 'there is none'})"
+            found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
+        elif not any(selects(wanted, name, number) for name, number in active):
+            found.append(Found(f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"))
+    if str(told.get("NCCL_IB_DISABLE", "0")) not in ("", "0") and active:
+        text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
+        found.append(Found(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
+    return found
+
+
+def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
+    """Whether a choice of NCCL's (NCCL_SOCKET_IFNAME, NCCL_IB_HCA: its documentation, "Environment Variables") takes an interface: names after
+    commas are beginnings, whole names after `=`, and after `^` what is not to be taken; `device:port` names one port."""
+    exclude = wanted.startswith("^")
+    text = wanted.lstrip("^")
+    exact = text.startswith("=")
+    for item in text.lstrip("=").split(","):
+        start, colon, number = item.strip().partition(":")
+        if start and (name == start if exact else name.startswith(start)) and (not colon or port is None or number == port):
+            return not exclude
+    return exclude
+
+
+def _devices(who: str, row: Json, sample: Json) -> List[Found]:
+    wanted = (row.get("environment") or {}).get("CUDA_VISIBLE_DEVICES")
+    gpus = gpus_of(sample)
+    if not wanted or not gpus:
+        return []
+    uuids = [gpu["uuid"] for gpu in gpus if isinstance(gpu.get("uuid"), str)]
+    wrong = []
+    for item in map(str.strip, wanted.split(",")):
+        if (item.isdigit() and int(item) >= len(gpus)) or (
+            item.startswith("GPU-") and uuids and not any(uuid.startswith(item) for uuid in uuids)
+        ):
+            wrong.append(item)
+    if not wrong:
+        return []
+    text = f"{who}: CUDA_VISIBLE_DEVICES={wanted} names {', '.join(wrong[:3])}, which this node does not have"
+    return [Found(text, MISMATCH, 85, "nvidia-smi -L")]

@@ -1,0 +1,173 @@
+"""What runs on the GPUs: the CUDA libraries that its processes have mapped, and how they were told to find libraries and networks.
+
+Of a process's environment only LD_LIBRARY_PATH, CUDA_VISIBLE_DEVICES and NCCL_* are kept: the rest is nobody's business. All of it is read
+aside, since reading the memory map of a process that is stuck in the kernel hangs as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from typing import Any, Dict, List, Optional
+
+from ..host import Json
+from ..probe import aside
+from ..probe.machine import plain
+from ..probe.values import Files, is_fault
+
+DEVICE = re.compile(r"/dev/(nvidia\d+|kfd)$")
+# A library of CUDA's, with the part that a wheel puts in for a digest, and what follows `.so`.
+NAME = re.compile(
+    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
+)
+# NVIDIA's wheels (PyPI): the distribution whose version is that of the library.
+WHEELS = {"cudart": "nvidia_cuda_runtime", "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
+          "cufft": "nvidia_cufft", "cusolver": "nvidia_cusolver", "cusparse": "nvidia_cusparse", "nvrtc": "nvidia_cuda_nvrtc"}  # fmt: skip
+SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")  # NCCL's src/init.cc puts it into the library
+TORCH = re.compile(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", re.MULTILINE)
+MOST, MAPS, ENVIRONMENT, SEARCHED = 32, 8 << 20, 1 << 18, 96 << 20
+SCAN = 0.6  # seconds for the look at what all processes have open
+
+
+def read(files: Files) -> Json:
+    """{processes: [PROCESS], unseen: processes not looked at, error: fault or None}; the shape of PROCESS is :func:`process`'s."""
+    found = aside.ask([("scan", lambda: scan(files))], 2.0)["scan"]
+    if is_fault(found):
+        return {"processes": [], "unseen": 0, "error": found}
+    pids, unseen = found
+    jobs = [(str(pid), _bind(files, pid)) for pid in pids[:MOST]]
+    rows = aside.ask(jobs, 6.0) if jobs else {}
+    processes = [row if not is_fault(row) else {"pid": int(pid), "error": row} for pid, row in rows.items() if row is not None]
+    return {"processes": processes, "unseen": unseen + max(len(pids) - MOST, 0), "error": None}
+
+
+def _bind(files: Files, pid: int) -> Any:
+    return lambda: process(files, pid)
+
+
+def scan(files: Files, limit: float = SCAN) -> List[Any]:
+    """[processes that have a GPU open, how many could not be looked at in time]. The youngest first, and one that ends meanwhile is no error."""
+    end = time.monotonic() + limit
+    pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
+    found: List[int] = []
+    for at, pid in enumerate(pids):
+        if time.monotonic() > end:
+            return [found, len(pids) - at]
+        folder = f"/proc/{pid}/fd"
+        if any(DEVICE.match(files.target(f"{folder}/{name}") or "") for name in files.names(folder)):
+            found.append(pid)
+    return [found, 0]
+
+
+def process(files: Files, pid: int) -> Optional[Json]:
+    """{pid, command, libraries: [{name, path, version, deleted}], torch: CUDA that a PyTorch in it was built with, environment: {NAME: value},
+    missing: [folders of LD_LIBRARY_PATH that are not there], interfaces: [names in its network], same_network: whether that is the host's}.
+
+    None when the process has ended; {error} in `libraries` where its map may not be read.
+    """
+    folder = f"/proc/{pid}"
+    command = files.text(f"{folder}/comm")
+    if not isinstance(command, str):
+        return None
+    maps = files.data(f"{folder}/maps", MAPS)
+    torch: Optional[str] = None
+    libraries: Any = maps
+    if isinstance(maps, bytes):
+        libraries = []
+        for path in mapped(maps):
+            row = library(files, f"{folder}/root", path)
+            if row:
+                libraries.append(row)
+            if torch is None and "/torch/lib/" in path:
+                torch = _torch(files, f"{folder}/root{path.partition('/torch/lib/')[0]}/torch/version.py")
+    environment = variables(files.data(f"{folder}/environ", ENVIRONMENT))
+    folders = [name for name in environment.get("LD_LIBRARY_PATH", "").split(":") if name.startswith("/")]
+    net = files.text(f"{folder}/net/dev")
+    return {
+        "pid": pid,
+        "command": plain(command),
+        "libraries": libraries,
+        "torch": torch,
+        "environment": environment,
+        "missing": [name for name in folders if "/.." not in name and not files.there(f"{folder}/root{name}")],
+        "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line] if isinstance(net, str) else None,
+        "same_network": files.target(f"{folder}/ns/net") == files.target("/proc/self/ns/net"),
+    }
+
+
+def mapped(maps: bytes) -> List[str]:
+    """The files of a memory map (proc_pid_maps(5)), each once."""
+    found: Dict[str, None] = {}
+    for line in maps.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) > 5 and fields[5].startswith(b"/"):
+            found.setdefault(fields[5].decode("utf-8", "replace"))
+    return list(found)
+
+
+def library(files: Files, root: str, path: str) -> Optional[Json]:
+    """What a mapped file is, if it is one of CUDA's libraries: by its name, else by the wheel it came in, else (NCCL) by what it says itself."""
+    match = NAME.search(path)
+    if not match:
+        return None
+    gone = path.endswith(" (deleted)")
+    path = path[: -len(" (deleted)")] if gone else path
+    name, version = match.group(1), match.group(2)
+    if name in WHEELS and (version or "").count(".") < 2 and "/.." not in path:
+        version = (
+            _wheel(files, root, path, WHEELS[name]) or (_says(files.root + root + path) if name == "nccl" and not gone else None) or version
+        )
+    return {"name": name, "path": plain(path, 240), "version": version, "deleted": gone}
+
+
+def _wheel(files: Files, root: str, path: str, distribution: str) -> Optional[str]:
+    """The version of the wheel whose folder beside it names it: …/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12."""
+    place, found, _ = path.partition("/nvidia/")
+    if not found:
+        return None
+    for name in files.names(root + place):
+        match = re.match(rf"{distribution}(?:_cu\d+)?-(\d[\d.]*)\.dist-info$", name)
+        if match:
+            return match.group(1)
+    return None
+
+
+def _torch(files: Files, name: str) -> Optional[str]:
+    text = files.text(name)
+    match = TORCH.search(text) if isinstance(text, str) else None
+    return match.group(1) if match else None
+
+
+def _says(path: str) -> Optional[str]:
+    """The version that NCCL's library has in itself, looked for in its first part."""
+    import mmap
+
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+            return None
+        with mmap.mmap(handle, min(found.st_size, SEARCHED), access=mmap.ACCESS_READ) as view:
+            match = SAYS.search(view)
+            return match.group(1).decode() if match else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(handle)
+
+
+def variables(data: Any) -> Dict[str, str]:
+    """Of an environment the variables that may be told, on one line each."""
+    found: Dict[str, str] = {}
+    for item in data.split(b"\0") if isinstance(data, bytes) else ():
+        name, _, value = item.partition(b"=")
+        if name in (b"LD_LIBRARY_PATH", b"CUDA_VISIBLE_DEVICES") or re.match(rb"NCCL_[A-Z0-9_]{1,48}$", name):
+            found[name.decode()] = plain(value.decode("utf-8", "replace"), 1000)
+        if len(found) >= 40:
+            break
+    return found

@@ -1,0 +1,93 @@
+"""Two captures a second apart, reduced to what :mod:`checks` needs: GPUs, PCI errors, pressure, blocked tasks, network; the log once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Mapping, Optional, Tuple
+
+from ..boot import uptime
+from ..host import Host, Json
+from ..probe import Context, events, gpus, machine, network, pci
+from ..probe.values import Files, is_fault, unread
+from . import running
+
+INTERVAL = 1.0
+# A driver that initialises eight GPUs anew took 25 s (Azure/AgentBaker 2829); whoever looks on does not wait for ever.
+ANSWER = 40.0
+LOOK = 0.3  # seconds for the look at the state of all tasks
+GPU_SECTIONS = ("gpus", "gpu_error", "driver", "devices", "nvswitches", "simulated")
+
+
+def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json, Json]:
+    """The first and the second sample. Reads only, and takes some two seconds with a driver that answers."""
+    asked = _document(document or {})
+    first = _sample(host, asked, None)
+    begun = time.monotonic()
+    workloads = running.read(Files(host.root))
+    time.sleep(max(0.0, INTERVAL - (time.monotonic() - begun)))
+    # A driver that did not answer once is not asked again.
+    second = _sample(host, asked, first if is_fault(first.get("gpu_error")) else None)
+    second["workloads"] = workloads
+    context = Context(host, asked, None, True)
+    context.captured = second
+    second.update(_safely("events", events.read, context))
+    return first, second
+
+
+def _document(document: Mapping[str, Any]) -> Json:
+    """The class as the readers get it: no policy, so that no settings are asked for, and an answer of the GPUs within :data:`ANSWER`."""
+    health = dict(document.get("health") or {})
+    limits = dict(health.get("limits") or {})
+    stated = limits.get("gpu_answer_s")
+    limits["gpu_answer_s"] = min(stated, ANSWER) if isinstance(stated, (int, float)) and stated > 0 else ANSWER
+    return {**document, "class": document.get("class") or "none", "policy": None, "health": {**health, "limits": limits}}
+
+
+def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
+    context = Context(host, document, None, True)
+    captured = context.captured
+    if earlier is None:
+        gpus.begin(context)
+    captured.update(schema="goldnode.capture/1", source="live", time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    captured.update(_safely("pci", pci.read, context))
+    if earlier is None:
+        captured.update(_safely("gpus", gpus.read, context))
+    else:
+        captured.update({name: earlier[name] for name in GPU_SECTIONS if name in earlier})
+    # What is counted over time is read last, together, and right beside the clock.
+    captured.update(_safely("network", network.read, context))
+    files = context.files
+    tasks, unseen = machine.blocked(files, LOOK)
+    stat = files.text("/proc/stat", 1 << 20)
+    captured.update(
+        blocked=tasks,
+        blocked_unseen=unseen,
+        pressure=machine.pressure(files),
+        cpu_time=cpu_time(stat),
+        uptime=uptime(_text(files, "/proc/uptime")),
+    )
+    captured["identity"] = {"boot_id": files.text("/proc/sys/kernel/random/boot_id")}
+    return captured
+
+
+def _text(files: Files, name: str) -> str:
+    found = files.text(name)
+    return found if isinstance(found, str) else ""
+
+
+def _safely(name: str, reader: Any, context: Context) -> Json:
+    try:
+        return dict(reader(context))
+    except Exception as problem:
+        return {name: unread(f"the reader failed: {type(problem).__name__}: {problem}")}
+
+
+def cpu_time(text: Any) -> Any:
+    """{iowait, total} of all CPUs in ticks, from the first line of /proc/stat (proc_stat(5): the fifth value is time waiting for storage)."""
+    if not isinstance(text, str):
+        return text
+    words = text.partition("\n")[0].split()
+    values = [int(word) for word in words[1:9] if word.isdigit()]
+    if len(values) < 8 or words[0] != "cpu":
+        return unread("/proc/stat does not begin with the times of all CPUs")
+    return {"iowait": values[4], "total": sum(values)}
