@@ -35,6 +35,7 @@ ELSEWHERE_RUN = {
     "capture": ("probe.command", "print what this node says of itself, as JSON; with --from: what a record says"),
     "diagnose": ("diagnose.command", "five checks in order, two samples a second apart: which of the four bottlenecks it is"),
     "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
+    "watch-log": ("watch", "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)"),
     "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
 }
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+
+WATCH = "import sys; sys.path[:0] = sys.argv[1:]; from goldnode.node.watch import main; sys.exit(main())"
 
 
 def main(engine: str | None = None, archive: str | None = None) -> int:
@@ -19,6 +22,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from .device.reader import stream
 
         return stream(arguments[2:])
+    if arguments == ["watch-log"] and archive:
+        # It stays for as long as the node runs: in an interpreter that has loaded nothing but what it needs.
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", WATCH, archive])  # noqa: S606 - the program itself
     if "--cached" in arguments:
         from .verdict import current
 

@@ -90,7 +90,11 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.other_modules = known(wanted)
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
+    if units_domain.watches(wanted):
+        seen.links[units_domain.EVENTS_LINK] = "/etc/systemd/system/goldnode-events.service"
     own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-") and "mps" not in name}
+    if not units_domain.watches(wanted):
+        own.pop(units_domain.EVENTS)
     seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
     seen.gpu_settings = as_declared(wanted)
     seen.loaded |= {row["name"].replace("-", "_"): "" for row in wanted["modules"] if row["load"]}

@@ -56,6 +56,7 @@ LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
     "/etc/systemd/system/sockets.target.wants/goldnode-serve.socket",
+    "/etc/systemd/system/multi-user.target.wants/goldnode-events.service",
 )
 # Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
 SIMULATOR = "/opt/goldnode-simulator"

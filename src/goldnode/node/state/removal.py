@@ -14,7 +14,7 @@ from .. import gate
 from ..host import Host, Json
 from . import record as records
 from .debversion import compare
-from .domains import kernel, program, runtime
+from .domains import kernel, program, runtime, units
 from .domains.apt import in_family
 from .domains.packages import broken_packages
 from .family import kernel_release
@@ -57,7 +57,7 @@ NO_CLASS: Json = {
 
 # The role whose work a file is, by the first pattern that matches its path; what is left is node_class's.
 ROLE_OF_PATH = (
-    ("sanity", r"goldnode-(sanity|watch|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
+    ("sanity", r"goldnode-(sanity|watch|events|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
     ("container_runtime", r"/(docker|containerd|containers|cdi|nvidia-container-runtime)\b"),
@@ -114,13 +114,13 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
 
 
 def running_units(host: Host) -> List[str]:
-    """goldnode's units that systemd has started, or that failed; timers first, since they would start the services again."""
+    """goldnode's units that systemd has started, or that failed; first those that would start the others again."""
     if not host.live:
         return []
     listed = host.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "--full", "goldnode-*").out
     rows = [line.split() for line in listed.splitlines()]
     names = [row[0] for row in rows if len(row) > 2 and row[2] != "inactive"]
-    return sorted(names, key=lambda name: (not name.endswith(".timer"), name))
+    return sorted(names, key=lambda name: (not name.endswith(".timer") and name != units.EVENTS, name))
 
 
 def marks(host: Host, record: Mapping[str, Any]) -> List[Json]:

@@ -16,13 +16,15 @@ from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import load_json
 from .files import Wanted
-from .program import PROGRAM
+from .program import CLASS, PROGRAM
 
 Document = Mapping[str, Any]
 
 FOLDER = "/etc/systemd/system"
 WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
 LINK = f"{FOLDER}/timers.target.wants/{TIMER}"
+EVENTS = "goldnode-events.service"
+EVENTS_LINK = f"{FOLDER}/multi-user.target.wants/{EVENTS}"
 MOTD = "/etc/update-motd.d/90-goldnode"
 # Units that goldnode brings or puts drop-ins on; one `systemctl show` asks for all of them and those its files name.
 UNITS = (
@@ -31,6 +33,7 @@ UNITS = (
     "goldnode-mps.service",
     WATCH,
     TIMER,
+    EVENTS,
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
     *gate.RUNTIMES,
@@ -65,6 +68,43 @@ RandomizedDelaySec=30
 
 [Install]
 WantedBy=timers.target
+"""
+
+# In a container /dev/kmsg is the log of its host, or not there: skipped, and not failed. It reads one device and asks systemd for one thing,
+# which wants CAP_SYS_ADMIN of whoever asks where there is no polkit.
+EVENTS_TEXT = f"""# goldnode: has the node checked when the kernel tells of a fault, between two runs of the timer
+[Unit]
+Description=goldnode watch of the kernel log
+ConditionPathExists={CLASS}
+ConditionPathExists=/dev/kmsg
+ConditionVirtualization=!container
+
+[Service]
+ExecStart={PROGRAM} watch-log
+Restart=on-failure
+RestartSec=30
+Nice=10
+CPUWeight=20
+MemoryMax=64M
+TasksMax=8
+CapabilityBoundingSet=CAP_SYSLOG CAP_SYS_ADMIN
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateNetwork=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+RestrictAddressFamilies=AF_UNIX
+RestrictRealtime=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+DevicePolicy=closed
+DeviceAllow=/dev/kmsg r
+
+[Install]
+WantedBy=multi-user.target
 """
 
 # Reads what the last check wrote, in the form in which it wrote it: one key per line.
@@ -112,10 +152,17 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         Wanted(f"{FOLDER}/{TIMER}", TIMER_TEXT, "sanity", f"the passive check runs every {current.PERIOD // 60} minutes"),
         Wanted(MOTD, MOTD_TEXT, "sanity", "a login shows that the node is not healthy", 0o755),
     ]
+    if watches(document):
+        found.append(Wanted(f"{FOLDER}/{EVENTS}", EVENTS_TEXT, "sanity", "the node is checked when the kernel tells of a fault"))
     if document.get("gate") == gate.BLOCK:
         why = "the class says `gate: block`: a bad node starts no containers"
         found += [Wanted(f"{FOLDER}/{name}.d/{gate.DROP_IN}", gate.drop_in(), "sanity", why) for name in gate.RUNTIMES]
     return found
+
+
+def watches(document: Document) -> bool:
+    """Whether the kernel's log is watched: where there is a GPU to tell of."""
+    return bool(document.get("gpu"))
 
 
 def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], List[Waiting]]:
@@ -158,7 +205,7 @@ def stale(seen: Observed) -> List[str]:
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """The timer enabled and started, and a drain that has somebody to tell. Pure."""
+    """The timer and the watch of the log enabled and started, and a drain that has somebody to tell. Pure."""
     actions: List[Action] = []
     have = seen.links.get(LINK)
     to = f"{FOLDER}/{TIMER}"
@@ -169,10 +216,33 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     if timer and timer["ActiveState"] != "active" and timer["LoadState"] != "masked":
         reason = f"the passive check has to run; the timer is {timer['ActiveState'] or 'unknown'}"
         actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
+    actions += _events(document, seen)
     notes = []
     if seen.live and document.get("gate") == gate.DRAIN and not seen.units.get("hook"):
         notes.append(Note("gate", gate.NOBODY))
     return actions, notes, []
+
+
+def _events(document: Document, seen: Observed) -> List[Action]:
+    """The watch of the kernel's log: enabled and started where the class has a GPU, else stopped and disabled. In a container it is skipped by
+    its own conditions, so that there is nothing to start."""
+    actions: List[Action] = []
+    have, to = seen.links.get(EVENTS_LINK), f"{FOLDER}/{EVENTS}"
+    unit = (seen.units.get("loaded") or {}).get(EVENTS) or {}
+    if watches(document):
+        if have != to:
+            reason = "the watch of the kernel log is not enabled" if have is None else f"it points at {have}"
+            actions.append(Action("sanity", "link", EVENTS_LINK, reason, IMAGE, have, to, None, {"to": to}))
+        if unit and not seen.container and unit["ActiveState"] not in ("active", "activating") and unit["LoadState"] != "masked":
+            reason = f"the kernel log has to be watched; the watch is {unit['ActiveState'] or 'unknown'}"
+            actions.append(Action("sanity", "units.start", EVENTS, reason, BOOT))
+        return actions
+    if have is not None:
+        actions.append(Action("sanity", "file.remove", EVENTS_LINK, "the class has no GPU", IMAGE, f"-> {have}\n"))
+    if unit.get("ActiveState") == "active":
+        reason = "it runs, and the class has no GPU"
+        actions.append(Action("sanity", "units.stop", EVENTS, reason, BOOT, "running\n", "stopped\n", None, {"names": [EVENTS]}))
+    return actions
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:

@@ -1,0 +1,109 @@
+"""`goldnode-node watch-log`: has the node checked when the kernel tells of a fault, instead of minutes later.
+
+It waits at the end of /dev/kmsg and starts the passive check, which reads the log itself: what is looked for here needs to be no more than a
+reason to look. It runs for as long as the node does, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+KMSG = "/dev/kmsg"
+SERVICE = "goldnode-watch.service"
+PAUSE = 30.0  # seconds between two starts: a storm of lines is one reason
+RECORD = 16384
+# Words of lines that probe/logs.py makes events of, and that a node is checked for at once; corrected errors wait for the timer.
+REASONS = (
+    b"NVRM: Xid ",
+    b"SXid (",
+    b"fallen off the bus",
+    b"Adapter failed",
+    b"API mismatch",
+    b"Uncorrect",
+    b"device inaccessible",
+    b" error, dev ",
+    b"I/O error",
+    b"controller is down",
+    b"[Hardware Error]",
+    b" UE ",
+    b"Link Down",
+    b"Link is Down",
+    b"Link down",
+    b"blocked for more than",
+    b"Fatal error during GPU init",
+)
+
+
+def is_reason(record: bytes) -> bool:
+    """Whether a record of /dev/kmsg is the kernel's own (facility 0), and of the kinds above."""
+    head, _, text = record.partition(b";")
+    priority = head.partition(b",")[0]
+    if not priority.isdigit() or int(priority) >> 3:
+        return False
+    text = text.partition(b"\n")[0]
+    return any(reason in text for reason in REASONS)
+
+
+def start() -> None:
+    """Ask systemd to run the passive check. One that runs already goes on, and the next line asks again."""
+    argv = ["systemctl", "start", "--no-block", SERVICE]
+    try:
+        os.waitpid(os.posix_spawnp(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}), 0)
+    except OSError:
+        return  # the timer looks all the same
+
+
+def watch(handle: int, begin: Callable[[], None] = start, clock: Callable[[], float] = time.monotonic, pause: float = PAUSE) -> None:
+    """Read records until there are no more (only of something that is no kernel log). A reason that comes within `pause` seconds after a start
+    is kept, and starts the check when they are over."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    last: Optional[float] = None
+    owed = False
+    while True:
+        left = None if not owed or last is None else max(0.0, last + pause - clock())
+        if poll.poll(None if left is None else left * 1000 + 1):
+            try:
+                record = os.read(handle, RECORD)
+            except BrokenPipeError:  # records were lost while this was not looking: there may have been a reason in them
+                owed = True
+                record = b"lost"
+            except BlockingIOError:
+                record = b"none"
+            if not record:
+                break
+            owed = owed or is_reason(record)
+        if owed and (last is None or clock() - last >= pause):
+            last, owed = clock(), False
+            begin()
+    if owed:
+        begin()
+
+
+def main(root: str = "") -> int:
+    """Watch from now on. Returns 0 where there is no log to watch."""
+    try:
+        handle = os.open(root + KMSG, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return 0
+    try:
+        os.lseek(handle, 0, os.SEEK_END)
+        watch(handle)
+    finally:
+        os.close(handle)
+    return 0
+
+
+def arguments(parser: Any) -> None:
+    """It takes none."""
+
+
+def run(host: Any, options: Any) -> int:
+    """The command, where it was not begun before everything else was imported (start.py)."""
+    return main(host.root.rstrip("/"))
