@@ -8,7 +8,7 @@ A node is **bad for the gate** when one of these holds (:func:`reasons`):
 * a finding of severity `drain` is a mismatch, could not be read, or has an outcome that this program does not know.
 
 `not_verified_here` does not make a node bad: a container or simulated hardware cannot show the item, which keeps the exit code at 3 and is
-no reason to stop work. Neither does `not_exposed`, nor anything of severity `degraded`.
+no reason to stop work. Neither do `not_exposed`, `deferred` and `suppressed`, nor anything of severity `degraded`.
 
 Nothing here ever stops what runs. A runtime that runs when a node becomes bad goes on running; a later start of it is refused by an
 `ExecCondition=` in plain shell (:func:`drop_in`), which works without this program. Slurm's and Kubernetes' daemons always start.
@@ -29,7 +29,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from . import boot
 from .host import Host, Json, boot_identity
-from .state.finding import ELSEWHERE, MATCH, NOT_EXPOSED
+from .state.finding import DEFERRED, ELSEWHERE, MATCH, NOT_EXPOSED, SUPPRESSED
 from .verdict import current
 
 REPORT, DRAIN, BLOCK = "report", "drain", "block"
@@ -74,7 +74,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     found = [
         Reason(str(finding["id"]), plain(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"))
         for finding in verdict["findings"]
-        if finding["severity"] != "degraded" and finding["outcome"] not in (MATCH, NOT_EXPOSED, ELSEWHERE)
+        if finding["severity"] != "degraded" and finding["outcome"] not in (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
     ]
     if not found and verdict["exit_code"] == 4:
         return [Reason("class", f"the node is not of class {verdict['class']}")]

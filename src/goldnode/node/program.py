@@ -21,7 +21,7 @@ from .host import Host, Json, boot_identity
 from .report import finding_lines, plan_text, verdict_table
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
-from .state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from .state.model import PARTS, NodeError
 from .verdict import check as checking
 from .verdict import current
@@ -64,6 +64,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "check":
             command.add_argument("--quiet", action="store_true", help="print the summary only")
+            command.add_argument(
+                "--from",
+                dest="record",
+                metavar="FILE",
+                help="judge a recorded capture, or the output of nvidia-smi -q -x; nothing is written",
+            )
             command.add_argument("--no-write", action="store_true", help=f"do not write {checking.VERDICT}, and leave the gate as it is")
             command.add_argument("--no-gate", action="store_true", help="write the verdict, and leave the gate as it is")
             command.add_argument("--passive", action="store_true", help="as the timer does: put no load of its own on the node")
@@ -149,10 +155,14 @@ def run_check(host: Host, options: Any) -> int:
 
     Only the live machine has a gate, and only the class that it is of decides it: not one named with --class.
     """
+    if options.record:
+        return run_recorded(host, options)
     document = None
+    checked = None
     try:
         document = read_document(host, options)
-        verdict = checking.check(host, document, passive=options.passive)
+        checked = checking.examine(host, document, passive=options.passive)
+        verdict = checked.verdict
     except Exception as problem:
         if not isinstance(problem, NodeError):
             print_fault()
@@ -162,6 +172,11 @@ def run_check(host: Host, options: Any) -> int:
     own = host.live and options.document == CLASS and not options.no_write
     if own and document is not None:
         verdict = settled(host, document, verdict, options.passive)
+    if own and checked is not None:
+        try:
+            checking.keep(host, checked)
+        except OSError as problem:
+            verdict = checking.unkept(verdict, problem)
     if not options.no_write:
         host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
     if options.json:
@@ -176,6 +191,20 @@ def run_check(host: Host, options: Any) -> int:
         told += publish.publish(host, document, verdict)
     for line in told:
         print(line, file=sys.stderr)
+    return int(verdict["exit_code"])
+
+
+def run_recorded(host: Host, options: Any) -> int:
+    """Judge a record at a desk: against the class named, or the one of this machine. Writes nothing."""
+    command = importlib.import_module(f"{__package__}.probe.command")
+
+    document = read_document(host, options)
+    verdict = checking.check(host, document, captured=command.load(options.record))
+    if options.json:
+        print(json.dumps(verdict, indent=1))
+    else:
+        text = verdict_table(verdict)
+        print(text.splitlines()[-1] if options.quiet else text)
     return int(verdict["exit_code"])
 
 
@@ -249,7 +278,7 @@ def unreadable(host: Host, passive: bool, reason: str) -> Json:
         "passive": passive,
         "status": checking.STATUS[checking.UNKNOWN],
         "exit_code": checking.UNKNOWN,
-        "counts": {MATCH: 0, MISMATCH: 0, NOT_EXPOSED: 0, UNREAD: 1, ELSEWHERE: 0},
+        "counts": {**dict.fromkeys(checking.OUTCOMES, 0), UNREAD: 1},
         "findings": [asdict(finding)],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .state.model import PRESENT
 
@@ -12,23 +12,90 @@ MARKS = {
     "not_exposed": "not exposed",
     "could_not_read": "COULD NOT READ",
     "not_verified_here": "not verified here",
+    "deferred": "deferred",
+    "suppressed": "accepted",
 }
+# What a person has to see first.
+FIRST = ("mismatch", "could_not_read", "not_exposed", "not_verified_here", "deferred", "suppressed")
+WIDTH = 120
 
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
-    """One line per finding; the first line says it when the hardware is simulated, the last one sums up."""
+    """What is not as declared, worst first, equal ones in one row; what to do about it, with the readings behind it and what that takes along;
+    then in short what is as declared. The first line says it when the hardware is simulated, the last one sums up."""
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
     # A verdict of an older goldnode does not say what its stack was tested with.
     stack = f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
     lines.append(f"class {verdict['class']}  at {verdict['time']}{stack}")
-    lines += finding_lines(verdict["findings"])
-    lines += [f"  {f['id']}: {f['remedy']}" for f in verdict["findings"] if f["outcome"] in ("mismatch", "could_not_read") and f["remedy"]]
+    if verdict.get("recorded"):
+        record = verdict["recorded"]
+        lines.append(
+            f"a record of {record['hostname'] or 'some node'}, made at {record['time']} ({record['source']}); nothing of this machine was read"
+        )
+    rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
+    grouped = _grouped(rows)
+    if grouped:
+        lines += finding_lines([{**found[0], "id": _named(found)} for found in grouped])
+    for found in grouped:
+        lines += _advice(found)
+    fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
+    lines += _wrapped(f"ok ({len(fine)}): ", list(dict.fromkeys(fine)))
     counts = verdict["counts"]
-    said = ", ".join(f"{number} {MARKS[outcome].lower()}" for outcome, number in counts.items() if number)
+    said = ", ".join(f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number)
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")
     return "\n".join(lines)
+
+
+def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:
+    outcome = finding["outcome"]
+    return (FIRST.index(outcome) if outcome in FIRST else 0, finding["severity"] != "drain")
+
+
+def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]:
+    """Findings that differ in their subject only, together, in the order of the first of each."""
+    groups: Dict[Any, List[Mapping[str, Any]]] = {}
+    for finding in findings:
+        key = (finding["id"], finding["outcome"], finding["severity"], finding["expected"], finding["got"])
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _named(found: Sequence[Mapping[str, Any]]) -> str:
+    """The id of findings with what they are about."""
+    subjects = [str(finding.get("subject")) for finding in found if finding.get("subject")]
+    if not subjects:
+        return str(found[0]["id"])
+    return f"{found[0]['id']} {subjects[0]}" + (f" and {len(subjects) - 1} more" if len(subjects) > 1 else "")
+
+
+def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
+    """What to do about findings of one kind, what that takes along, and the readings."""
+    first = found[0]
+    if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
+        return []
+    lines = []
+    if first["remedy"] and first["outcome"] != "suppressed":
+        blast = first.get("blast")
+        lines.append(f"  {first['id']}: {first['remedy']}" + (f" [takes along: {blast}]" if blast and blast != "nothing" else ""))
+    elif first["outcome"] == "suppressed":
+        lines.append(f"  {first['id']}:")
+    subjects = [str(finding["subject"]) for finding in found if finding.get("subject")]
+    lines += _wrapped("    on ", subjects) if len(subjects) > 1 else []
+    lines += [f"    {text}" for text in list(dict.fromkeys(text for finding in found for text in finding.get("evidence") or ()))[:6]]
+    return lines
+
+
+def _wrapped(head: str, words: Sequence[str]) -> List[str]:
+    """Words after a head, in lines of bearable length."""
+    lines, line = [], head
+    for word in words:
+        if len(line) + len(word) > WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = " " * min(len(head), 8)
+        line += word + " "
+    return [*lines, line.rstrip()] if words else []
 
 
 def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
@@ -36,7 +103,7 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
     rows = [("item", "outcome", "expected", "got")]
     for finding in findings:
         got = finding["got"] if finding["outcome"] != "match" else ""
-        rows.append((finding["id"], MARKS[finding["outcome"]], str(finding["expected"]), str(got)))
+        rows.append((finding["id"], MARKS.get(finding["outcome"], finding["outcome"]), str(finding["expected"]), str(got)))
     widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((36, 18, 48, 999))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
     return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]

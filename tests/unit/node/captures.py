@@ -159,7 +159,7 @@ def healthy(count: int = 8) -> Json:
         "schema": "goldnode.capture/1",
         "time": "2026-11-22T10:00:00Z",
         "uptime": 3600.0,
-        "source": "root",
+        "source": "live",
         "simulated": False,
         "identity": {
             "hostname": "node1",

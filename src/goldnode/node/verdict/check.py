@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
-from typing import Any, Dict, List, Mapping, Optional
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from .. import boot
-from ..host import Host
-from ..state.domains import apt, program
+from .. import boot, probe
+from ..host import Host, Json
+from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look
-from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
+from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding, judge_item, place
 from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
-from . import current
+from . import current, deltas, rules, suppress
 
 SCHEMA = current.SCHEMA
 VERDICT = current.VERDICT
@@ -31,14 +31,88 @@ STATUS = {
 }
 
 
-def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None, passive: bool = False) -> Dict[str, Any]:
+OUTCOMES = (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED)
+BOOTING = 600  # seconds after boot in which the first check is the one before work is let in
+
+
+class Checked(NamedTuple):
+    """A verdict, the capture it is of, what is to be kept of it, and why what was kept before could not be used, if it could not."""
+
+    verdict: Json
+    capture: Optional[Json]
+    memory: Optional[Json]
+    fault: Optional[str]
+
+
+def check(
+    host: Host,
+    document: Mapping[str, Any],
+    now: Optional[float] = None,
+    passive: bool = False,
+    captured: Optional[Mapping[str, Any]] = None,
+) -> Dict[str, Any]:
     """Observe the host and judge it. Returns the verdict (schema goldnode.verdict/1); writes nothing.
 
     :param passive: put no load on the node that the work there would feel. Every item is judged all the same.
+    :param captured: a capture that was recorded: it is judged instead of the host, and nothing of the host is read.
     """
+    return examine(host, document, now, passive, captured).verdict
+
+
+def examine(
+    host: Host,
+    document: Mapping[str, Any],
+    now: Optional[float] = None,
+    passive: bool = False,
+    captured: Optional[Mapping[str, Any]] = None,
+) -> Checked:
+    """:func:`check`, with what it leaves to be kept (:func:`keep`). An image does not run: it has no capture."""
+    now = time.time() if now is None else now
+    today = time.strftime("%Y-%m-%d", time.gmtime(now))
+    if captured is not None:
+        counted, _ = deltas.step({}, captured)
+        counted.first_of_boot = False
+        found = of_record(document, captured) + rules.judge(document, captured, counted) + events(document, captured, {})[0]
+        verdict = summary(document, suppress.apply(found, document.get("suppressions"), today), now, passive)
+        identity = rules.as_map(captured.get("identity"))
+        verdict.update(
+            simulated=bool(document["simulated"] or captured.get("simulated")),
+            boot_identity=identity.get("boot_identity"),
+            uptime=captured.get("uptime"),
+            recorded={"time": captured.get("time"), "source": captured.get("source"), "hostname": identity.get("hostname")},
+        )
+        return Checked(verdict, None, None, None)
+    context = probe.begin(host, document, passive) if host.live else None
     seen = look(host, document)
     plan = judge(document, seen, {})
-    findings = find(document, seen, plan)
+    found = find(document, seen, plan)
+    capture: Optional[Json] = None
+    memory: Optional[Json] = None
+    fault = None
+    if context is not None:
+        capture = probe.finish(context, seen)
+        before, fault = deltas.load(host, capture)
+        counted, memory = deltas.step(before, capture)
+        counted.first_of_boot = counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
+        own = rules.judge(document, capture, counted)
+        logged, memory["events"] = events(document, capture, before)
+        found += own + counted.findings + logged + deltas.told(host, fault)
+        found += deltas.standing(memory, found, str(capture.get("time")), memory["boot"])
+        today = max(today, str(before.get("time") or "")[:10])  # a clock that was set back must not bring back what has expired
+    elif document.get("baseline"):
+        found.append(Finding("baseline", ELSEWHERE, "degraded", "as declared", "an image does not run"))
+    simulated = bool(seen.simulated or (capture or {}).get("simulated"))
+    verdict = summary(document, suppress.apply(one_each(found), document.get("suppressions"), today), now, passive)
+    verdict.update(
+        simulated=bool(document["simulated"] or simulated),
+        boot_identity=seen.boot_identity,
+        uptime=boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
+    )
+    return Checked(verdict, capture, memory, fault)
+
+
+def summary(document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool) -> Json:
+    """The verdict about findings."""
     code = exit_code(findings)
     return {
         "schema": SCHEMA,
@@ -47,16 +121,122 @@ def check(host: Host, document: Mapping[str, Any], now: Optional[float] = None, 
         "lock_digest": document["lock"]["digest"],
         "stack": document["stack"]["name"],
         "exercised": document["stack"]["exercised"],
-        "simulated": document["simulated"] or seen.simulated,
-        "boot_identity": seen.boot_identity,
-        "uptime": boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
+        "simulated": document["simulated"],
+        "boot_identity": None,
+        "uptime": None,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "passive": passive,
         "status": STATUS[code],
         "exit_code": code,
-        "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE)},
-        "findings": [asdict(finding) for finding in findings],
+        "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in OUTCOMES},
+        "findings": [{**vars(finding), "evidence": list(finding.evidence)} for finding in findings],
     }
+
+
+def keep(host: Host, checked: Checked) -> None:
+    """Keep what the next check needs, and the capture for whoever explains the verdict. Raises OSError."""
+    if checked.memory is not None:
+        deltas.save(host, checked.memory, checked.fault)
+    if checked.capture is not None:
+        import json
+
+        host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
+
+
+def unkept(verdict: Json, problem: OSError) -> Json:
+    """The verdict of a check that could not keep what the next one needs: never healthy, for counters would be judged from nowhere."""
+    text = rules.plain(f"it cannot be written: {problem.strerror or problem}")
+    remedy = "Make room on the root filesystem, or see dmesg for why it is read-only."
+    finding = Finding("memory.state", MISMATCH, "degraded", "what the next check needs is kept", text, remedy)
+    code = verdict["exit_code"] or DEGRADED
+    counts = {**verdict["counts"], MISMATCH: verdict["counts"][MISMATCH] + 1}
+    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [{**vars(finding), "evidence": []}]
+    return {**verdict, "exit_code": code, "status": STATUS[code], "counts": counts, "findings": findings}
+
+
+def events(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Tuple[List[Finding], Any]:
+    """What the kernel's log says, and what is to be remembered of it."""
+    try:
+        from . import events as logged
+    except ImportError:
+        return [], memory.get("events", {})
+    try:
+        return logged.judge(document, capture, memory)
+    except Exception as problem:  # a log of another make must not end the check, nor pass
+        text = rules.plain(f"the log could not be judged: {type(problem).__name__}: {problem}")
+        return [Finding("events.log", UNREAD, "degraded", "the kernel's log since boot", text)], memory.get("events", {})
+
+
+def one_each(findings: List[Finding]) -> List[Finding]:
+    """One finding for each (id, subject): the worse of two."""
+    once: Dict[Any, Finding] = {}
+    for finding in findings:
+        key = (finding.id, finding.subject)
+        if key not in once or rules.rank(finding) > rules.rank(once[key]):
+            once[key] = finding
+    return list(once.values())
+
+
+def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
+    """What the engine would find, from a recorded capture: what it shows is judged, and the rest is not verified here. Pure."""
+    node = rules.Node(document, capture)
+    here = "a recorded capture does not show it"
+    system, driver = rules.as_map(capture.get("os")), rules.as_map(capture.get("driver"))
+    name = {key: system.get(key) for key in ("id", "version")}
+    loaded = driver.get("loaded") if isinstance(driver.get("loaded"), str) else driver.get("reported")
+    running = rules.fetch(system, "kernel.running")
+    gpus = None
+    if isinstance(capture.get("gpus"), list):
+        gpus = [{"address": str(row.get("address")), "id": row.get("pci_id"), "driver": row.get("driver")} for row in node.listed]
+    seen = Observed(
+        os={key: str(value) for key, value in name.items()},
+        running_kernel=running if isinstance(running, str) else None,
+        gpus=gpus,
+        loaded={"nvidia": loaded} if isinstance(loaded, str) else {},
+        simulated=node.simulated,
+    )
+    found = _identity(document, seen)
+    unseen = set() if name["id"] else {"node.os"}
+    unseen |= set() if gpus is not None else {"gpu.ids", "gpu.bound", "gpu.count"}
+    unseen |= {"gpu.bound"} if any(row.get("driver") is None for row in node.listed) else set()
+    found += _kernel(document, seen)
+    unseen |= set() if seen.running_kernel else {"kernel.running"}
+    if document.get("driver") and not document["driver"]["in_tree"]:
+        version, remedy = document["driver"]["version"], "Reboot the node: what is loaded is not what is installed."
+        found.append(judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, "drain", remedy))
+        unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
+    settings = {
+        str(row.get("index")): row["settings"]
+        for row in node.gpus
+        if rules.as_map(row.get("settings")) and rules.is_number(row.get("index"))
+    }
+    if policy.declares(document):
+        seen.gpu_settings = {"vendor": document["gpu"]["vendor"], "error": None if settings else here, "gpus": settings, "record": {}}
+        told = policy.findings({**document, "simulated": False}, seen)
+        found += [replace(item, outcome=ELSEWHERE) for item in told] if not settings else told
+    found = [replace(item, outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item for item in found]
+    drift = rules.fetch(capture, "packages.drift")
+    if isinstance(drift, list):
+        texts = [
+            f"{rules.as_map(row).get('name')} {rules.as_map(row).get('have')} (want {rules.as_map(row).get('want')})" for row in drift[:4]
+        ]
+        lock = f"{len(document['packages'])} packages as locked"
+        found.append(
+            judge_item(
+                "stack.lock", lock, rules.plain("; ".join(texts)) or lock, "drain", "Run site.yml: it takes the set back to its lock."
+            )
+        )
+    else:
+        found.append(Finding("stack.lock", ELSEWHERE, "drain", "as locked", here))
+    after = rules.fetch(system, "kernel.next_boot")
+    release = document["kernel"]["release"]
+    if isinstance(after, str):
+        found.append(
+            judge_item("boot.next", release, rules.plain(after), "drain", "Run site.yml: the next boot would start another kernel.")
+        )
+    else:
+        found.append(Finding("boot.next", ELSEWHERE, "drain", release, here))
+    return [*found, Finding("node.files", ELSEWHERE, "degraded", "as declared", here)]
 
 
 def exit_code(findings: List[Finding]) -> int:
@@ -66,9 +246,17 @@ def exit_code(findings: List[Finding]) -> int:
         return NOT_THIS_CLASS
     if any(finding.severity == "drain" for finding in bad):
         return DRAIN
-    if any(finding.outcome in (UNREAD, ELSEWHERE) for finding in findings) or not findings:
+    if any(unknown(finding) for finding in findings) or not findings:
         return UNKNOWN
     return DEGRADED if bad else HEALTHY
+
+
+def unknown(finding: Finding) -> bool:
+    """Whether a finding leaves open what is declared. A setting that its setter took and no call of the driver reads back is told, and is as
+    known as it can be; what nobody declared (`expected` is None) is for information."""
+    if finding.outcome == NOT_EXPOSED:
+        return finding.expected is not None and ": set at " not in str(finding.got)
+    return finding.outcome not in (MATCH, MISMATCH, DEFERRED, SUPPRESSED)
 
 
 def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:

@@ -1,0 +1,121 @@
+"""`goldnode-node ack`: somebody says that what was counted or seen until now is known and settled. Who, when and why is kept with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Mapping, Optional
+
+from ..host import Host
+from ..probe import CAPTURE
+from ..state.model import NodeError
+from . import deltas
+from .rules import as_list, as_map, plain
+
+# Which counters belong to which finding.
+COUNTED = {
+    "ecc.aggregate": "/ecc.aggregate.uncorrected",
+    "pcie.aer": "/aer.",
+    "storage.health": "/media_errors",
+    "memory.edac": "/ce",
+}
+ALL = "*"
+
+
+def arguments(parser: Any) -> None:
+    """The options of `goldnode-node ack`."""
+    parser.add_argument("--id", default=ALL, metavar="ID", help="finding, as the verdict calls it, with * and ?; default: all")
+    parser.add_argument("--subject", metavar="SUBJECT", help="what it is about, for instance a PCI address; default: all")
+    parser.add_argument("--by", required=True, metavar="WHO", help="who says so")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault")
+
+
+def run(host: Host, options: Any) -> int:
+    """Settle what was asked for; returns 0. Raises NodeError where nothing is kept, or what is kept cannot be used."""
+    if not options.by.strip() or not options.reason.strip():
+        raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
+    capture = _capture(host)
+    memory, fault = deltas.load(host, capture)
+    left = host.path(deltas.SET_ASIDE).exists()
+    if fault is not None and not fnmatchcase("memory.state", options.id):
+        raise NodeError(f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which sets it aside.")
+    if not memory and not left:
+        raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")
+    done = []
+    if left and fnmatchcase("memory.state", options.id):
+        host.remove(deltas.SET_ASIDE)
+        done.append("memory.state")
+    if memory:
+        done += settle(memory, capture, options.id, options.subject)
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        row: Dict[str, Any] = {"by": plain(options.by, 80), "reason": plain(options.reason, 400), "time": now, "id": plain(options.id, 80)}
+        row.update({"subject": plain(options.subject, 80) if options.subject else None, "settled": done[:64]})
+        memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
+        deltas.save(host, memory, None)
+    print("settled: " + (", ".join(done) if done else "nothing of that name was open"))
+    print("Run `goldnode-node check` for the verdict that holds now.", file=sys.stderr)
+    return 0
+
+
+def settle(memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, subject: Optional[str] = None) -> Any:
+    """Bring `memory` up to date; returns the names of what was open and is settled. Changes `memory` only."""
+
+    def about(text: Optional[str]) -> bool:
+        return subject is None or fnmatchcase(text or "", subject)
+
+    done = []
+    standing = as_map(memory.get("standing"))
+    for key in list(standing):
+        identity, _, what = key.partition("|")
+        if fnmatchcase(identity, name) and about(what):
+            del standing[key]
+            done.append(f"{identity} {what}".strip())
+    owners = {f"gpu/{uuid}": address for uuid, address in _addresses(capture).items()}
+    for key, row in as_map(memory.get("counters")).items():
+        parts = key.split("/")
+        what = owners.get("/".join(parts[:2]), parts[1] if len(parts) > 1 else "")
+        if isinstance(row, dict) and row.get("last") != row.get("base") and about(what):
+            names = [item for item, mark in COUNTED.items() if mark in key]
+            if any(fnmatchcase(item, name) for item in names):
+                done.append(f"{names[0]} {what}")
+            if name == ALL or any(fnmatchcase(item, name) for item in names):
+                row["base"], row["time"] = row.get("last"), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    now, known = deltas.known(capture), as_map(memory.get("known"))
+    for key, value in now.items():
+        kind, _, rest = key.partition("/")
+        what = rest.rpartition("/")[0]
+        if known.get(key) not in (None, value) and fnmatchcase(f"changed.{kind}", name) and about(what):
+            known[key] = value
+            done.append(f"changed.{kind} {what}".strip())
+    try:
+        from . import events
+    except ImportError:
+        return done
+    if subject is None and (
+        name == ALL
+        or any(fnmatchcase(item, name) for item in ("xid", "xid.*", "sxid.*", "events.log"))
+        or name.startswith(("xid", "sxid", "event"))
+    ):
+        memory["events"] = events.acknowledge(capture, memory)
+        done.append("events of the kernel's log")
+    return done
+
+
+def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
+    """Where each GPU sits, by what it is kept under."""
+    from .hardware import _key
+
+    return {_key(gpu): str(gpu.get("address")) for gpu in as_list(capture.get("gpus")) if isinstance(gpu, dict)}
+
+
+def _capture(host: Host) -> Mapping[str, Any]:
+    """What the last check saw: empty where there is none."""
+    try:
+        found = json.loads(host.text(CAPTURE) or "")
+    except (OSError, ValueError):
+        raise NodeError(
+            f"{CAPTURE} is not there: what is to be settled was not seen since boot. Run `goldnode-node check` first."
+        ) from None
+    return as_map(found)

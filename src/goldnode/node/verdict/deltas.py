@@ -1,0 +1,366 @@
+"""Counters as what they did since: the last check, this boot, and the last time somebody said that all of it is known (`ack`).
+
+A counter is kept by what it belongs to (a GPU's UUID, a PCI address, an interface), in :data:`MEMORY` (schema goldnode.memory/1). What is seen
+for the first time is the base: what a card brought along is its past (a lifetime counter never clears), and no alarm. Time is the kernel's own
+(uptime and boot id), since clocks jump. A counter that is lower than it was has begun again: the driver was loaded anew, or 32 bits were full.
+
+A state file that cannot be used (torn, of another machine, from the future) is set aside as `sanity.json.bad` and told until `ack`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..host import Host
+from ..probe.values import is_fault
+from ..state.finding import MISMATCH, NODE, NOTHING, Finding
+from .rules import as_list, as_map, fetch, is_number, plain
+
+SCHEMA = "goldnode.memory/1"
+MEMORY = "/var/lib/goldnode/sanity.json"
+SET_ASIDE = MEMORY + ".bad"
+LARGEST = 4 << 20  # bytes; a memory of 16 GPUs has some 60 KB
+MOST = 4096  # counters kept; what has not been seen longest is forgotten first
+# A first sight late in a boot tells of a long time, early in it of a short one, in which links are still being trained.
+FIRST_MINUTES = 30.0
+LIFE, LOAD = "life", "load"  # counts for the life of the thing, or since its driver was loaded or the kernel started
+WRAP = 1 << 32
+FROM_ZERO = "/aer.fatal"  # never right, whenever it was
+
+
+class Delta(NamedTuple):
+    """What a counter did. `value` is since the last check (None at first sight), in `seconds` (None where that cannot be told)."""
+
+    now: float
+    value: Optional[float]
+    seconds: Optional[float]
+    since_ack: float
+    base_time: str
+    first: bool
+    reset: bool
+    per_minute: Optional[float]
+    span: str
+
+
+class Deltas:
+    """All counters of a capture against those that were kept, and what else is told from one check to the next."""
+
+    def __init__(self) -> None:
+        self.rows: Dict[str, Delta] = {}
+        self.first_of_boot = True
+        self.blocked: Tuple[Any, ...] = ()
+        self.clock_jump: Optional[float] = None
+        self.findings: List[Finding] = []
+
+    def of(self, *key: str) -> Optional[Delta]:
+        """What the counter of this name did; None where it was not read."""
+        return self.rows.get("/".join(key))
+
+
+def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
+    """(name, kind, value) of every counter of a capture that is kept."""
+    from .hardware import _key
+
+    for gpu in as_list(capture.get("gpus")):
+        if not isinstance(gpu, dict) or is_fault(gpu) or gpu.get("lost") is True:
+            continue
+        owner = f"gpu/{plain(_key(gpu), 80)}/"
+        for path, kind in (
+            ("ecc.aggregate.uncorrected", LIFE),
+            ("ecc.aggregate.corrected", LIFE),
+            ("remapped_rows.uncorrectable", LIFE),
+            ("pcie.replay", LOAD),
+        ):
+            value = fetch(gpu, path)
+            if is_number(value):
+                yield owner + path, kind, value
+        for name in ("thermal", "hw_slowdown", "sw_thermal", "hw_power_brake"):
+            value = fetch(gpu, f"throttle.violation_ns.{name}")
+            if is_number(value):
+                yield f"{owner}throttle.{name}", LOAD, value
+        links = [as_map(row.get("errors")) for row in as_list(fetch(gpu, "nvlink.links")) if isinstance(row, dict)]
+        for name in ("replay", "recovery", "crc_flit", "crc_data"):
+            read = [row[name] for row in links if is_number(row.get(name))]
+            if read:
+                yield f"{owner}nvlink.{name}", LOAD, sum(read)
+    for address, row in as_map(capture.get("pci")).items():
+        for name in ("correctable", "nonfatal", "fatal"):
+            value = fetch(row, f"aer.{name}")
+            if is_number(value):
+                yield f"pci/{plain(address, 40)}/aer.{name}", LOAD, value
+    for name, row in as_map(capture.get("network")).items():
+        for key, value in [*as_map(fetch(row, "counters")).items(), ("carrier_changes", fetch(row, "carrier_changes"))]:
+            if is_number(value):
+                yield f"net/{plain(name, 40)}/{plain(key, 40)}", LOAD, value
+    for name, row in as_map(capture.get("infiniband")).items():
+        for port, inner in as_map(fetch(row, "ports")).items():
+            for key in ("link_downed", "symbol_error"):
+                value = fetch(inner, f"counters.{key}")
+                if is_number(value):
+                    yield f"ib/{plain(name, 40)}/{plain(port, 8)}/{key}", LOAD, value
+    for name, row in as_map(as_map(capture.get("memory")).get("edac")).items():
+        if is_number(fetch(row, "ce")):
+            yield f"edac/{plain(name, 40)}/ce", LOAD, row["ce"]
+    for name, row in as_map(fetch(capture, "storage.devices")).items():
+        if is_number(fetch(row, "smart.media_errors")):
+            yield f"disk/{plain(name, 40)}/media_errors", LIFE, fetch(row, "smart.media_errors")
+    for name, row in as_map(capture.get("pressure")).items():
+        if is_number(fetch(row, "full_us")):
+            yield f"psi/{plain(name, 20)}/full_us", LOAD, row["full_us"]
+
+
+def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas, Dict[str, Any]]:
+    """What the counters of a capture did since `memory` was kept, and what is to be kept from now on. Pure.
+
+    :param memory: what :func:`load` gave: empty where nothing was kept.
+    """
+    found = Deltas()
+    identity = as_map(capture.get("identity"))
+    boot, uptime, time = _text(identity.get("boot_identity")), capture.get("uptime"), _text(capture.get("time")) or "?"
+    uptime = uptime if is_number(uptime) else None
+    same = boot is not None and memory.get("boot") == boot
+    last = memory.get("uptime")
+    passed = uptime - last if same and uptime is not None and is_number(last) and uptime >= last else None
+    found.first_of_boot = not same
+    found.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
+    clock, earlier = fetch(capture, "time_sync.clock"), memory.get("clock")
+    if passed is not None and is_number(clock) and is_number(earlier):
+        found.clock_jump = (clock - earlier) - passed
+    kept = as_map(memory.get("counters"))
+    rows: Dict[str, Any] = {}
+    volatile = _volatile(capture)
+    for name, kind, now in counters(capture):
+        row = kept.get(name)
+        if not isinstance(row, dict) or not is_number(row.get("last")) or not is_number(row.get("base")):
+            # Errors of this load of the driver have just happened, whatever the card brought along.
+            base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
+            minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
+            rate = (
+                now / minutes
+                if kind == LOAD and minutes and name.split("/", 1)[0] not in ("net", "psi", "ib") and "throttle." not in name
+                else None
+            )
+            found.rows[name] = Delta(now, None, None, now - base, time, True, False, rate, "since boot")
+            rows[name] = {"last": now, "base": base, "time": time}
+            continue
+        before, base = row["last"], row["base"]
+        fresh = now < before or (kind == LOAD and not same)
+        if not fresh:
+            value = now - before
+        elif kind == LOAD and same and before < WRAP and before > 0.9 * WRAP and now < 0.1 * WRAP:
+            value = WRAP - before + now
+        elif kind == LOAD:
+            value = now
+        else:
+            value = 0  # what counts for life and is lower: another card under the same name, or a cleared InfoROM
+        seconds = passed if same else uptime if kind == LOAD else None
+        # What stands there when a boot is first looked at came about while devices were found: it has a rate, and is no event of its own.
+        base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
+        per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
+        if not same and kind == LOAD and uptime is not None:
+            per_minute = value / max(uptime / 60, FIRST_MINUTES)
+        span = "since boot" if not same else f"in {seconds:.0f} s" if seconds is not None else "since the last check"
+        when = _text(row.get("time")) or "?"
+        found.rows[name] = Delta(now, value, seconds, now - base, when, False, fresh, per_minute, span)
+        rows[name] = {"last": now, "base": base, "time": when}
+    for name, row in kept.items():  # what did not answer this time is remembered
+        if name not in rows and isinstance(row, dict) and len(rows) < MOST:
+            rows[name] = row
+    kept_identity, told = changes(as_map(memory.get("known")), known(capture), as_list(memory.get("pending")))
+    found.findings = told
+    new = {
+        "schema": SCHEMA,
+        "machine_id": _text(identity.get("machine_id")),
+        "boot": boot,
+        "uptime": uptime,
+        "time": time,
+        "clock": clock if is_number(clock) else None,
+        "counters": rows,
+        "known": kept_identity,
+        "pending": [[item.id, item.subject, item.expected, item.got] for item in told],
+        "blocked": [row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)][:64],
+        "standing": as_map(memory.get("standing")),
+        "events": memory.get("events", {}),
+        "acks": as_list(memory.get("acks"))[-100:],
+    }
+    return found, new
+
+
+def _text(value: Any) -> Optional[str]:
+    return plain(value, 120) if isinstance(value, str) else None
+
+
+def _volatile(capture: Mapping[str, Any]) -> Dict[str, float]:
+    """How much of a lifetime counter belongs to this load of the driver."""
+    from .hardware import _key
+
+    found = {}
+    for gpu in as_list(capture.get("gpus")):
+        value = fetch(gpu, "ecc.volatile.uncorrected")
+        if isinstance(gpu, dict) and is_number(value):
+            found[f"gpu/{plain(_key(gpu), 80)}/ecc.aggregate.uncorrected"] = value
+    return found
+
+
+# -- identity: what a node was, and is no more
+
+
+def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a node does not change by itself: its GPUs by address, its RAM, its firmware, its mounts' modes."""
+    found: Dict[str, Any] = {}
+    for gpu in as_list(capture.get("gpus")):
+        if isinstance(gpu, dict) and not is_fault(gpu) and isinstance(gpu.get("address"), str) and gpu.get("lost") is not True:
+            for key in ("uuid", "vbios"):
+                if isinstance(gpu.get(key), str):
+                    found[f"gpu/{plain(gpu['address'], 40)}/{key}"] = plain(gpu[key], 80)
+    total = fetch(capture, "memory.total_mib")
+    if is_number(total):
+        found["memory//total_mib"] = total
+    bios = fetch(capture, "identity.product.bios_version")
+    if isinstance(bios, str):
+        found["bios//version"] = plain(bios, 80)
+    for path, row in as_map(fetch(capture, "storage.mounts")).items():
+        if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in ("ext4", "xfs", "btrfs", "ext3", "f2fs"):
+            found[f"mount/{plain(path, 120)}/readonly"] = row["readonly"]
+    return found
+
+
+REMEDIES = {
+    "gpu": (
+        "Another GPU, or another VBIOS, than this node had: was it replaced? Then say so: `goldnode-node ack --id changed.gpu`.",
+        "degraded",
+    ),
+    "memory": (
+        "See `dmidecode -t memory` and the BMC's event log for a DIMM that is gone; after a repair: `goldnode-node ack --id changed.memory`.",
+        "drain",
+    ),
+    "bios": (
+        "Was the firmware updated? Then say so: `goldnode-node ack --id changed.bios`; see that its settings are still the class's.",
+        "degraded",
+    ),
+    "mount": ("The kernel makes a filesystem read-only when it finds it damaged: see dmesg, drain the node, check it.", "drain"),
+}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any]) -> Tuple[Dict[str, Any], List[Finding]]:
+    """What a node was known to be and is no more. It is told until it is as it was, or somebody says that it is right (`ack`)."""
+    keep, found = dict(now), []
+    for name, was in sorted(before.items()):
+        kind, subject, key = (*name.split("/", 1)[:1], *name.split("/", 1)[1].rpartition("/")[::2]) if "/" in name else (name, "", "")
+        if name not in now:
+            keep[name] = was  # it did not answer, which others tell
+            continue
+        is_now = now[name]
+        if was == is_now or kind not in REMEDIES:
+            continue
+        if kind == "memory" and (not is_number(was) or is_now >= was * 0.99):
+            continue
+        if kind == "mount" and not (was is False and is_now is True):
+            continue
+        keep[name] = was
+        remedy, severity = REMEDIES[kind]
+        expected, got = f"{key} {was}, as it was", f"{key} {is_now}"
+        if kind == "mount":
+            expected, got = "writable, as it was", "read-only"
+        found.append(
+            Finding(f"changed.{kind}", MISMATCH, severity, plain(expected), plain(got), remedy, plain(subject, 80) or None, (), NOTHING)
+        )
+    return keep, found
+
+
+# -- what stands until somebody settles it
+
+
+STANDS = ("ecc.volatile", "ecc.sram", "memory.edac", "pcie.aer")
+SETTLE = "Repair or replace what it was, then say so: `goldnode-node ack --id {id}{subject} --by … --reason …`."
+
+
+def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: Optional[str]) -> List[Finding]:
+    """Findings that a reboot makes invisible and repairs nothing of: what was damaged and seen once stays a finding until `ack`.
+
+    `memory["standing"]` is brought up to date. Returns the findings that are not seen now, as degraded ones.
+    """
+    rows = dict(as_map(memory.get("standing")))
+    seen = set()
+    for finding in findings:
+        if finding.outcome != MISMATCH or finding.id not in STANDS or finding.severity != "drain":
+            continue
+        name = f"{finding.id}|{finding.subject or ''}"
+        seen.add(name)
+        if name not in rows:
+            rows[name] = {"got": finding.got, "expected": finding.expected, "time": time, "boot": boot}
+    found = []
+    bad = {(finding.id, finding.subject) for finding in findings if finding.outcome == MISMATCH}
+    for name, row in sorted(rows.items()):
+        identity, _, subject = name.partition("|")
+        about = subject or None
+        if name in seen or (identity, about) in bad or not isinstance(row, dict):
+            continue
+        text = f"{row.get('got')} at {row.get('time')}; not seen since"
+        remedy = SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else "")
+        found.append(
+            Finding(
+                identity, MISMATCH, "degraded", plain(row.get("expected")), plain(text), remedy, about, (f"boot {row.get('boot')}",), NODE
+            )
+        )
+    memory["standing"] = dict(list(rows.items())[-256:])
+    return found
+
+
+# -- the file
+
+
+def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
+    """What was kept, and why it cannot be used where it cannot: then it is as if nothing had been kept. Reads only."""
+    try:
+        data = host.data(MEMORY)
+    except OSError as problem:
+        return {}, f"it cannot be read: {problem.strerror}"
+    if data is None:
+        return {}, None
+    if len(data) > LARGEST:
+        return {}, f"it has {len(data)} bytes"
+    try:
+        memory = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}, "it is torn"
+    if not isinstance(memory, dict) or memory.get("schema") != SCHEMA or not isinstance(memory.get("counters"), dict):
+        return {}, f"it is not of schema {SCHEMA}"
+    identity = as_map(capture.get("identity"))
+    machine = identity.get("machine_id")
+    if isinstance(machine, str) and isinstance(memory.get("machine_id"), str) and machine != memory["machine_id"]:
+        return {}, "it is another machine's"
+    uptime = capture.get("uptime")
+    if (
+        memory.get("boot") == identity.get("boot_identity")
+        and is_number(uptime)
+        and is_number(memory.get("uptime"))
+        and memory["uptime"] > uptime + 1
+    ):
+        return {}, "it is from the future of this boot"
+    return memory, None
+
+
+def told(host: Host, fault: Optional[str]) -> List[Finding]:
+    """The finding about a state file that could not be used, now or before."""
+    try:
+        left = host.path(SET_ASIDE).exists()
+    except OSError:
+        left = False
+    if fault is None and not left:
+        return []
+    got = (
+        f"{MEMORY}: {fault}; what was counted before is not known"
+        if fault
+        else f"{SET_ASIDE} was set aside: what was counted before it is not known"
+    )
+    remedy = "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away."
+    return [Finding("memory.state", MISMATCH, "degraded", "what the last check kept", plain(got, 240), remedy, None, (), NOTHING)]
+
+
+def save(host: Host, memory: Mapping[str, Any], fault: Optional[str]) -> None:
+    """Keep what is to be kept; a file that could not be used is set aside first. Raises OSError."""
+    if fault is not None and host.path(MEMORY).exists():
+        host.path(MEMORY).replace(host.path(SET_ASIDE))
+    host.write(MEMORY, json.dumps(memory, separators=(",", ":")).encode(), 0o600)

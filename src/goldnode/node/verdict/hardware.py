@@ -1,0 +1,610 @@
+"""Rules about the GPUs themselves: identity, memory, errors, heat. Settings that a class's `policy` declares are judged by that domain."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional
+
+from ..probe.values import is_fault
+from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
+from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, plain, rule
+
+RESET = "Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT` (of an NVSwitch board all together, with the fabric manager stopped)."
+RMA = "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced."
+# What the driver itself asks for (NVML field 230), and what following it takes along.
+ACTIONS = {
+    "gpu_reset": (RESET, GPU),
+    "drain_and_reset": (RESET, GPU),
+    "bus_reset": ("Drain the node, then reset the GPU through its bus (`echo 1 > /sys/bus/pci/devices/SUBJECT/reset`), or reboot.", GPU),
+    "drain_p2p": ("Drain the jobs that use peer-to-peer traffic of this GPU, then look at `nvidia-smi nvlink -s`.", PROCESS),
+    "recover_imex": ("Restart the IMEX service: `systemctl restart nvidia-imex`.", PROCESS),
+    "node_reboot": ("Drain the node and reboot it.", NODE),
+    "system_reboot": ("Drain the node and reboot it.", NODE),
+}
+# NVML's return codes that say what is wrong with the whole library.
+NO_DRIVER = {
+    9: "Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.",
+    12: "Run site.yml: the driver's library is not installed.",
+    18: "Reboot the node: library and loaded module are of different versions.",
+}
+
+
+@rule(
+    "gpu.library",
+    "drain",
+    NODE,
+    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.",
+)
+def library(node: Node) -> Answer:
+    """The GPU library answers. NVML 9, 12 and 18 say what is wrong; anything else (a driver that hangs) leaves the GPUs unknown."""
+    if not node.declared or (node.container and not node.simulated):
+        return None
+    error = node.capture.get("gpu_error")
+    expected = "the GPU library answers"
+    gpus = node.capture.get("gpus")
+    if error is None and isinstance(gpus, list):
+        return ok(expected)
+    fault: Any = error if error is not None else gpus
+    hung = [
+        f"pid {row.get('pid')} {row.get('command')} waits in {row.get('wait')}"
+        for row in as_list(node.capture.get("blocked"))
+        if isinstance(row, dict) and in_driver(row)
+    ]
+    if is_fault(fault) and fault.get("rc") in NO_DRIVER and fault.get("rc") is not True:
+        return bad(expected, f"{fault.get('text')} (return code {fault['rc']})", remedy=NO_DRIVER[fault["rc"]])
+    text = fault.get("text") if is_fault(fault) else "the capture has no GPUs" if fault is None else repr(fault)[:80]
+    return Said(UNREAD, expected, str(text), tuple(hung[:4]))
+
+
+def in_driver(row: Mapping[str, Any]) -> bool:
+    """Whether a task in uninterruptible sleep waits in a GPU driver."""
+    return str(row.get("wait")).startswith(("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915"))
+
+
+@rule("gpu.answers", "drain", NODE, "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.")
+def answers(node: Node) -> Answer:
+    """No GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: a device that is gone)."""
+    if not node.declared:
+        return None
+    found: List[Said] = []
+    for row in node.listed:
+        address = str(row.get("address") or row.get("index"))
+        if is_fault(row):
+            found.append(Said(UNREAD, "answers", str(row.get("text")), subject=address))
+        elif row.get("lost") is True:
+            found.append(bad("answers", "lost", *_last_words(node, address), subject=address))
+    seen = {str(row.get("address")) for row in node.listed if row.get("lost") is True}
+    for address, entry in sorted(node.pci.items()):
+        if isinstance(entry, dict) and entry.get("kind") == "gpu" and entry.get("gone") is True and address not in seen:
+            found.append(bad("answers", "its PCI configuration space reads all ones", subject=address))
+    return found or (ok("answers", f"{len(node.gpus)} answer") if node.gpus else None)
+
+
+def _last_words(node: Node, address: str) -> List[str]:
+    rows = as_list(as_map(node.capture.get("events")).get("rows"))
+    return [
+        str(row.get("text"))
+        for row in rows
+        if isinstance(row, dict) and str(row.get("address") or "").split(".")[0] == address.split(".")[0]
+    ][-2:]
+
+
+@rule("gpu.visible", "drain", NODE, "Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.")
+def visible(node: Node) -> Answer:
+    """As many GPUs on the PCI bus, in the library and in /dev as the class has: three counts, because each alone has been seen to be wrong."""
+    if not node.declared or not isinstance(node.capture.get("gpus"), list) or (node.container and not node.simulated):
+        return None
+    want = node.declared.get("count")
+    addresses = {str(row.get("address")) for row in node.listed if row.get("index") is not None}
+    counts = {"library": len([row for row in node.listed if row.get("index") is not None])}
+    evidence = []
+    on_bus = {
+        address
+        for address, row in node.pci.items()
+        if isinstance(row, dict) and row.get("kind") == "gpu" and row.get("pci_id") in as_list(node.declared.get("pci_ids"))
+    }
+    if on_bus:
+        counts["PCI bus"] = len(on_bus)
+        missing = sorted(on_bus - addresses)
+        evidence += [f"on the bus and not in the library: {', '.join(missing[:8])}"] if missing and counts["library"] else []
+    devices = as_map(node.capture.get("devices"))
+    nodes = [name for name in devices if name[len("/dev/nvidia") :].isdigit()]
+    if node.vendor == "nvidia" and devices:
+        counts["/dev"] = len(nodes)
+    if node.vendor != "nvidia" and not counts["library"]:
+        counts.pop("library")
+        counts["driver"] = len(node.listed)
+    text = ", ".join(f"{name} {number}" for name, number in counts.items())
+    expected = f"{want} each"
+    return ok(expected, text) if all(number == want for number in counts.values()) else bad(expected, text, *evidence)
+
+
+@rule(
+    "gpu.uuid",
+    "drain",
+    HARDWARE,
+    "Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.",
+)
+def uuids(node: Node) -> Answer:
+    """No two GPUs have one UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)."""
+    seen: Any = {}
+    for row in node.gpus:
+        if isinstance(row.get("uuid"), str):
+            seen.setdefault(row["uuid"], []).append(str(row.get("address")))
+    twice = {uuid: found for uuid, found in seen.items() if len(found) > 1}
+    if twice:
+        return [
+            bad("a UUID of its own", f"{uuid} is also that of {', '.join(found[1:])}", subject=found[0]) for uuid, found in twice.items()
+        ]
+    return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
+
+
+@gpu_rule("gpu.uuid_known", "drain", NODE, "See dmesg for why the driver did not initialise SUBJECT; reboot the node.")
+def uuid_known(node: Node, gpu: Any) -> Answer:
+    """A UUID of question marks is what the driver shows of a GPU that it did not initialise."""
+    value = gpu.get("uuid")
+    if isinstance(value, str):
+        return bad("a UUID", value) if "?" in value else None
+    return node.absent(value, None)
+
+
+@gpu_rule("gpu.recovery_action", "drain", GPU, RESET)
+def recovery(node: Node, gpu: Any) -> Answer:
+    """What the driver itself asks for: NVML field 230 (GET_GPU_RECOVERY_ACTION), with the readings behind it as evidence."""
+    value = gpu.get("recovery_action")
+    if not isinstance(value, str):
+        return node.absent(value, None)
+    if value == "none":
+        return ok("none")
+    details = []
+    for path, what in (
+        ("ecc.volatile.uncorrected", "uncorrected errors since the driver was loaded"),
+        ("remapped_rows.pending", "row remap pending"),
+        ("remapped_rows.failure", "row remap failed"),
+        ("ecc.sram.threshold_exceeded", "SRAM error threshold exceeded"),
+        ("repair.channel_pending", "memory channel repair pending"),
+        ("repair.tpc_pending", "TPC repair pending"),
+        ("unrepairable_memory", "unrepairable memory"),
+    ):
+        reading = fetch(gpu, path)
+        if reading is True or (is_number(reading) and reading > 0):
+            details.append(what if reading is True else f"{reading} {what}")
+    remedy, blast = ACTIONS.get(value, (f"Do what the driver asks for: {plain(value, 40)}.", NODE))
+    return bad("none", value, *details, *_last_words(node, str(gpu.get("address"))), remedy=remedy, blast=blast)
+
+
+@gpu_rule(
+    "gpu.board",
+    "drain",
+    HARDWARE,
+    "Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.",
+)
+def board(node: Node, gpu: Any) -> Answer:
+    """The PCI subsystem id is one of the class's: it separates board variants of one device id."""
+    want, _ = node.wants(gpu, "subsystem_ids")
+    if not want:
+        return None
+    expected = " or ".join(want)
+    value = gpu.get("subsystem_id")
+    if not isinstance(value, str):
+        return node.absent(value, expected)
+    return ok(expected) if value in want else bad(expected, value)
+
+
+@gpu_rule(
+    "gpu.vram",
+    "drain",
+    HARDWARE,
+    "Look for Xid 168 and row remaps of SUBJECT in dmesg and `nvidia-smi -q -d ROW_REMAPPER`; reset it, else have it replaced.",
+)
+def vram(node: Node, gpu: Any) -> Answer:
+    """VRAM as the baseline declares it, exactly; by the facts within what drivers keep for themselves; and never less than its equals have."""
+    want, why = node.wants(gpu, "memory_mib")
+    expected = " or ".join(str(size) for size in want) + " MiB" if want else None
+    value, said = node.number(gpu, "memory.total_mib", expected)
+    if value is None:
+        return said
+    exact = bool(node.gpu_baseline.get("memory_mib") or node.overrides.get(str(gpu.get("address")), {}).get("memory_mib"))
+    if exact:
+        return ok(expected) if value in want else bad(expected, f"{value} MiB", str(why))
+    share = node.limit("memory_reserved", 0)
+    if want and (value < min(want) * (1 - share) or value > max(want) * (1 + share)):
+        return bad(expected, f"{value} MiB", str(why))
+    alike = [
+        fetch(other, "memory.total_mib")
+        for other in node.gpus
+        if other.get("pci_id") == gpu.get("pci_id") and fetch(other, "ecc.current") == fetch(gpu, "ecc.current")
+    ]
+    most = max(size for size in alike if is_number(size))
+    if value < most:
+        return bad(f"{most} MiB, as others of this node", f"{value} MiB")
+    return ok(expected or f"{most} MiB")
+
+
+@gpu_rule(
+    "gpu.vbios",
+    "degraded",
+    HARDWARE,
+    "Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.",
+)
+def vbios(node: Node, gpu: Any) -> Answer:
+    """The VBIOS is one of the class's; where it names none, all GPUs of one model have the same."""
+    want, _ = node.wants(gpu, "vbios")
+    expected = " or ".join(want) if want else None
+    value = gpu.get("vbios")
+    if not isinstance(value, str):
+        return node.absent(value, expected)
+    if want:
+        return ok(expected) if value.lower() in [item.lower() for item in want] else bad(expected, value)
+    alike = [
+        other.get("vbios")
+        for other in node.gpus
+        if (other.get("pci_id"), other.get("subsystem_id")) == (gpu.get("pci_id"), gpu.get("subsystem_id"))
+    ]
+    same: List[str] = [item for item in alike if isinstance(item, str)]
+    usual = max(sorted(set(same)), key=same.count)
+    return ok("one version on all") if value == usual else bad(f"{usual}, as others of this node", value)
+
+
+@gpu_rule(
+    "gpu.bar1", "drain", NODE, "Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails."
+)
+def bar1(node: Node, gpu: Any) -> Answer:
+    """The size of BAR1, where the class declares it."""
+    want, _ = node.wants(gpu, "bar1_mib")
+    if want is None:
+        return None
+    value, said = node.number(gpu, "memory.bar1_mib", f"{want} MiB")
+    return said if value is None else equal(f"{want} MiB", f"{value} MiB")
+
+
+@gpu_rule(
+    "gpu.max_clocks", "degraded", HARDWARE, "Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another."
+)
+def max_clocks(node: Node, gpu: Any) -> Answer:
+    """The highest clocks, where the class declares them."""
+    want, _ = node.wants(gpu, "max_clocks")
+    if not want:
+        return None
+    text = ", ".join(f"{key[:-4]} {value} MHz" for key, value in sorted(want.items()))
+    have = {}
+    for key in sorted(want):
+        value, said = node.number(gpu, f"clocks.max.{key}", text)
+        if value is None:
+            return said
+        have[key] = value
+    return ok(text) if have == want else bad(text, ", ".join(f"{key[:-4]} {value} MHz" for key, value in have.items()))
+
+
+@gpu_rule(
+    "gpu.inforom", "degraded", HARDWARE, "Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced."
+)
+def inforom(node: Node, gpu: Any) -> Answer:
+    """The InfoROM's checksum is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)."""
+    value, said = node.flag(gpu, "inforom.valid")
+    return said if value is None else equal("valid", "valid" if value else "corrupted")
+
+
+def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
+    """What is to be expected of ECC counters: "0" where the facts say that the model has ECC, unless it is switched off."""
+    return None if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc") else "0 since the driver was loaded"
+
+
+@gpu_rule("ecc.volatile", "drain", GPU, RESET)
+def volatile(node: Node, gpu: Any) -> Answer:
+    """No uncorrected error since the driver was loaded (NVIDIA's memory error management: reset the GPU before further use)."""
+    value, said = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
+    if value is None:
+        return said
+    expected = "0 since the driver was loaded"
+    if value <= node.limit("volatile_uncorrected", 0):
+        return ok(expected)
+    return bad(expected, f"{value} uncorrected errors", *_ecc_evidence(gpu))
+
+
+def _ecc_evidence(gpu: Any) -> List[str]:
+    found = []
+    for path, what in (
+        ("ecc.aggregate.uncorrected", "uncorrected in the card's life"),
+        ("ecc.dram.volatile_uncorrected", "of them in DRAM"),
+        ("remapped_rows.uncorrectable", "rows remapped for uncorrectable errors"),
+        ("serial", "is its serial number"),
+    ):
+        value = fetch(gpu, path)
+        if value is not None and not is_fault(value):
+            found.append(f"{value} {what}")
+    return found
+
+
+@gpu_rule(
+    "ecc.aggregate",
+    "degraded",
+    GPU,
+    "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id ecc.aggregate --subject SUBJECT`.",
+)
+def aggregate(node: Node, gpu: Any) -> Answer:
+    """No uncorrected error since this node was first seen, or since somebody has said that the last is settled. What a card brought along
+    from before is its past, and no alarm."""
+    value, said = node.number(gpu, "ecc.aggregate.uncorrected", None)
+    if value is None:
+        return said if said is not None and said.outcome == UNREAD else None
+    delta = node.counted("gpu", _key(gpu), "ecc.aggregate.uncorrected")
+    new = delta.since_ack if delta is not None else 0
+    return ok("none new") if not new else bad("none new", f"{new} uncorrected since {delta.base_time}", *_ecc_evidence(gpu))
+
+
+def _key(gpu: Mapping[str, Any]) -> str:
+    """How a GPU is known over boots and slots."""
+    for name in ("uuid", "serial", "address"):
+        if isinstance(gpu.get(name), str):
+            return str(gpu[name])
+    return str(gpu.get("index"))
+
+
+@gpu_rule("ecc.sram", "drain", HARDWARE, RMA)
+def sram(node: Node, gpu: Any) -> Answer:
+    """The driver's own threshold of uncorrected SRAM errors is not exceeded (nvmlDeviceGetSramEccErrorStatus)."""
+    value, said = node.flag(gpu, "ecc.sram.threshold_exceeded")
+    return (
+        said if value is None else ok("within the threshold") if not value else bad("within the threshold", "exceeded", *_ecc_evidence(gpu))
+    )
+
+
+@gpu_rule("ecc.remap_failure", "drain", HARDWARE, RMA)
+def remap_failure(node: Node, gpu: Any) -> Answer:
+    """No row remap has failed (memory error management: candidate for replacement)."""
+    return _remap(node, gpu, "failure", "no failed row remap", "a row remap has failed")
+
+
+@gpu_rule("ecc.remap_pending", "drain", GPU, RESET)
+def remap_pending(node: Node, gpu: Any) -> Answer:
+    """No row waits for its remap, which the next reset of the GPU makes."""
+    return _remap(node, gpu, "pending", "no row remap pending", "a row remap is pending")
+
+
+def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
+    value, said = node.flag(gpu, f"remapped_rows.{key}")
+    if value is not None:
+        return ok(good) if not value else bad(good, wrong, *_ecc_evidence(gpu))
+    if said is None and fetch(gpu, "mig.current") is True and is_fault(fetch(gpu, f"remapped_rows.{key}")):
+        # NVML answers 3 while MIG instances exist. The driver's own verdict covers it where there is one; nothing else does.
+        covered = gpu.get("recovery_action") == "none"
+        told = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
+        return Said(
+            NOT_EXPOSED, None if covered else good, told, (), None, "Look at it when MIG is off: `nvidia-smi -q -d ROW_REMAPPER`.", NOTHING
+        )
+    return said
+
+
+@gpu_rule(
+    "ecc.remap_spare", "degraded", HARDWARE, "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`)."
+)
+def remap_spare(node: Node, gpu: Any) -> Answer:
+    """Spare rows are left: no bank without any, and fewer remaps than DCGM's limit. Remaps themselves are no fault."""
+    none, said = node.number(gpu, "remapped_rows.histogram.none")
+    count, counted = node.number(gpu, "remapped_rows.uncorrectable")
+    if none is None and count is None:
+        return said or counted
+    most = node.limit("remap_uncorrectable")
+    expected = "spare rows in each bank"
+    if none:
+        return bad(expected, f"{none} banks have none")
+    return bad(expected, f"{count} rows remapped (limit {most})") if count and most and count >= most else ok(expected)
+
+
+@gpu_rule("ecc.retired_pages", "drain", NODE, "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.")
+def retired(node: Node, gpu: Any) -> Answer:
+    """Before Ampere: no page waits to be retired, and fewer are than the table can hold (dynamic page retirement)."""
+    pages = gpu.get("retired_pages")
+    if is_fault(pages) or pages is None:
+        return node.absent(pages, None)
+    pending, said = node.flag(gpu, "retired_pages.pending")
+    if pending:
+        return bad("none pending", "a page waits to be retired")
+    counts = [fetch(pages, key) for key in ("single_bit", "double_bit")]
+    total = sum(item for item in counts if is_number(item))
+    if any(is_fault(item) for item in counts) or pending is None:
+        return said or next((node.absent(item, None) for item in counts if is_fault(item)), None)
+    most, warn = node.limit("retired_pages"), node.limit("retired_pages_warn")
+    if most and total >= most:
+        return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=HARDWARE)
+    if warn and total >= warn:
+        return bad(
+            f"fewer than {warn}", f"{total} pages retired", severity="degraded", remedy="Plan the replacement of SUBJECT.", blast=HARDWARE
+        )
+    return ok(f"fewer than {warn or most or 'the limit'}")
+
+
+@gpu_rule("ecc.repair", "drain", GPU, RESET)
+def repair(node: Node, gpu: Any) -> Answer:
+    """No repair of a memory channel or TPC waits for a reset (nvmlDeviceGetRepairStatus, Blackwell), and no memory is beyond repair."""
+    beyond, beyond_said = node.flag(gpu, "unrepairable_memory")
+    if beyond:
+        return bad("none", "memory that cannot be repaired", remedy=RMA, blast=HARDWARE)
+    flags = [node.flag(gpu, f"repair.{key}") for key in ("channel_pending", "tpc_pending")]
+    waits = [name for name, (value, _) in zip(("a memory channel", "a TPC"), flags) if value]
+    if waits:
+        return bad("none pending", f"{' and '.join(waits)} waits for its repair")
+    unread = next((said for _, said in (*flags, (beyond, beyond_said)) if said is not None), None)
+    return unread or (ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None)
+
+
+@gpu_rule("ecc.modes", "degraded", NODE, "Say in `policy.ecc` of the class which is right, and run site.yml; a change needs a reboot.")
+def modes(node: Node, gpu: Any) -> Answer:
+    """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
+    policy = as_map(node.document.get("policy"))
+    for key in ("ecc", "mig"):
+        now, later = fetch(gpu, f"{key}.current"), fetch(gpu, f"{key}.pending")
+        if key in policy or not isinstance(now, bool):
+            continue
+        name = key.upper()
+        if isinstance(later, bool) and later != now:
+            return bad(f"{name} as it stays", f"{name} is {_on(now)}, and {_on(later)} after the next reset")
+        alike = [fetch(other, f"{key}.current") for other in node.gpus if other.get("pci_id") == gpu.get("pci_id")]
+        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(now) * 2 <= len(alike):
+            return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
+    return None
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+@gpu_rule("ecc.ras", "drain", NODE, "Drain and reboot the node; if errors come again, have SUBJECT replaced.")
+def ras(node: Node, gpu: Any) -> Answer:
+    """AMD: no uncorrected error in any block, no page that waits or could not be retired, no xGMI error (amdgpu's RAS files)."""
+    blocks = as_map(gpu.get("ras"))
+    wrong = [
+        f"{name}: {fetch(row, 'ue')} uncorrected"
+        for name, row in sorted(blocks.items())
+        if is_number(fetch(row, "ue")) and fetch(row, "ue") > 0
+    ]
+    pages = as_map(gpu.get("bad_pages"))
+    wrong += [f"{pages[key]} pages {key}" for key in ("pending", "unreservable") if is_number(pages.get(key)) and pages[key] > 0]
+    xgmi = fetch(gpu, "xgmi.error")
+    wrong += [f"xGMI error {xgmi}"] if is_number(xgmi) and xgmi > 0 else []
+    if wrong:
+        return bad("no uncorrected errors", "; ".join(wrong))
+    unread = [node.absent(row, None) for row in (gpu.get("ras"), *blocks.values()) if is_fault(row)]
+    return next((said for said in unread if said is not None), None) or (ok("no uncorrected errors") if blocks else None)
+
+
+# The faults among NVML's bits of clocks event reasons: bit, its counter, what it is.
+SLOWDOWNS = (
+    (0x8, "hw_slowdown", "HW slowdown"),
+    (0x40, "thermal", "HW thermal slowdown"),
+    (0x20, "sw_thermal", "SW thermal slowdown"),
+)
+BRAKE = (0x80, "hw_power_brake", "HW power brake")
+
+
+@gpu_rule(
+    "gpu.throttle",
+    "drain",
+    HARDWARE,
+    "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.",
+)
+def throttle(node: Node, gpu: Any) -> Answer:
+    """The hardware does not slow the GPU down: none of the fault bits is set, and their counters of nanoseconds stand still since the last
+    check. Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason)."""
+    found = _slowed(node, gpu, SLOWDOWNS)
+    if isinstance(found, list) and found:
+        soft = all(text.startswith("SW") for text in found)
+        return bad("no slowdown", "; ".join(found), *_heat(gpu), severity="degraded" if soft else None)
+    return found if isinstance(found, Said) else ok("no slowdown") if found is not None else None
+
+
+@gpu_rule(
+    "power.brake",
+    "degraded",
+    HARDWARE,
+    "Look at power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not from SUBJECT.",
+)
+def brake(node: Node, gpu: Any) -> Answer:
+    """No power brake: a signal of the power supply or the chassis, so a matter of the facility (nvml.h, HwPowerBrakeSlowdown)."""
+    found = _slowed(node, gpu, (BRAKE,))
+    if isinstance(found, list) and found:
+        return bad("no power brake", "; ".join(found))
+    return found if isinstance(found, Said) else ok("no power brake") if found is not None else None
+
+
+def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
+    """What slows it down, as texts; what to say where that cannot be told; None where this GPU tells nothing of it."""
+    mask, said = node.number(gpu, "throttle.mask")
+    counters = fetch(gpu, "throttle.violation_ns")
+    if said is not None:
+        return said
+    if mask is None and not as_map(counters):
+        return node.absent(counters, None)
+    faults = int(node.limit("throttle_mask", 0)) or 0
+    most = node.limit("throttle_ms")
+    found = []
+    for bit, name, text in kinds:
+        delta = node.counted("gpu", _key(gpu), f"throttle.{name}")
+        per_minute = delta.per_minute if delta is not None else None
+        if mask is not None and int(mask) & bit & faults:
+            found.append(f"{text} is active")
+        elif most and per_minute is not None and per_minute / 1e6 > most:
+            found.append(f"{text} for {per_minute / 1e6:.0f} ms a minute, {delta.span}")
+    return found
+
+
+def _heat(gpu: Any) -> List[str]:
+    found = []
+    for path, what in (("temperature.gpu_c", "°C"), ("temperature.margin_c", "°C to its limit"), ("power.draw_w", "W")):
+        value = fetch(gpu, path)
+        if is_number(value):
+            found.append(f"{value} {what}")
+    return found
+
+
+@gpu_rule("gpu.temperature", "degraded", HARDWARE, "Look at fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.")
+def temperature(node: Node, gpu: Any) -> Answer:
+    """There is a margin to the temperature at which it slows down. Margins, not degrees: the limits differ from model to model."""
+    margin, said = node.number(gpu, "temperature.margin_c")
+    if margin is not None:
+        least = node.limit("margin_c", 0)
+        return (
+            ok(f"more than {least} °C to its limit")
+            if margin > least
+            else bad(f"more than {least} °C to its limit", f"{margin} °C", *_heat(gpu))
+        )
+    if said is not None:
+        return said
+    now, said = node.number(gpu, "temperature.gpu_c")
+    most, _ = node.number(gpu, "temperature.slowdown_c")
+    if now is None or most is None:
+        return said
+    return ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
+
+
+@gpu_rule(
+    "power.enforced",
+    "degraded",
+    HARDWARE,
+    "Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.",
+)
+def enforced(node: Node, gpu: Any) -> Answer:
+    """The limit that is enforced is the one that is set (NVML: the enforced limit is the least of all that apply)."""
+    limit, said = node.number(gpu, "power.limit_w")
+    have, other = node.number(gpu, "power.enforced_w")
+    if limit is None or have is None:
+        return said or other
+    return ok("as set") if have >= limit - 1 else bad(f"{limit:g} W as set", f"{have:g} W")
+
+
+@rule("gpu.processes", "degraded", PROCESS, "See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.")
+def processes(node: Node) -> Answer:
+    """At the first check of a boot, which comes before whatever gives out work, nothing uses the GPUs."""
+    if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
+        return None
+    rows = [(gpu, row) for gpu in node.gpus for row in as_list(gpu.get("processes")) if isinstance(row, dict)]
+    own = [f"pid {row.get('pid')} on {gpu.get('address')}" for gpu, row in rows]
+    return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
+
+
+@rule("driver.agree", "drain", NODE, "Reboot the node: what is loaded is not what is installed, and CUDA will not start.")
+def agree(node: Node) -> Answer:
+    """The loaded module, /proc, the library and what NVML reports are of one version."""
+    driver = as_map(node.capture.get("driver"))
+    if not driver or node.vendor != "nvidia" or (node.container and not node.simulated):
+        return None
+    names = {"loaded": "module", "proc": "/proc", "library": "library", "reported": "NVML"}
+    have = {text: driver[key] for key, text in names.items() if isinstance(driver.get(key), str)}
+    faults = [said for key in names for said in [node.absent(driver.get(key), None)] if is_fault(driver.get(key)) and said is not None]
+    if len(set(have.values())) > 1:
+        return bad("one version", ", ".join(f"{text} {version}" for text, version in have.items()))
+    return faults[0] if faults else ok("one version", next(iter(have.values()))) if len(have) > 1 else None
+
+
+@rule(
+    "fabric.manager",
+    "drain",
+    NODE,
+    "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.",
+)
+def fabric_manager(node: Node) -> Answer:
+    """Where NVSwitch joins the GPUs, the fabric manager runs (Fabric Manager User Guide)."""
+    if not as_map(node.document.get("platform")).get("nvswitch") or node.simulated or node.elsewhere() or node.vendor != "nvidia":
+        return None
+    active, said = node.flag(node.capture, "fabric_manager.active")
+    return said if active is None else equal("active", "active" if active else "not active")

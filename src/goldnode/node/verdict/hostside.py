@@ -1,0 +1,597 @@
+"""Rules about the host around the GPUs: processors, memory, network, storage, time, services. Little of it is judged that no class declares."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from ..probe.values import is_fault
+from ..state.finding import DEFERRED, HARDWARE, MATCH, NODE, NOTHING, PROCESS
+from .hardware import in_driver
+from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, is_number, ok, rule
+
+
+def _about(subject: str, said: Optional[Said]) -> List[Said]:
+    return [] if said is None else [said._replace(subject=subject)]
+
+
+def _all(found: List[Said], expected: str) -> Answer:
+    """What is not as it should be, or one match for all."""
+    wrong = [said for said in found if said.outcome != MATCH]
+    return wrong or (ok(expected, f"{len(found)} as declared") if found else None)
+
+
+@rule(
+    "cpu.layout",
+    "drain",
+    HARDWARE,
+    "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.",
+)
+def cpu(node: Node) -> Answer:
+    """Sockets, cores and threads per core as the class declares."""
+    want = as_map(node.baseline.get("cpu"))
+    if not want:
+        return None
+    text = ", ".join(f"{key} {_say(value)}" for key, value in sorted(want.items()))
+    have, said = node.section("cpu", text)
+    if said is not None:
+        return said
+    for key in want:
+        if not isinstance(have.get(key), (int, bool)):
+            return node.absent(have.get(key), text)
+    return equal(text, ", ".join(f"{key} {_say(have[key])}" for key in sorted(want)))
+
+
+def _say(value: Any) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
+@rule("memory.total", "drain", HARDWARE, "See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.")
+def memory(node: Node) -> Answer:
+    """As much RAM as declared, within the declared tolerance or the facts' one; what firmware and kernel keep is never in /proc/meminfo."""
+    want = as_map(node.baseline.get("memory"))
+    if not is_number(want.get("total_gib")):
+        return None
+    share = want["tolerance"] if is_number(want.get("tolerance")) else node.limit("memory_tolerance", 0)
+    expected = f"{want['total_gib']} GiB, at most {share:.1%} less"
+    have, said = node.section("memory", expected)
+    if said is not None:
+        return said
+    total: Any = have.get("total_mib")
+    if not is_number(total):
+        return node.absent(total, expected)
+    least, most = want["total_gib"] * 1024 * (1 - share), want["total_gib"] * 1024 * (1 + share)
+    return ok(expected) if least <= total <= most else bad(expected, f"{total / 1024:.1f} GiB")
+
+
+@rule(
+    "memory.edac",
+    "drain",
+    HARDWARE,
+    "See `dmesg | grep -i edac` for the DIMM; drain the node and replace it, then tell: `goldnode-node ack --id memory.edac`.",
+)
+def edac(node: Node) -> Answer:
+    """No uncorrected memory error since boot, and no row of corrected ones (EDAC)."""
+    rows = as_map(as_map(node.capture.get("memory")).get("edac"))
+    if node.elsewhere() or not rows:
+        return None
+    most = node.limit("edac_corrected_minute")
+    found: List[Said] = []
+    for name, row in sorted(rows.items()):
+        fault = row if is_fault(row) else next((item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)), None)
+        if fault is not None:
+            found += _about(name, node.absent(fault, None))
+            continue
+        wrong = fetch(row, "ue")
+        corrected = node.counted("edac", name, "ce")
+        if is_number(wrong) and wrong > node.limit("edac_uncorrected", 0):
+            found.append(bad("no uncorrected errors", f"{wrong} uncorrected since boot", subject=name))
+        elif most and corrected is not None and corrected.per_minute is not None and corrected.per_minute > most:
+            found.append(
+                bad(
+                    "few corrected errors",
+                    f"{corrected.per_minute:.0f} corrected a minute, {corrected.span}",
+                    severity="degraded",
+                    subject=name,
+                )
+            )
+    return found or ok("no memory errors", f"{len(rows)} memory controllers")
+
+
+@rule(
+    "net.link",
+    "drain",
+    HARDWARE,
+    "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.",
+)
+def interfaces(node: Node) -> Answer:
+    """Each declared interface is there and up, with its speed."""
+    found: List[Said] = []
+    for name, want in sorted(as_map(node.baseline.get("network")).items()):
+        expected = "up" + (f" at {want['speed_mbps']} Mb/s" if want.get("speed_mbps") else "")
+        rows, said = node.section("network", expected)
+        if said is not None:
+            found += _about(name, said)
+            continue
+        row = rows.get(name)
+        if row is None:
+            found.append(bad(expected, "no such interface", subject=name))
+        elif is_fault(row) or not isinstance(row.get("state"), str):
+            found += _about(name, node.absent(row if is_fault(row) else row.get("state"), expected))
+        elif row["state"] not in ("up", "unknown"):
+            found.append(bad(expected, row["state"], subject=name))
+        elif want.get("speed_mbps") and not is_number(row.get("speed_mbps")):
+            found += _about(name, node.absent(row.get("speed_mbps"), expected))
+        elif want.get("speed_mbps"):
+            have = row["speed_mbps"]
+            found.append((ok(expected) if have == want["speed_mbps"] else bad(expected, f"up at {have} Mb/s"))._replace(subject=name))
+        else:
+            found.append(ok(expected)._replace(subject=name))
+    return _all(found, "up, at their speed")
+
+
+@rule(
+    "net.mtu",
+    "degraded",
+    NODE,
+    "Set `policy.host.network` of the class and run site.yml, or `ip link set SUBJECT mtu …`; all ends of one network need the same.",
+)
+def mtu(node: Node) -> Answer:
+    """The MTU of each interface, where the class declares it."""
+    return _property(node, "mtu", lambda value: str(value))
+
+
+@rule(
+    "net.numa", "degraded", HARDWARE, "Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot."
+)
+def net_numa(node: Node) -> Answer:
+    """The NUMA node of each interface, where the class declares it."""
+    return _property(node, "numa_node", lambda value: f"node {value}")
+
+
+def _property(node: Node, key: str, say: Any) -> Answer:
+    found: List[Said] = []
+    for name, want in sorted(as_map(node.baseline.get("network")).items()):
+        if want.get(key) is None:
+            continue
+        expected = say(want[key])
+        rows, said = node.section("network", expected)
+        if said is None and rows.get(name) is None:
+            said = bad(expected, "no such interface")
+        value = fetch(rows.get(name), key)
+        if said is None:
+            said = equal(expected, say(value)) if is_number(value) else node.absent(value, expected)
+        found += _about(name, said)
+    return _all(found, "as declared")
+
+
+@rule(
+    "net.firmware",
+    "degraded",
+    NODE,
+    "Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.",
+)
+def firmware(node: Node) -> Answer:
+    """Firmware of interfaces and InfiniBand devices, where the class declares it."""
+    found: List[Said] = []
+    for section in ("network", "infiniband"):
+        for name, want in sorted(as_map(node.baseline.get(section)).items()):
+            if not want.get("firmware"):
+                continue
+            expected = " or ".join(want["firmware"])
+            rows, said = node.section(section, expected)
+            value = fetch(rows.get(name), "firmware")
+            if said is None and rows.get(name) is None:
+                said = bad(expected, "no such device")
+            if said is None:
+                text = str(value).split()[0] if isinstance(value, str) and value.strip() else None
+                known = want["firmware"]
+                said = (
+                    node.absent(value, expected)
+                    if text is None
+                    else ok(expected)
+                    if value in known or text in known
+                    else bad(expected, value)
+                )
+            found += _about(name, said)
+    return _all(found, "as declared")
+
+
+def _real(node: Node) -> List[Any]:
+    """(name, row) of interfaces that are hardware, or that the class names."""
+    rows = as_map(node.capture.get("network"))
+    named = as_map(node.baseline.get("network"))
+    return [
+        (name, row)
+        for name, row in sorted(rows.items())
+        if isinstance(row, dict) and not is_fault(row) and (row.get("address") or name in named)
+    ]
+
+
+@rule(
+    "net.drops",
+    "degraded",
+    HARDWARE,
+    "See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.",
+)
+def drops(node: Node) -> Answer:
+    """Of the packets since the last check few were dropped or wrong. Rates, never totals: frames of unknown protocols count as dropped."""
+    if node.elsewhere():
+        return None
+    share, rate = node.limit("drops_share"), node.limit("drops_second")
+    found, seen = [], 0
+    for name, _ in _real(node):
+        packets = sum(
+            delta.value
+            for delta in (node.counted("net", name, key) for key in ("rx_packets", "tx_packets"))
+            if delta is not None and delta.value
+        )
+        for key in ("rx_dropped", "rx_missed_errors", "rx_crc_errors", "rx_errors", "tx_dropped", "tx_errors"):
+            delta = node.counted("net", name, key)
+            if delta is None or delta.value is None or not delta.seconds or not share or not rate:
+                continue
+            seen += 1
+            if delta.value > packets * share and delta.value / delta.seconds > rate:
+                text = f"{key} {delta.value / delta.seconds:.0f} a second, of {packets / delta.seconds:.0f} packets"
+                found.append(bad(f"at most {share:.1%} of the packets", text, delta.span, subject=name))
+                break
+    return found or (ok("few drops") if seen else None)
+
+
+@rule(
+    "net.flaps",
+    "degraded",
+    HARDWARE,
+    "See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.",
+)
+def flaps(node: Node) -> Answer:
+    """The links of interfaces and InfiniBand ports have not gone down and up again since the last check."""
+    if node.elsewhere():
+        return None
+    most = node.limit("flaps", 0)
+    found, seen = [], 0
+    for name, _ in _real(node):
+        delta = node.counted("net", name, "carrier_changes")
+        if delta is not None and delta.value is not None and not delta.reset:
+            seen += 1
+            if most and delta.value >= most:
+                found.append(bad("a steady link", f"{delta.value:g} carrier changes, {delta.span}", subject=name))
+    for name, port, row in _ports(node):
+        down, symbols = node.counted("ib", name, port, "link_downed"), node.counted("ib", name, port, "symbol_error")
+        limit = node.limit("symbol_errors_minute")
+        for delta, what, wrong in (
+            (down, "times down", bool(down and down.value)),
+            (symbols, "symbol errors", bool(symbols and limit and symbols.per_minute and not symbols.first and symbols.per_minute > limit)),
+        ):
+            if delta is not None and delta.value is not None:
+                seen += 1
+                if wrong:
+                    found.append(bad("a steady link", f"{delta.value:g} {what}, {delta.span}", subject=f"{name}/{port}"))
+                    break
+        if isinstance(row, dict) and any(value == (1 << 32) - 1 for value in as_map(row.get("counters")).values() if is_number(value)):
+            found.append(
+                bad(
+                    "counters that count",
+                    "a counter stands at its end (32 bits)",
+                    remedy="Clear it: `perfquery -x -R` on the node.",
+                    subject=f"{name}/{port}",
+                )
+            )
+    return found or (ok("steady links") if seen else None)
+
+
+def _ports(node: Node) -> List[Any]:
+    rows = as_map(node.capture.get("infiniband"))
+    return [(name, port, value) for name, row in sorted(rows.items()) for port, value in sorted(as_map(fetch(row, "ports")).items())]
+
+
+@rule(
+    "ib.port",
+    "drain",
+    HARDWARE,
+    "See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.",
+)
+def infiniband(node: Node) -> Answer:
+    """Each declared InfiniBand or RoCE device is there, with its ports active at their rate."""
+    found: List[Said] = []
+    for name, want in sorted(as_map(node.baseline.get("infiniband")).items()):
+        rate = want.get("rate_gbps")
+        expected = (f"{want['ports']} ports " if want.get("ports") else "") + "active" + (f" at {rate} Gb/s" if rate else "")
+        rows, said = node.section("infiniband", expected)
+        if said is not None:
+            found += _about(name, said)
+            continue
+        row = rows.get(name)
+        ports = fetch(row, "ports")
+        if row is None:
+            found.append(bad(expected, "no such device", subject=name))
+            continue
+        if not isinstance(ports, dict) or is_fault(ports):
+            found += _about(name, node.absent(ports, expected))
+            continue
+        texts, wrong = [], bool(want.get("ports") and len(ports) != want["ports"])
+        for port, value in sorted(ports.items()):
+            state, have = fetch(value, "state"), fetch(value, "rate_gbps")
+            unread = (
+                node.absent(state, expected)
+                if not isinstance(state, str)
+                else node.absent(have, expected)
+                if rate and not is_number(have)
+                else None
+            )
+            if unread is not None and (state is None or is_fault(state) or state == "active"):
+                found += _about(name, unread)
+                break
+            wrong = wrong or state != "active" or bool(rate and have != rate)
+            texts.append(f"port {port} {state}" + (f" at {have} Gb/s" if is_number(have) else ""))
+        else:
+            found.append((bad(expected, ", ".join(texts) or "no port") if wrong else ok(expected))._replace(subject=name))
+    return _all(found, "active, at their rate")
+
+
+@rule(
+    "storage.mount",
+    "drain",
+    NODE,
+    "See `findmnt SUBJECT`, `df -h SUBJECT`, `df -i SUBJECT` and dmesg: mount it, make room, or repair it before it is written to again.",
+)
+def mounts(node: Node) -> Answer:
+    """Each declared mount is there, of its type, writable, with room; and the root filesystem is writable and has some."""
+    found: List[Said] = []
+    declared = as_map(as_map(node.baseline.get("storage")).get("mounts"))
+    for path, want in sorted(declared.items()):
+        expected = (
+            "mounted, writable"
+            + (f", {want['type']}" if want.get("type") else "")
+            + (f", {want['free_gib']} GiB free" if want.get("free_gib") else "")
+        )
+        section, said = node.section("storage", expected)
+        rows = fetch(section, "mounts")
+        if said is None and (is_fault(rows) or not isinstance(rows, dict)):
+            said = node.absent(rows, expected)
+        if said is None:
+            row = rows.get(path)
+            said = bad(expected, "not mounted") if row is None else _mounted(node, row, want, expected)
+        found += _about(path, said)
+    root = fetch(as_map(fetch(node.capture, "storage.mounts")), "/")
+    if "/" not in declared and isinstance(root, dict) and not is_fault(root) and not node.elsewhere():
+        found += _about("/", _mounted(node, root, {}, "writable, with room"))
+    return _all(found, "mounted, writable, with room")
+
+
+def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
+    if is_fault(row):
+        return node.absent(row, expected)
+    if want.get("type") and row.get("type") != want["type"]:
+        return bad(expected, f"of type {row.get('type')}") if isinstance(row.get("type"), str) else node.absent(row.get("type"), expected)
+    if row.get("readonly") is True:
+        return bad(expected, "read-only", f"options {row.get('options')}")
+    free, inodes = row.get("free_mib"), row.get("inodes_free_percent")
+    if want.get("free_gib"):
+        if not is_number(free):
+            return node.absent(free, expected)
+        if free < want["free_gib"] * 1024:
+            return bad(expected, f"{free / 1024:.1f} GiB free", severity="degraded")
+    elif is_number(free) and node.limit("space_mib") and free < node.limit("space_mib"):
+        return bad(expected, f"{free} MiB free", severity="degraded")
+    if is_number(inodes) and node.limit("inodes_percent") and inodes < node.limit("inodes_percent") and is_number(row.get("size_mib")):
+        return bad(expected, f"{inodes:g} % of the inodes free", severity="degraded")
+    return ok(expected)
+
+
+@rule(
+    "storage.devices",
+    "drain",
+    HARDWARE,
+    "See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.",
+)
+def disks(node: Node) -> Answer:
+    """As many disks as declared, of the declared models."""
+    want = as_map(as_map(node.baseline.get("storage")).get("devices"))
+    if not want:
+        return None
+    models = as_list(want.get("models"))
+    expected = (f"{want['count']} disks" if want.get("count") else "disks") + (f" of {' or '.join(models)}" if models else "")
+    section, said = node.section("storage", expected)
+    rows = fetch(section, "devices")
+    if said is not None or is_fault(rows) or not isinstance(rows, dict):
+        return said or node.absent(rows, expected)
+    foreign = [f"{name} {fetch(row, 'model')}" for name, row in sorted(rows.items()) if models and fetch(row, "model") not in models]
+    if foreign:
+        return bad(expected, ", ".join(foreign[:4]))
+    return ok(expected) if want.get("count") in (None, len(rows)) else bad(expected, f"{len(rows)} disks: {', '.join(sorted(rows))}")
+
+
+@rule(
+    "storage.health",
+    "degraded",
+    HARDWARE,
+    "See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.",
+)
+def smart(node: Node) -> Answer:
+    """Disks warn of nothing: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are whole."""
+    storage = as_map(node.capture.get("storage"))
+    if node.elsewhere():
+        return None
+    found, seen = [], 0
+    for name, row in sorted(as_map(storage.get("devices")).items()):
+        warning, used = fetch(row, "smart.critical_warning"), fetch(row, "smart.percentage_used")
+        if fetch(row, "ro") is True and fetch(row, "smart") is not None:
+            found.append(bad("no warning", "the disk is read-only", severity="drain", subject=name))
+            continue
+        if isinstance(fetch(row, "state"), str) and fetch(row, "state") not in ("live", "running"):
+            found.append(bad("no warning", f"state {fetch(row, 'state')}", severity="drain", subject=name))
+            continue
+        errors = node.counted("disk", name, "media_errors")
+        limit = node.limit("nvme_used")
+        if is_number(warning):
+            seen += 1
+            if warning:
+                found.append(
+                    bad("no warning", f"critical warning {int(warning):#x}", severity="drain" if int(warning) & 0xC else None, subject=name)
+                )
+            elif errors is not None and errors.since_ack:
+                found.append(bad("no warning", f"{errors.since_ack:g} new media errors since {errors.base_time}", subject=name))
+            elif is_number(used) and limit and used >= limit:
+                found.append(bad("no warning", f"{used} % of its endurance used", subject=name))
+    for name, row in sorted(as_map(storage.get("raid")).items()):
+        want, have = fetch(row, "devices"), fetch(row, "active")
+        seen += 1
+        if is_number(want) and is_number(have) and have < want:
+            found.append(bad("a whole array", f"{have} of {want} disks", subject=name))
+    return found or (ok("no warning", f"{seen} disks and arrays") if seen else None)
+
+
+@rule("storage.path", "degraded", PROCESS, "Run `goldnode-node diagnose`; then look at the server, or the disks, behind SUBJECT.")
+def paths(node: Node) -> Answer:
+    """Paths that the class names are read as quickly as it says. Passive checks do not measure it."""
+    found: List[Said] = []
+    for path, want in sorted(as_map(as_map(node.baseline.get("storage")).get("paths")).items()):
+        parts = [f"{want['latency_ms']} ms a read"] if want.get("latency_ms") else []
+        parts += [f"{want['read_mb_s']} MB/s"] if want.get("read_mb_s") else []
+        expected = " and ".join(parts) or "read"
+        section, said = node.section("storage", expected)
+        row = fetch(section, "paths")
+        row = row.get(path) if isinstance(row, dict) and not is_fault(row) else row
+        if said is None and row is None:
+            said = Said(
+                DEFERRED, expected, "not measured by a passive check", blast=NOTHING, remedy="Nothing to do: a full check measures it."
+            )
+        if said is None and (is_fault(row) or not isinstance(row, dict)):
+            said = node.absent(row, expected)
+        if said is None:
+            latency, speed = row.get("latency_ms"), row.get("read_mb_s")
+            for value, name in ((latency, "latency_ms"), (speed, "read_mb_s")):
+                if want.get(name) and not is_number(value):
+                    said = said or node.absent(value, expected)
+            if said is None:
+                slow = bool(want.get("latency_ms") and latency > want["latency_ms"]) or bool(
+                    want.get("read_mb_s") and speed < want["read_mb_s"]
+                )
+                text = " and ".join([f"{latency:g} ms a read"] * is_number(latency) + [f"{speed:g} MB/s"] * is_number(speed))
+                said = bad(expected, text) if slow else ok(expected)
+        found += _about(path, said)
+    return _all(found, "as quick as declared")
+
+
+@rule("host.pressure", "degraded", PROCESS, "Run `goldnode-node diagnose`: it names the tasks that wait, and for what.")
+def pressure(node: Node) -> Answer:
+    """All tasks together did not wait for disks or memory for a large share of the time since the last check (PSI, `full`)."""
+    rows = as_map(node.capture.get("pressure"))
+    share = node.limit("psi_share")
+    if node.elsewhere() or not rows or not share:
+        return None
+    found = []
+    for name in ("io", "memory"):
+        delta = node.counted("psi", name, "full_us")
+        value = fetch(rows, f"{name}.full_avg10")
+        if delta is not None and delta.value is not None and delta.seconds and delta.seconds >= 30:
+            waited, span = delta.value / 1e6 / delta.seconds, delta.span
+        elif is_number(value):
+            waited, span = value / 100, "in the last 10 s"
+        else:
+            continue
+        if waited > share:
+            tasks = [
+                f"{row.get('command')} ({row.get('pid')}) in {row.get('wait')}"
+                for row in as_list(node.capture.get("blocked"))
+                if isinstance(row, dict)
+            ]
+            found.append(bad(f"at most {share:.0%} of the time", f"{waited:.0%} waiting for {name}, {span}", *tasks[:4], subject=name))
+    return found or ok(f"at most {share:.0%} of the time")
+
+
+@rule(
+    "host.blocked",
+    "drain",
+    NODE,
+    "Drain the node and reboot it: a task that waits in the GPU driver for ever cannot be ended. Keep `nvidia-bug-report.sh` first.",
+)
+def blocked(node: Node) -> Answer:
+    """No task has been in uninterruptible sleep in the GPU driver at two checks in a row."""
+    rows = node.capture.get("blocked")
+    if node.elsewhere() or not isinstance(rows, list):
+        return None if node.elsewhere() else node.absent(rows, None)
+    before = node.deltas.blocked if node.deltas is not None else ()
+    stuck = [row for row in rows if isinstance(row, dict) and in_driver(row) and row.get("pid") in before]
+    texts = [f"pid {row.get('pid')} {row.get('command')} in {row.get('wait')}" for row in stuck]
+    return bad("none in the GPU driver", "; ".join(texts[:4])) if stuck else ok("none in the GPU driver")
+
+
+SETTLED = 900  # seconds after boot in which a clock may still be on its way
+
+
+@rule(
+    "time.sync",
+    "degraded",
+    NODE,
+    "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.",
+)
+def clock(node: Node) -> Answer:
+    """The clock is synchronised some time after boot, and has not jumped against the uptime since the last check."""
+    if node.elsewhere() or not as_map(node.capture.get("time_sync")):
+        return None
+    jump, most = (node.deltas.clock_jump if node.deltas is not None else None), node.limit("clock_jump_s")
+    if jump is not None and most and abs(jump) > most:
+        return bad("a steady clock", f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} since the last check")
+    value, said = node.flag(node.capture, "time_sync.synchronised")
+    if value is None:
+        return said
+    if not value and (node.uptime is None or node.uptime < SETTLED):
+        return None
+    return ok("synchronised") if value else bad("synchronised", "not synchronised")
+
+
+@rule("module", "drain", NODE, "Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.")
+def modules(node: Node) -> Answer:
+    """The kernel modules that the class declares are loaded."""
+    want = as_list(node.baseline.get("modules"))
+    found: List[Said] = []
+    for name in want:
+        section, said = node.section("os", "loaded")
+        have = fetch(section, "modules")
+        if said is None and not isinstance(have, list):
+            said = node.absent(have, "loaded")
+        if said is None:
+            said = ok("loaded") if name.replace("-", "_") in {str(item).replace("-", "_") for item in have} else bad("loaded", "not loaded")
+        found += _about(name, said)
+    return _all(found, "loaded")
+
+
+@rule("service", "degraded", NODE, "See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.")
+def services(node: Node) -> Answer:
+    """The units that the class declares are active."""
+    found: List[Said] = []
+    for name in as_list(node.baseline.get("services")):
+        rows, said = (as_map(node.capture.get("services")), None) if node.container else node.section("services", "active")
+        row = rows.get(name)
+        if said is None:
+            state = fetch(row, "active")
+            said = equal("active", state, f"result {fetch(row, 'result')}") if isinstance(state, str) else node.absent(state, "active")
+        found += _about(name, said)
+    return _all(found, "active")
+
+
+@rule(
+    "runtime.cdi",
+    "degraded",
+    PROCESS,
+    "Make the spec anew: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers see no GPU until then.",
+)
+def cdi(node: Node) -> Answer:
+    """Every path that a CDI spec of GPUs names is there."""
+    rows = as_list(fetch(node.capture, "runtime.cdi"))
+    found, seen = [], 0
+    for row in rows:
+        if not isinstance(row, dict) or is_fault(row) or "gpu" not in str(row.get("kind")):
+            continue
+        seen += 1
+        missing = as_list(row.get("missing"))
+        if missing:
+            found.append(
+                bad(
+                    "all paths are there",
+                    f"{len(missing)} missing: {', '.join(str(item) for item in missing[:3])}",
+                    subject=str(row.get("file")),
+                )
+            )
+    return found or (ok("all paths are there") if seen else None)

@@ -1,0 +1,287 @@
+"""judge(): a capture held against its class. A table of small functions, each about one thing; they read nothing and change nothing.
+
+A rule says nothing (None) of what the class does not declare and this hardware does not have. What was declared, by the class or by the facts
+of its GPU model, and has no value, is never a match: it ends as *not exposed*, *could not read* or *not verified here*. A rule that fails
+itself is *could not read*. Equal verdicts on all GPUs are one finding; whatever else, one finding for each (id, subject).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+from ..probe.values import is_fault
+from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, UNREAD, Finding
+
+Json = Dict[str, Any]
+
+
+class Said(NamedTuple):
+    """What a rule says of one thing. None for severity, remedy and blast: the rule's own."""
+
+    outcome: str
+    expected: Optional[str]
+    got: Optional[str]
+    evidence: Tuple[str, ...] = ()
+    severity: Optional[str] = None
+    remedy: Optional[str] = None
+    blast: Optional[str] = None
+    subject: Optional[str] = None
+
+
+Answer = Union[None, Said, Iterable[Said]]
+
+
+class Rule(NamedTuple):
+    """One rule: the id of its findings, what a mismatch means, what to do about it and what that takes along, and the function."""
+
+    id: str
+    severity: str
+    blast: str
+    remedy: str
+    judge: Callable[..., Answer]
+    each: bool  # asked once for each GPU, not once for the node
+
+
+TABLE: List[Rule] = []
+
+
+def rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Enter a function ``(node)`` into the table. In a remedy, SUBJECT stands for what the finding is about."""
+
+    def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        TABLE.append(Rule(name, severity, blast, remedy, function, False))
+        return function
+
+    return enter
+
+
+def gpu_rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Enter a function ``(node, gpu)``, asked once for each GPU that answers."""
+
+    def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        TABLE.append(Rule(name, severity, blast, remedy, function, True))
+        return function
+
+    return enter
+
+
+def plain(value: Any, most: int = 160) -> str:
+    """Text of a capture as one line without control characters: captures come from other machines."""
+    text = "".join(letter if letter.isprintable() else " " for letter in str(value)[: 4 * most])
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def ok(expected: Any, got: Any = None) -> Said:
+    """A match."""
+    return Said(MATCH, str(expected), str(expected if got is None else got))
+
+
+def bad(expected: Any, got: Any, *evidence: str, **other: Optional[str]) -> Said:
+    """A mismatch."""
+    return Said(MISMATCH, str(expected), str(got), evidence, **other)
+
+
+def equal(expected: Any, got: Any, *evidence: str) -> Said:
+    """A match where both are the same, else a mismatch."""
+    return ok(expected) if expected == got else bad(expected, got, *evidence)
+
+
+def fetch(place: Any, path: str) -> Any:
+    """The value at a dotted path: the first fault on the way to it, None where a key is missing or what should hold it is no mapping."""
+    for key in path.split("."):
+        if is_fault(place):
+            return place
+        place = place.get(key) if isinstance(place, dict) else None
+    return place
+
+
+def as_map(value: Any) -> Json:
+    """A mapping that is no fault, else an empty one."""
+    return value if isinstance(value, dict) and "fault" not in value else {}
+
+
+def as_list(value: Any) -> List[Any]:
+    """A list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be compared: no flag, and not NaN."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+class Node:
+    """What rules look at: the class document, the capture, and what was counted since (:class:`.deltas.Deltas`)."""
+
+    def __init__(self, document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> None:
+        self.document = document
+        self.capture = capture
+        self.deltas = deltas
+        health = as_map(document.get("health"))
+        self.limits = as_map(health.get("limits"))
+        self.facts = as_map(health.get("gpu"))
+        self.baseline = as_map(document.get("baseline") or health.get("baseline"))
+        self.gpu_baseline = as_map(self.baseline.get("gpu"))
+        self.overrides = {str(row.get("address")): row for row in as_list(self.gpu_baseline.get("overrides")) if isinstance(row, dict)}
+        self.partial = capture.get("source") == "nvidia-smi-xml"  # one program's output: it says nothing of the host
+        identity = as_map(capture.get("identity"))
+        self.container = bool(identity.get("container")) and not self.partial
+        self.simulated = bool(capture.get("simulated"))
+        self.declared = as_map(document.get("gpu"))
+        self.vendor = self.declared.get("vendor")
+        self.listed = [row for row in as_list(capture.get("gpus")) if isinstance(row, dict)]
+        self.gpus = [row for row in self.listed if not is_fault(row) and row.get("lost") is not True]
+        self.pci = as_map(capture.get("pci"))
+        self.uptime = capture.get("uptime") if is_number(capture.get("uptime")) else None
+
+    def limit(self, name: str, default: Any = None) -> Any:
+        """A limit of the class document; `default` where a document of an older goldnode has none."""
+        value = self.limits.get(name)
+        return default if value is None else value
+
+    def wants(self, gpu: Mapping[str, Any], name: str) -> Tuple[Any, Optional[str]]:
+        """What is right for a GPU, and why: by its address, by the class's baseline, by the facts. (None, None): nothing says it."""
+        row = self.overrides.get(str(gpu.get("address")), {})
+        if row.get(name) not in (None, [], {}):
+            return row[name], f"by design here: {plain(row.get('reason'))}"
+        if self.gpu_baseline.get(name) not in (None, [], {}):
+            reason = self.gpu_baseline.get("reason")
+            return self.gpu_baseline[name], f"by design: {plain(reason)}" if reason else "the class's baseline"
+        if self.facts.get(name) not in (None, [], {}):
+            return self.facts[name], f"the facts of {self.declared.get('model')}"
+        return None, None
+
+    def elsewhere(self) -> Optional[str]:
+        """Why the host around the GPUs cannot be judged from this capture; None where it can."""
+        if self.partial:
+            return "the output of nvidia-smi says nothing of it"
+        return "a container shows the hardware of its host" if self.container else None
+
+    def absent(self, value: Any, expected: Optional[str]) -> Optional[Said]:
+        """What to say of something that has no value; None where nobody declared it and there is no such thing to read.
+
+        :param expected: what it should be, where the class or the facts say that it is there; else None.
+        """
+        if is_fault(value):
+            text = plain(value.get("text")) + (f" (return code {value['rc']})" if is_number(value.get("rc")) else "")
+            if value.get("fault") == NOT_EXPOSED:
+                return None if expected is None else Said(NOT_EXPOSED, expected, text)
+            return Said(UNREAD, expected or "something that can be read", text)
+        if value is None:
+            if expected is None:
+                return None
+            return Said(ELSEWHERE if self.partial else UNREAD, expected, "not in this capture")
+        return Said(UNREAD, expected or "something that can be read", f"not understood: {plain(repr(value), 60)}")
+
+    def number(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Any, Optional[Said]]:
+        """A number at a path, or what to say where there is none."""
+        value = fetch(place, path)
+        return (value, None) if is_number(value) else (None, self.absent(value, expected))
+
+    def flag(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Optional[bool], Optional[Said]]:
+        """A flag at a path, or what to say where there is none."""
+        value = fetch(place, path)
+        return (value, None) if isinstance(value, bool) else (None, self.absent(value, expected))
+
+    def section(self, name: str, expected: str) -> Tuple[Json, Optional[Said]]:
+        """A section that the class declares something of, or what to say where it cannot be judged."""
+        here = self.elsewhere()
+        if here:
+            return {}, Said(ELSEWHERE, expected, here)
+        value = self.capture.get(name)
+        if isinstance(value, dict) and not is_fault(value):
+            return value, None
+        return {}, self.absent(value, expected)
+
+    def counted(self, *key: str) -> Any:
+        """What a counter did (:class:`.deltas.Delta`); None where it was not read."""
+        return self.deltas.of(*key) if self.deltas is not None else None
+
+
+def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> List[Finding]:
+    """The findings about a capture. Pure.
+
+    :param deltas: what :func:`.deltas.step` made of the kept state and this capture; None: nothing was kept.
+    """
+    from . import hardware, hostside, links  # noqa: F401 - they enter their rules into the table
+
+    node = Node(document, capture, deltas)
+    found = _sections(node)
+    for entry in TABLE:
+        if entry.each:
+            found += _each(node, entry)
+        else:
+            found += [_finding(entry, said, said.subject) for said in _ask(node, entry)]
+    once: Dict[Tuple[str, Optional[str]], Finding] = {}
+    for finding in found:
+        key = (finding.id, finding.subject)
+        if key not in once or rank(finding) > rank(once[key]):
+            once[key] = finding
+    return list(once.values())
+
+
+def rank(finding: Finding) -> Tuple[int, bool]:
+    """How much a finding says against a node."""
+    order = (MATCH, DEFERRED, ELSEWHERE, NOT_EXPOSED, UNREAD, MISMATCH)
+    return (order.index(finding.outcome) if finding.outcome in order else len(order), finding.severity == "drain")
+
+
+def _sections(node: Node) -> List[Finding]:
+    """A reader that failed as a whole: what it would have said is not known."""
+    found = []
+    for name, value in sorted(node.capture.items()):
+        if is_fault(value) and value.get("fault") != NOT_EXPOSED and name not in ("gpu_error", "gpus"):
+            said = node.absent(value, f"section {plain(name, 40)}")
+            if said is not None:
+                found.append(
+                    Finding(
+                        f"capture.{plain(name, 40)}",
+                        UNREAD,
+                        "degraded",
+                        said.expected,
+                        said.got,
+                        "Run `goldnode-node capture` on the node.",
+                    )
+                )
+    return found
+
+
+def _ask(node: Node, entry: Rule, *gpu: Any) -> List[Said]:
+    """What a rule says; a rule that fails says that nothing is known."""
+    try:
+        answer = entry.judge(node, *gpu)
+        if answer is None:
+            return []
+        return [answer] if isinstance(answer, Said) else list(answer)
+    except Exception as problem:  # a capture of another make must not end the check, nor pass
+        return [Said(UNREAD, "values of the schema", plain(f"the rule failed: {type(problem).__name__}: {problem}"))]
+
+
+def _each(node: Node, entry: Rule) -> List[Finding]:
+    """A rule on all GPUs: one finding where they all match, else one for each that does not."""
+    said = [(str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)]
+    wrong = [_finding(entry, answer, address) for address, answer in said if answer.outcome != MATCH]
+    if wrong or not said:
+        return wrong
+    texts = list(dict.fromkeys(str(answer.expected) for _, answer in said))
+    text = texts[0] if len(texts) == 1 else "as declared of each"
+    return [Finding(entry.id, MATCH, entry.severity, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}")]
+
+
+def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
+    if said.outcome == MATCH:
+        return Finding(entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject)
+    about = plain(subject, 80) if subject is not None else None
+    remedy = said.remedy or entry.remedy
+    return Finding(
+        entry.id,
+        said.outcome,
+        said.severity or entry.severity,
+        None if said.expected is None else plain(said.expected),
+        None if said.got is None else plain(said.got, 240),
+        remedy.replace("SUBJECT", about or "the node"),
+        about,
+        tuple(plain(item, 200) for item in said.evidence),
+        said.blast or entry.blast or NODE,
+    )

@@ -1,0 +1,55 @@
+"""Suppressions: findings that somebody has accepted, why, and until when. They are told, and do not count.
+
+A suppression covers what is certain (a mismatch, or a declared thing that is not exposed), never what could not be looked at, and never that
+the node is of another class. It accepts findings that degrade the node; one that drains it only where it says `severity: drain` itself, so that
+nobody accepts a damaged GPU with a pattern meant for something else. After its last day the finding counts again, and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, List, Mapping, Optional, Sequence
+
+from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
+from .rules import as_list, plain
+
+# What no class can accept: that this is its node at all, and that what judges is what was declared.
+NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "memory.state")
+
+
+def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
+    """The findings, with those suppressed that a row covers on day `today` (YYYY-MM-DD). Pure; rows of a wrong shape cover nothing."""
+    known = [
+        row for row in as_list(rows) if isinstance(row, dict) and isinstance(row.get("id"), str) and isinstance(row.get("expires"), str)
+    ]
+    return [_one(finding, known, today) for finding in findings] if known else list(findings)
+
+
+def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Finding:
+    if (
+        finding.outcome not in (MISMATCH, NOT_EXPOSED)
+        or finding.id in NEVER
+        or (finding.outcome == NOT_EXPOSED and finding.expected is None)
+    ):
+        return finding
+    covering = [row for row in rows if _covers(row, finding)]
+    holding = [row for row in covering if row["expires"] >= today]
+    if holding:
+        row = holding[0]
+        text = f"accepted by {plain(row.get('owner'), 60)} until {row['expires']}: {plain(row.get('reason'))}"
+        return replace(finding, outcome=SUPPRESSED, evidence=(text, *finding.evidence))
+    if covering:
+        row = max(covering, key=lambda item: str(item["expires"]))
+        text = f"was accepted by {plain(row.get('owner'), 60)} until {row['expires']}, which is past: {plain(row.get('reason'))}"
+        return replace(finding, evidence=(text, *finding.evidence))
+    return finding
+
+
+def _covers(row: Mapping[str, Any], finding: Finding) -> bool:
+    subject: Optional[Any] = row.get("subject")
+    return (
+        fnmatchcase(finding.id, row["id"])
+        and (subject is None or fnmatchcase(finding.subject or "", str(subject)))
+        and (finding.severity == "degraded" or row.get("severity") == finding.severity)
+    )
