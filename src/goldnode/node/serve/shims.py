@@ -41,7 +41,7 @@ fi
 
 node=$SLURMD_NODENAME
 if [ -z "$node" ]; then read -r node </proc/sys/kernel/hostname; node=${{node%%.*}}; fi
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin${{GOLDNODE_PATH:+:$GOLDNODE_PATH}}
+PATH=${{GOLDNODE_PATH:+$GOLDNODE_PATH:}}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin
 row=$(timeout 20 scontrol show node "$node" --oneliner) || exit 0
 reason=$(printf '%s\\n' "$row" | sed -n 's/.* Reason=//p')
 case $(printf '%s\\n' "$row" | sed -n 's/.* State=\\([^ ]*\\).*/\\1/p') in
