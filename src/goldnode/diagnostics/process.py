@@ -1,0 +1,216 @@
+"""report(): this process, from what the kernel and Python already know of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+SCHEMA = "goldnode.process/1"
+# What is of interest of everything a process maps, by the beginning of its name: CUDA and its libraries, ROCm, Level Zero, fabrics.
+LIBRARIES = {
+    "cuda": (
+        "libcuda",
+        "libcudart",
+        "libcublas",
+        "libcufft",
+        "libcurand",
+        "libcusolver",
+        "libcusparse",
+        "libnvrtc",
+        "libnvJitLink",
+        "libnvidia-ml",
+    ),
+    "cudnn": ("libcudnn",),
+    "nccl": ("libnccl",),
+    "tensorrt": ("libnvinfer",),
+    "rocm": ("libamdhip64", "libhsa-runtime64", "librocblas", "libhipblas", "libMIOpen", "librccl", "librocm_smi64", "libamd_smi"),
+    "level_zero": ("libze_loader", "libze_intel_gpu", "libsycl"),
+    "fabric": ("libibverbs", "libfabric", "libmlx5", "libucp", "libnccl-net"),
+}
+NAME = re.compile(r"^(lib[A-Za-z0-9_-]+?)(?:-[0-9a-f]{8})?\.so(?:\.([0-9][0-9A-Za-z.]*))?$")
+FRAMEWORKS = (
+    "torch",
+    "tensorflow",
+    "jax",
+    "jaxlib",
+    "cupy",
+    "numba",
+    "triton",
+    "vllm",
+    "onnxruntime",
+    "transformers",
+    "deepspeed",
+    "tensorrt",
+)
+VISIBLE = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "CUDA_DEVICE_ORDER",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ONEAPI_DEVICE_SELECTOR",
+    "LD_LIBRARY_PATH",
+)
+DEVICES = re.compile(r"^(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-modeset|kfd)$")
+MOST = 64 << 20  # bytes of a file that is read
+
+
+def report(root: str = "/") -> dict[str, Any]:
+    """What this process has got now, as plain data (schema goldnode.process/1).
+
+    libraries: [{family, name, version, path, deleted}], of each file once. The version is what the file's name says (the target of a link, where
+    it is still there); null where it says none. `deleted`: the file was replaced since it was loaded. frameworks: name -> {version, build}, of
+    modules that are imported already. devices: visible ones by environment and by /dev. node: {available, status, exit_code, class, time,
+    age_seconds, simulated}, the verdict of the node where its files can be read. mixed: names of libraries that are loaded in several versions.
+
+    :param root: where /proc, /dev and /run lie. Never raises for what it cannot read: that is said instead.
+    """
+    libraries, error = loaded(root)
+    versions: dict[str, set[str]] = {}
+    for row in libraries:
+        versions.setdefault(row["name"], set()).add(row["version"] or row["path"])
+    return {
+        "schema": SCHEMA,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "pid": os.getpid(),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "libraries": libraries,
+        "libraries_error": error,
+        "mixed": sorted(name for name, found in versions.items() if len(found) > 1),
+        "frameworks": frameworks(),
+        "devices": devices(root),
+        "driver": driver(root),
+        "node": node(root),
+    }
+
+
+def loaded(root: str = "/") -> tuple[list[dict[str, Any]], str | None]:
+    """The GPU libraries in /proc/self/maps, and why that could not be read."""
+    try:
+        with open(f"{root.rstrip('/')}/proc/self/maps", encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - /proc, read once
+            paths = dict.fromkeys(_path(line) for line in opened)
+    except OSError as problem:
+        return [], f"/proc/self/maps: {problem.strerror}"
+    found = [row for row in (library(path) for path in paths if path) if row is not None]
+    return sorted(found, key=lambda row: (row["family"], row["name"], row["path"])), None
+
+
+def _path(line: str) -> str:
+    """The path of a line of maps: its sixth field, which may hold spaces (proc_pid_maps(5))."""
+    fields = line.rstrip("\n").split(maxsplit=5)
+    return fields[5] if len(fields) == 6 and fields[5].startswith("/") else ""
+
+
+def library(path: str) -> dict[str, Any] | None:
+    """What a mapped file is, by its name; None for everything that has nothing to do with a GPU."""
+    deleted = path.endswith(" (deleted)")
+    path = path.removesuffix(" (deleted)")
+    match = NAME.match(path.rpartition("/")[2])
+    if match is None:
+        return None
+    name, version = match[1], match[2]
+    for family, known in LIBRARIES.items():
+        if any(name == start or name.startswith((f"{start}_", f"{start}-", f"{start}Lt")) for start in known):
+            return {"family": family, "name": name, "version": version, "path": _shown(path), "deleted": deleted}
+    return None
+
+
+def frameworks() -> dict[str, dict[str, str | None]]:
+    """Versions of the frameworks that are imported already, and what they were built for. Nothing is imported."""
+    found: dict[str, dict[str, str | None]] = {}
+    for name in FRAMEWORKS:
+        module = sys.modules.get(name)
+        if module is not None:
+            # vars(): a module that loads its parts when they are asked for (PEP 562) is not asked.
+            version = vars(module).get("__version__")
+            found[name] = {"version": _shown(version) if version is not None else None, "build": _build(name)}
+    return found
+
+
+def _build(name: str) -> str | None:
+    """CUDA or ROCm that a framework was built for, where a module of it that is imported already says so."""
+    if name == "torch":
+        values = vars(sys.modules["torch.version"]) if "torch.version" in sys.modules else {}
+        for kind, label in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
+            if isinstance(values.get(kind), str):
+                return f"{label} {_shown(values[kind])}"
+    if name == "tensorflow":
+        for place in ("tensorflow.python.platform.build_info", "tensorflow.python.platform._build_info"):
+            info = vars(sys.modules[place]).get("build_info") if place in sys.modules else None
+            if isinstance(info, dict) and isinstance(info.get("cuda_version"), str):
+                return f"cuda {_shown(info['cuda_version'])}"
+    return None
+
+
+def devices(root: str = "/") -> dict[str, Any]:
+    """What decides which GPUs a program of this process sees: environment, and device files."""
+    base = root.rstrip("/")
+    return {
+        "environment": {name: _shown(os.environ[name]) for name in VISIBLE if name in os.environ},
+        "nodes": [
+            *(f"/dev/{name}" for name in _names(f"{base}/dev") if DEVICES.match(name)),
+            *(f"/dev/dri/{name}" for name in _names(f"{base}/dev/dri") if name.startswith("renderD")),
+        ],
+    }
+
+
+def driver(root: str = "/") -> str | None:
+    """The version of NVIDIA's kernel module; None where there is none. The kernel says it, also in a container."""
+    found = re.search(r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s", _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"), re.MULTILINE)
+    return found[1] if found else None
+
+
+def node(root: str = "/") -> dict[str, Any]:
+    """The verdict of the node, from the files of its last check; in a container where /run/goldnode and /etc/goldnode are mounted."""
+    from goldnode.node.verdict import current  # standard library only; here, so that the rest works without it being importable
+
+    try:
+        verdict, fault = current.load(root)
+    except (OSError, ValueError, RecursionError) as problem:
+        verdict, fault = None, f"the verdict cannot be read: {type(problem).__name__}"
+    if fault is not None:
+        return {"available": False, "reason": _shown(fault), "status": "could_not_check", "exit_code": current.UNKNOWN}
+    words = _text(f"{root.rstrip('/')}/proc/uptime").split()
+    return {
+        "available": True,
+        "reason": None,
+        "status": _shown(verdict.get("status")),
+        "exit_code": verdict["exit_code"],
+        "class": None if verdict.get("class") is None else _shown(verdict["class"]),
+        "class_digest": _shown(verdict.get("class_digest")),
+        "time": _shown(verdict.get("time")),
+        "age_seconds": round(max(0.0, float(words[0]) - float(verdict["uptime"])), 1) if words else None,
+        "simulated": bool(verdict.get("simulated")),
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """A report as JSON text."""
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _shown(value: object) -> str:
+    """One line of text without control characters: it comes from file names and environments."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(value))[:1000]
+
+
+def _names(folder: str) -> Iterable[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is wanted
+    except OSError:
+        return ()
+
+
+def _text(name: str) -> str:
+    try:
+        with open(name, encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - /proc
+            return opened.read(MOST)
+    except OSError:
+        return ""
