@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # What nvidia-smi prints where it has no value, in small letters and without brackets: the hardware or driver has none …
 NONE = ("n/a", "not supported", "not available", "function not found", "requested functionality has been deprecated")
+# … it could not be read …
+BROKEN = ("unknown error", "err!", "error", "insufficient permissions", "no permission", "in use by another client")
 # … or the GPU cannot be reached.
 LOST = ("gpu is lost", "gpu requires reset")
 LONGEST = 200
@@ -169,7 +171,7 @@ class _Gpu:
         if _bare(text) in LOST:
             self.lost = True
             return unread(text)
-        value = to(text)
+        value = None if _bare(text) in BROKEN else to(text)
         return unread(f"nvidia-smi says {text!r}" if text else "the element is empty") if value is None else value
 
     def object(self, to: Callable[[str], Any], **paths: Any) -> Any:
