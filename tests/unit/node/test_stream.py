@@ -1,0 +1,254 @@
+"""The process that asks the GPU library for a capture: it may hang, die or talk nonsense, and what it said before that is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.node.device import SCHEMA, child, stream
+from goldnode.node.host import Host
+
+HEAD = json.dumps({"schema": SCHEMA, "vendor": "nvidia", "driver": "580.1", "nvml": "12.580.1", "cuda": "13.0", "count": 2})
+DONE = json.dumps({"done": True, "cpu_ms": 1, "rss_kib": 2, "init_ms": 3})
+
+
+def line(index: int, following: str | None, **told: Any) -> str:
+    return json.dumps({"i": index, "next": following, "set": told})
+
+
+WHOLE = [line(0, None, uuid="GPU-0", lost=False), line(1, None, uuid="GPU-1", lost=False)]
+
+
+def host(tmp_path: Path, *lines: str, then: str = "") -> Host:
+    """A host whose on-node program writes these lines, and does something afterwards."""
+    program = tmp_path / "program"
+    body = "".join(f"print({text!r}, flush=True)\n" for text in lines)
+    program.write_text(f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}{then}\n")
+    program.chmod(0o755)
+    found = Host()
+    found.program = str(program)
+    return found
+
+
+def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, Any]:
+    return stream.start(machine).finish(limit, stall)
+
+
+def test_a_whole_answer(tmp_path: Path) -> None:
+    machine = host(tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'full', 'settings']")
+    found = asked(machine)
+    assert found["error"] is None
+    assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-1"]
+    assert (found["count"], found["driver"], found["cost"]["init_ms"]) == (2, "580.1", 3)
+    assert machine.commands == [(machine.program, "device", "capture", "full", "settings")]
+
+
+def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
+    machine = host(tmp_path, HEAD, WHOLE[0], line(1, "ecc", uuid="GPU-1"), then="time.sleep(600)")
+    began = time.monotonic()
+    pending = stream.start(machine)
+    found = pending.finish(10, 0.5)
+    assert time.monotonic() - began < 9
+    assert found["gpus"][0] == {"index": 0, "vendor": "nvidia", "uuid": "GPU-0", "lost": False}
+    assert found["gpus"][1]["uuid"] == "GPU-1"
+    assert found["gpus"][1]["error"] == found["error"]
+    assert found["error"]["fault"] == "unread"
+    assert "did not answer" in found["error"]["text"]
+    assert "(GPU 1: ecc)" in found["error"]["text"], "which GPU hangs in what is the finding"
+    assert pending.process is not None
+    assert pending.process.poll() == -signal.SIGKILL
+    assert pending.finish() is found, "it may be asked again, and asks nobody"
+
+
+def test_a_driver_that_hangs_before_it_says_anything(tmp_path: Path) -> None:
+    found = asked(host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"), limit=0.5)
+    assert (found["count"], found["gpus"]) == (None, [])
+    assert "did not answer within 0.5" in found["error"]["text"]
+
+
+def test_what_the_process_started_goes_with_it(tmp_path: Path) -> None:
+    """A child of it that holds its output open must not hold up the check."""
+    machine = host(
+        tmp_path,
+        HEAD,
+        then=f"p = subprocess.Popen(['sleep', '600']); open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); time.sleep(600)",
+    )
+    asked(machine, limit=1.0)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(50):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("it still runs")
+
+
+def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the kernel makes such a process, so the signal is kept from it here."""
+    kept: list[int] = []
+    monkeypatch.setattr(stream, "GRACE", 0.2)
+    monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
+    pending = stream.start(host(tmp_path, HEAD, WHOLE[0], then="time.sleep(600)"))
+    found = pending.finish(10, 0.3)
+    monkeypatch.undo()
+    os.killpg(kept[0], signal.SIGKILL)
+    assert pending.process is not None
+    pending.process.wait(10)
+    assert found["error"]["text"].startswith(f"the GPU driver hangs: process {kept[0]} did not answer within")
+    assert "cannot be killed" in found["error"]["text"]
+    assert found["gpus"][0]["uuid"] == "GPU-0"
+    assert "error" in found["gpus"][1]
+
+
+def test_kill_9_from_outside(tmp_path: Path) -> None:
+    found = asked(host(tmp_path, HEAD, WHOLE[0], line(1, "power", uuid="GPU-1"), then="os.kill(os.getpid(), signal.SIGKILL)"))
+    assert "ended by signal 9" in found["error"]["text"]
+    assert "(GPU 1: power)" in found["error"]["text"]
+    assert "error" not in found["gpus"][0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "then", "said"),
+    [
+        ((), "", "not of schema goldnode.device/1"),
+        (("{",), "", "not of schema"),
+        (("[]",), "", "not of schema"),
+        (('{"schema": "goldnode.device/2"}',), "", "not of schema"),
+        ((), "sys.stdout.buffer.write(b'\\xff\\xfe\\n')", "not of schema"),
+        ((HEAD.replace("nvidia", "amd"),), "", "not of schema"),
+        ((HEAD.replace('"count": 2', '"count": -1'),), "", "no number of GPUs"),
+        ((HEAD.replace('"count": 2', '"count": 1e9'),), "", "no number of GPUs"),
+        ((HEAD.replace('"count": 2', '"count": "2"'),), "", "no number of GPUs"),
+        ((), "sys.exit('the driver is gone')", "ended with status 1: the driver is gone"),
+        ((HEAD, *WHOLE), "", "ended before it had said all"),
+        ((HEAD, *WHOLE, "nonsense", DONE), "", "not of schema"),
+        ((HEAD, *WHOLE, DONE), "sys.exit(3)", None),
+        ((HEAD, line(7, None, uuid="GPU-7"), '{"i": "0"}', '{"i": 0, "set": []}', *WHOLE, DONE), "", None),
+        (('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',), "", "Driver Not Loaded"),
+    ],
+)
+def test_crashes_and_nonsense(tmp_path: Path, lines: tuple[str, ...], then: str, said: str | None) -> None:
+    found = asked(host(tmp_path, *lines, then=then))
+    if said is None:
+        assert found["error"] is None
+        assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-1"]
+    else:
+        assert found["error"]["fault"] == "unread"
+        assert said in found["error"]["text"]
+
+
+def test_a_flood_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST", 1 << 16)
+    found = asked(host(tmp_path, HEAD, then="while True: print('x' * 4096)"), stall=20)
+    assert "more than a capture can hold" in found["error"]["text"]
+
+
+def test_an_endless_line_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST", 1 << 16)
+    found = asked(host(tmp_path, HEAD, then="while True: print('x' * 4096, end='')"), stall=20)
+    assert "more than a capture can hold" in found["error"]["text"]
+
+
+def test_a_node_without_the_program(tmp_path: Path) -> None:
+    machine = Host()
+    machine.program = str(tmp_path / "none")
+    assert "is not on the node yet" in stream.start(machine).finish()["error"]["text"]
+    (tmp_path / "none").write_text("no program")
+    assert "cannot be run" in stream.start(machine).finish()["error"]["text"]
+
+
+# -- one process for a capture and for policy
+
+
+def test_who_asks_for_settings_gets_them_from_the_capture(tmp_path: Path) -> None:
+    told = {"uuid": "GPU-0", "persistence_mode": True}
+    machine = host(
+        tmp_path,
+        HEAD,
+        line(0, None, settings=told),
+        line(1, None, lost=True, error={"fault": "unread", "text": "GPU is lost", "rc": 15}),
+        DONE,
+    )
+    stream.start(machine)
+    request = {"do": "read", "vendor": "nvidia", "root": "/"}
+    found = child.ask(machine, request)
+    assert found == {
+        "schema": SCHEMA,
+        "vendor": "nvidia",
+        "driver": "580.1",
+        "gpus": {"0": told, "1": {"rc": 15, "text": "GPU is lost"}},
+    }
+    assert len(machine.commands) == 1
+    machine.pending = None
+    child.ask(machine, request)
+    assert len(machine.commands) == 2, "once the capture is made, a question is a new one"
+
+
+def test_a_question_of_another_kind_is_not_answered_by_the_capture(tmp_path: Path) -> None:
+    machine = host(tmp_path, HEAD, *WHOLE, DONE)
+    pending = stream.start(machine)
+    child.ask(machine, {"do": "set", "vendor": "nvidia", "root": "/", "settings": []})
+    child.ask(machine, {"do": "read", "vendor": "amd", "root": "/"})
+    assert len(machine.commands) == 3
+    pending.finish()
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',),
+            "NVML cannot be used: Driver Not Loaded (return code 9)",
+        ),
+        (("what",), "not of schema"),
+    ],
+)
+def test_settings_of_a_library_that_cannot_be_used(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    machine = host(tmp_path, *lines)
+    stream.start(machine)
+    found = child.ask(machine, {"do": "read", "vendor": "nvidia", "root": "/"})
+    assert said in found["error"]
+    assert "gpus" not in found
+
+
+def test_settings_of_a_gpu_that_hung_are_a_fault(tmp_path: Path) -> None:
+    machine = host(tmp_path, HEAD, line(0, None, settings={"uuid": "GPU-0"}), line(1, "ecc", uuid="GPU-1"), then="os._exit(1)")
+    stream.start(machine)
+    found = child.ask(machine, {"do": "read", "vendor": "nvidia", "root": "/"})
+    assert found["gpus"]["0"] == {"uuid": "GPU-0"}
+    assert found["gpus"]["1"]["rc"] == 999
+    assert "GPU 1: ecc" in found["gpus"]["1"]["text"]
+
+
+# -- the child's own lines
+
+
+def test_the_childs_json_is_json() -> None:
+    """Made without the module json, in a process of its own: this one has NVML's binding only where it is wanted."""
+    value = {"a": [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ("x",)], "b": {"c": 10**30, 'q"': float("nan")}}
+    code = f"import sys\nfrom goldnode.node.device.collect import dumps\nnan = float('nan')\nsys.stdout.write(dumps({value!r}))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = json.loads(said)
+    assert found["a"] == [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ["x"]]
+    assert found["b"] == {"c": 10**30, 'q"': None}
+
+
+def test_the_child_imports_little() -> None:
+    """What it imports is its cost: it starts anew for each check."""
+    code = "import sys\nfrom goldnode.node.device import collect\nprint(' '.join(sorted(sys.modules)))"
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"sys = __import__('sys'); sys.path[:0] = {sys.path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert "pynvml" in said
+    assert not {"json", "re", "subprocess", "dataclasses", "pathlib", "typing", "tempfile", "ctypes.util", "shutil"} & set(said)
