@@ -233,7 +233,10 @@ def test_settings_of_a_gpu_that_hung_are_a_fault(tmp_path: Path) -> None:
 
 def test_the_childs_json_is_json() -> None:
     """Made without the module json, in a process of its own: this one has NVML's binding only where it is wanted."""
-    value = {"a": [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ("x",)], "b": {"c": 10**30, 'q"': float("nan")}}
+    value: dict[str, Any] = {
+        "a": [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ("x",)],
+        "b": {"c": 10**30, 'q"': float("nan")},
+    }
     code = f"import sys\nfrom goldnode.node.device.collect import dumps\nnan = float('nan')\nsys.stdout.write(dumps({value!r}))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     found = json.loads(said)

@@ -64,6 +64,7 @@ class Gpu:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.lost = False
+        self.why: Optional[Json] = None  # the fault that told so
         self.fields: Dict[int, Any] = {}
 
     def ask(self, name: str, *arguments: Any) -> Any:
@@ -78,8 +79,10 @@ class Gpu:
 
     def fault(self, rc: int) -> Json:
         """A return code as a fault; that it means a lost GPU is noted."""
-        self.lost = self.lost or rc in LOST
-        return fault(rc)
+        found = fault(rc)
+        if rc in LOST and not self.lost:
+            self.lost, self.why = True, found
+        return found
 
     def either(self, names: Sequence[str], *arguments: Any) -> Any:
         """The first of several getters that this driver has: some were renamed."""
@@ -473,8 +476,11 @@ def _one(index: int, wanted: List[Tuple[str, Callable[[Gpu], Json]]], say: Calla
             found = read(gpu)
         except Exception as problem:  # one part that this version cannot read must not cost the others
             found = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
-        if place == len(wanted) - 1 or gpu.lost:
-            found["lost"] = gpu.lost
+        if gpu.lost:  # it would say the same to each further question, and each may take its time
+            say({"i": index, "next": None, "set": {**found, "lost": True, "error": gpu.why}})
+            return
+        if place == len(wanted) - 1:
+            found["lost"] = False
         say({"i": index, "next": (*names[place + 1 :], None)[0], "set": found})
 
 

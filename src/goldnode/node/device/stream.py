@@ -30,12 +30,12 @@ SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
 class Pending:
     """A question that is under way. :meth:`finish` has to be called, and may be called again."""
 
-    def __init__(self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str) -> None:
+    def __init__(self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str, settings_asked: bool) -> None:
         self.process = process
         self.vendor = vendor
+        self.settings_asked = settings_asked
         self.began = time.monotonic()
         self.answer: Optional[Json] = None if process else _nothing(error or "")
-        self.end: Optional[str] = None  # how the process ended, where that was not well
 
     def finish(self, limit: float = LIMIT, stall: float = STALL) -> Json:
         """What the library said: ``{driver, nvml, cuda, count, gpus: [GPU …], error: fault or null, cost}``.
@@ -94,7 +94,9 @@ class Pending:
                     poll.unregister(handle)
                     opened.discard(handle)
                     continue
-                said[handle] += data[: MOST if handle == out else 4096]
+                said[handle] += data
+                if handle == err:
+                    del said[err][:-4096]  # the last line is what is told of it
                 if handle == out and b"\n" in data:
                     deadline = time.monotonic() + stall
                 if len(said[out]) > MOST:
@@ -138,7 +140,7 @@ def start(host: Host, full: bool = True, settings: bool = True, vendor: str = "n
 
         with contextlib.suppress(OSError):  # a smaller pipe only makes the process wait for its reader
             fcntl.fcntl(process.stdout.fileno(), SET_PIPE_SIZE, PIPE)
-    pending = Pending(process, error, vendor)
+    pending = Pending(process, error, vendor, settings)
     if settings:
         host.pending = pending
     return pending

@@ -43,21 +43,16 @@ def begin(context: Context) -> None:
 
 
 def read(context: Context) -> Json:
-    """The sections gpus, gpu_error, driver, devices and nvswitches."""
+    """The sections gpus, gpu_error, driver and devices."""
     question = context.question
     context.host.pending = None
-    answer = None
-    if question is not None:
-        limits = (context.document.get("health") or {}).get("limits") or {}
-        seconds = limits.get("gpu_answer_s")
-        answer = question.finish(*([float(seconds)] if isinstance(seconds, (int, float)) and seconds > 0 else []))
+    answer = question.finish() if question is not None else None
     pci = context.captured.get("pci")
-    bus: Dict[str, Any] = {
+    cards: Dict[str, Any] = {
         address: row
         for address, row in (pci.items() if isinstance(pci, dict) and "fault" not in pci else ())
-        if isinstance(row, dict) and row.get("kind") in ("gpu", "nvswitch")
+        if isinstance(row, dict) and row.get("kind") == "gpu"
     }
-    cards = {address: row for address, row in bus.items() if row["kind"] == "gpu"}
     informed = information(context.files)
     nvidia = {address: cards.get(address) for address in {*informed, *(a for a, row in cards.items() if vendor_of(row) == "nvidia")}}
     found, error = _nvidia(context, answer, nvidia, informed)
@@ -71,11 +66,6 @@ def read(context: Context) -> Json:
         "gpu_error": error,
         "driver": driver(context.files, answer, [vendor_of(row) for row in cards.values()]),
         "devices": devices(context.files),
-        "nvswitches": [
-            {"address": address, "pci_id": row.get("pci_id"), "driver": row.get("driver")}
-            for address, row in sorted(bus.items())
-            if row["kind"] == "nvswitch"
-        ],
     }
     if context.files.there(SIMULATOR):
         sections["simulated"] = True
@@ -108,7 +98,8 @@ def _nvidia(
         own = dict(gpu)
         fault = own.pop("error", None)
         if fault is not None:
-            own = {**dict.fromkeys(FROM_LIBRARY, fault), **own}
+            asked = (*FROM_LIBRARY, "settings") if context.question.settings_asked else FROM_LIBRARY
+            own = {**dict.fromkeys(asked, fault), **own}
         own.setdefault("lost", False)
         own["_fault"] = fault
         listed.append(own)
