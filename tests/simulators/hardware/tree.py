@@ -22,11 +22,7 @@ DEVICES, DEVICES_OF_A_MOUNT = "sys/devices", "sys/bus/pci/simulated"
 PORT, SWITCH = ("8086", "352a"), ("1000", "c030")
 NIC, NVME, NVSWITCH, CONSOLE, UNCORE = ("15b3", "1021"), ("144d", "a80a"), ("10de", "22a3"), ("1a03", "2000"), ("8086", "3258")
 # Bridges in a GPU's own package or on its card, as (upstream port, downstream port), by the GPU's PCI vendor and model.
-ON_PACKAGE = {
-    "1002:74": (("1022", "1500"), ("1002", "1501")),
-    "8086:0b": (("8086", "4fa0"), ("8086", "4fa4")),
-    "8086:56": (("8086", "4fa0"), ("8086", "4fa4")),
-}
+ON_PACKAGE = {"1002:74": (("1022", "1500"), ("1002", "1501")), "8086:56": (("8086", "4fa0"), ("8086", "4fa4"))}
 DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "intel": "xe"}
 CLASSES = {"nvidia": "0x030200", "amd": "0x120000", "intel": "0x038000"}
 AER = {

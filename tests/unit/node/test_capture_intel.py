@@ -23,7 +23,7 @@ def scenario(count: int = 2, *faults: str, model: str = "Max 1550") -> Scenario:
 
 
 def read(root: Path) -> list[dict[str, Any]]:
-    context = Context(Host(str(root), live=True), {"health": {"on_package": ["8086:4fa4"]}})
+    context = Context(Host(str(root), live=True), {})
     context.captured.update(pci.read(context))
     found = intel.read_gpus(context)
     json.dumps(found)

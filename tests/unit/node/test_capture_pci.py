@@ -12,13 +12,13 @@ import pytest
 from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX, Layout
 
+from goldnode.compat import pci_bridges
 from goldnode.node.host import Host
 from goldnode.node.probe import Context, pci
 from goldnode.node.probe.values import is_fault
 
 BUS = "sys/bus/pci/devices"
-# As compat's facts have them (tests/unit/compat): the bridges in an MI300X's package and on Intel's cards.
-INNER = ["1002:1501", "8086:4fa4"]
+INNER = list(pci_bridges.on_package())
 PAIR = Layout(per_switch=2, nics=8, bridges=True)
 
 
@@ -91,7 +91,7 @@ def test_the_hop_that_limits_is_named(tmp_path: Path, fault: str, number: int, e
         assert limits["now"] == {"gen": 1, "width": 16, "gbps": 32.0, "at": gpu(3)}
 
 
-@pytest.mark.parametrize("model", ["MI300X", "Max 1550"])
+@pytest.mark.parametrize("model", ["MI300X", "Flex 170"])
 def test_links_in_a_package_say_nothing_of_the_slot(tmp_path: Path, model: str) -> None:
     root = tree.write(scenario(model, 4, ("gpu1.pcie.width=8",)), tmp_path, layout=PAIR)
     section = read(root, INNER)["pci"]
@@ -108,6 +108,38 @@ def test_links_in_a_package_say_nothing_of_the_slot(tmp_path: Path, model: str) 
     assert plain["edge"] == gpu(0)
     assert plain["limits"]["gbps"] == (504.112 if model == "MI300X" else 2.0)
     assert section[inner]["kind"] == "port"
+
+
+def test_bandwidth_is_the_kernels() -> None:
+    """Figures of "available PCIe bandwidth" in kernel logs of real machines."""
+    told = {
+        (1, 1): 2.0,
+        (1, 4): 8.0,
+        (2, 1): 4.0,
+        (3, 2): 15.752,
+        (3, 4): 31.504,
+        (3, 8): 63.008,
+        (3, 16): 126.016,
+        (4, 4): 63.012,
+        (4, 8): 126.024,
+        (4, 16): 252.048,
+    }
+    told[5, 8] = 252.056
+    assert {link: pci.bandwidth(*link) for link in told} == told
+
+
+def test_a_link_that_the_kernel_found_limited(tmp_path: Path) -> None:
+    """The kernel of a real machine: "63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:00:03.1 (capable of 252.056 Gb/s
+    with 32.0 GT/s PCIe x8 link)", of a card with Intel's bridges 8086:e2ff and 8086:e2f0."""
+    root = tree.write(
+        scenario("Flex 170", 1, ("gpu0.pcie.width_max=8", "gpu0.pcie.generation_max=5", "gpu0.pcie.port_generation=3")),
+        tmp_path,
+        layout=PAIR,
+    )
+    limits = read(root, INNER)["pci"][gpu(0)]["limits"]
+    path = read(root)["pci"][gpu(0)]["path"]
+    assert (limits["gbps"], limits["at"], limits["declared_by"]) == (63.008, path[-4], "slot")
+    assert limits["link"] == path[-4:-2]
 
 
 def test_counters_of_both_ends(tmp_path: Path) -> None:
