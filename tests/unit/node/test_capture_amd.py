@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.simulators.hardware.tree import Layout
 from goldnode.node.device import amd as policy
 from goldnode.node.host import Host
 from goldnode.node.probe import Context, amd, pci
-from goldnode.node.probe.folder import Folder
+from goldnode.node.probe.folder import Folder, fault_of
 from goldnode.node.probe.values import Files
 
 BUS = "sys/bus/pci/devices"
@@ -151,20 +152,43 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     assert one["driver"] is None
 
 
-def test_einval_is_not_read_and_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """xgmi_error of an MI300 answers EINVAL (ROCm/rocm-systems issue 11468)."""
+def test_what_reading_would_change_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """amdgpu_xgmi_show_error clears the chip's status, and complains in the kernel's log where counters are off; on an MI300 it is EINVAL
+    (ROCm/rocm-systems issue 11468)."""
     root = tree.write(scenario(1), tmp_path)
-    (root / BUS / FIRST / "xgmi_error").write_text("0\n")
-    assert read(root)[0]["xgmi"]["error"] == 0
+    asked: list[str] = []
     plain = Folder.data
 
     def data(self: Folder, name: str, most: int = 4096) -> Any:
-        from goldnode.node.probe.folder import fault_of
-
-        return fault_of(OSError(errno.EINVAL, "Invalid argument")) if name == "xgmi_error" else plain(self, name, most)
+        asked.append(name)
+        return plain(self, name, most)
 
     monkeypatch.setattr(Folder, "data", data)
-    assert read(root)[0]["xgmi"]["error"] == {"fault": "unread", "text": "Invalid argument", "rc": 22}
+    assert "error" not in read(root)[0]["xgmi"]
+    assert "unique_id" in asked
+    assert "xgmi_error" not in asked
+
+
+def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a GPU is reset its files answer EPERM."""
+    root = tree.write(scenario(1), tmp_path)
+    plain = Folder.data
+
+    def data(self: Folder, name: str, most: int = 4096) -> Any:
+        return fault_of(OSError(errno.EPERM, "")) if name == "gpu_metrics" or name.startswith("ras/") else plain(self, name, most)
+
+    monkeypatch.setattr(Folder, "data", data)
+    one = read(root)[0]
+    assert one["throttle"] == one["bad_pages"] == one["ras"]["umc"] == {"fault": "unread", "text": "Operation not permitted", "rc": 1}
+    assert one["ecc"]["volatile"]["uncorrected"]["rc"] == 1
+
+
+def test_a_file_of_many_pages_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sysfs gives a page of a binary attribute at a time: 157 of 300 bad pages by the first read."""
+    root = tree.write(scenario(1, "gpu0.amd.bad_pages.R=300"), tmp_path)
+    plain = os.read
+    monkeypatch.setattr(os, "read", lambda handle, most: plain(handle, min(most, 4096)))
+    assert read(root)[0]["bad_pages"]["retired"] == 300
 
 
 def test_partitions_are_no_gpus_of_their_own(tmp_path: Path) -> None:
@@ -245,7 +269,7 @@ def residency(offset: int) -> dict[int, tuple[int, int]]:
 
 
 COUNTED = {"residency": {"prochot": 1, "ppt": 2, "socket_thermal": 3, "vr_thermal": 4, "hbm_thermal": 5, "cycles": 900}}
-QUIET: dict[str, Any] = {"mask": 0, "active": [], "kinds": []}
+QUIET: dict[str, Any] = {"status": 0, "active": [], "kinds": []}
 TABLES = [
     (table(1, 0, 80, {68: (4, 0)}), QUIET),
     (table(1, 1, 96, {68: (4, 0)}), QUIET),
@@ -253,11 +277,11 @@ TABLES = [
     (table(1, 3, 120, {68: (4, 6), 112: (8, 0)}), QUIET),
     (
         table(1, 3, 120, {68: (4, 1), 112: (8, 1 << 36 | 1)}),
-        {"mask": 1 << 36 | 1, "active": ["ppt0", "temp_hotspot"], "kinds": ["power", "thermal"]},
+        {"status": 1 << 36 | 1, "active": ["ppt0", "temp_hotspot"], "kinds": ["power", "thermal"]},
     ),
     (
         table(1, 3, 120, {112: (8, 1 << 60 | 1 << 16)}),
-        {"mask": 1 << 60 | 1 << 16, "active": ["tdc_gfx", "bit60"], "kinds": ["current", "other"]},
+        {"status": 1 << 60 | 1 << 16, "active": ["tdc_gfx", "bit60"], "kinds": ["current", "other"]},
     ),
     (table(1, 3, 120, {68: (4, 0)}), QUIET),  # the common status is not filled in, the chip's own is
     (table(1, 3, 120, {}), "not_exposed"),
@@ -273,10 +297,11 @@ TABLES = [
     (table(2, 3, 152, {}), "not_exposed"),  # a processor with graphics
     (table(3, 0, 264, {}), "not_exposed"),
     (table(1, 8, 2400, {})[:100], "unread"),
-    (table(1, 8, 40, {}), "not_exposed"),
+    (table(1, 8, 40, {}), "unread"),
     (b"", "unread"),
     (b"\xff\xff", "unread"),
     (b"\0\0\1\3" + bytes(200), "unread"),
+    (table(1, 9, 9000, {})[:4096], "not_exposed"),
 ]
 
 
@@ -284,7 +309,7 @@ TABLES = [
 def test_gpu_metrics(data: bytes, expected: object) -> None:
     got = amd.throttle(data)
     if expected == "bits":
-        assert got["mask"] == 6
+        assert got["status"] == 6
         assert got["active"]["fault"] == "not_exposed"
     else:
         assert (got.get("fault") or got) == expected

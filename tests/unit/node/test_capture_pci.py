@@ -219,6 +219,8 @@ def test_a_device_that_is_off_the_bus(tmp_path: Path) -> None:
     assert section[gpu(3)]["link"]["width"]["fault"] == section[gpu(3)]["link"]["gen"]["fault"] == "unread"
     # Nobody wakes a sleeping device to look.
     assert section[gpu(5)]["gone"] == {"fault": "unread", "text": "the device sleeps (D3cold)"}
+    assert section[gpu(5)]["link"]["width"] == section[gpu(5)]["link"]["gen"] == section[gpu(5)]["gone"]
+    assert section[gpu(5)]["link"]["max_width"] == 16
     # The port above still knows what it came up with.
     assert "unknown" not in section[gpu(3)]["limits"]
     (root / BUS / section[gpu(3)]["path"][-2] / "current_link_width").write_text("0\n")

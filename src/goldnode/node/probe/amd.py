@@ -79,7 +79,8 @@ def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
         "temperature": temperature,
         "partition": {"compute": filled(folder, "current_compute_partition"), "memory": filled(folder, "current_memory_partition")},
         "bad_pages": _bad_pages(folder),
-        "xgmi": {"links": links, "error": folder.number("xgmi_error"), "hive": filled(folder, "xgmi_hive_info/xgmi_hive_id")},
+        # Not xgmi_error: to read that file clears what the chip has counted, and writes to the kernel's log (amdgpu_xgmi.c).
+        "xgmi": {"links": links, "hive": filled(folder, "xgmi_hive_info/xgmi_hive_id")},
         "processes": [],
     }
     row["ras"] = _ras(folder)
@@ -169,44 +170,40 @@ def _clocks(folder: Folder) -> Json:
 
 
 def throttle(data: Any) -> Json:
-    """What holds the clocks down, from the binary ``gpu_metrics``: ``{mask, active, kinds}`` at this moment, or ``{residency}`` since the driver
+    """What holds the clocks down, from the binary ``gpu_metrics``: ``{status, active, kinds}`` at this moment, or ``{residency}`` since the driver
     was loaded (cycles of all that were counted), as its revision has them. Revisions whose structure is not known here are a fault.
     """
     if not isinstance(data, bytes):
         return data  # type: ignore[no-any-return]
-    size = int.from_bytes(data[:2], "little")
-    if len(data) < 4 or size > len(data) or size < 4:
+    if len(data) < 4:
+        return unread(f"gpu_metrics is {len(data)} bytes")
+    size, form, content = int.from_bytes(data[:2], "little"), data[2], data[3]
+    offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0)))
+    if form != 1 or (offset is None and content not in STATUS):
+        return not_exposed(f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here")
+    if size > len(data) or size < (80 if offset is None else offset + 24):
         return unread(f"gpu_metrics is {len(data)} bytes and says {size}")
-    form, content = data[2], data[3]
-    offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0))) if form == 1 else None
-    if offset is not None and size >= offset + 24:
+    if offset is not None:
         cycles, *rows = [int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)]
         # A structure is filled with ones before what the chip tells is put in.
         told = {name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value for name, value in zip(THROTTLERS, rows)}
         return {"residency": {**told, "cycles": cycles}}
-    if form == 1 and content in STATUS and size >= 80:
-        own, common = STATUS[content]
-        if common and size >= common + 8:
-            mask = int.from_bytes(data[common : common + 8], "little")
-            if mask != 0xFFFFFFFFFFFFFFFF:
-                bits = [bit for bit in range(64) if mask >> bit & 1]
-                return {
-                    "mask": mask,
-                    "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
-                    "kinds": sorted(
-                        {"power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other" for bit in bits}
-                    ),
-                }
-        mask = int.from_bytes(data[own : own + 4], "little")
-        if mask == 0:
-            return {"mask": 0, "active": [], "kinds": []}
-        if mask != 0xFFFFFFFF:
-            return {
-                "mask": mask,
-                "active": not_exposed("the bits are of this chip alone"),
-                "kinds": not_exposed("the bits are of this chip alone"),
-            }
-    return not_exposed(f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here")
+    own, common = STATUS[content]
+    status = int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
+    if status not in (-1, 0xFFFFFFFFFFFFFFFF):
+        bits = [bit for bit in range(64) if status >> bit & 1]
+        return {
+            "status": status,
+            "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
+            "kinds": sorted({"power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other" for bit in bits}),
+        }
+    status = int.from_bytes(data[own : own + 4], "little")
+    if status == 0xFFFFFFFF:
+        return not_exposed("the chip does not say")
+    if status:
+        alone = not_exposed("the bits are of this chip alone")
+        return {"status": status, "active": alone, "kinds": alone}
+    return {"status": 0, "active": [], "kinds": []}
 
 
 def _ras(folder: Folder) -> Any:

@@ -56,7 +56,13 @@ class Folder:
         except OSError as problem:
             return fault_of(problem)
         try:
-            return os.read(handle, most)
+            data = os.read(handle, most)
+            while most > PAGE and 0 < len(data) < most:  # a longer one comes page by page
+                more = os.read(handle, most - len(data))
+                if not more:
+                    break
+                data += more
+            return data
         except OSError as problem:
             return fault_of(problem)
         finally:

@@ -24,6 +24,7 @@ GPU_VENDORS = ("10de", "1002", "8086")
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 LANE_MBPS = {1: 2000, 2: 4000, 3: 7876, 4: 15753, 5: 31507, 6: 64000, 7: 128000}
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+SLEEPS = "the device sleeps (D3cold)"
 SEVERITIES = ("correctable", "nonfatal", "fatal")
 
 
@@ -109,6 +110,7 @@ def _path(files: Files, address: str) -> Tuple[List[str], str]:
 
 
 def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
+    state = folder.text("power_state")
     row: Json = {
         "pci_id": ids[0],
         "class": ids[1],
@@ -116,9 +118,9 @@ def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
         "kind": "port",
         "path": [],
         "root_bus": root,
-        "link": link(folder),
+        "link": link(folder, state == "D3cold"),
         "aer": errors(folder),
-        "power_state": folder.text("power_state"),
+        "power_state": state,
     }
     if first:
         # What the port was told by all that is below it.
@@ -149,7 +151,7 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
         return row
     group = folder.target("iommu_group")
     row["iommu_group"] = int(group) if group is not None and group.isdecimal() else None
-    row["link"] = link(folder)
+    row["link"] = link(folder, row["power_state"] == "D3cold")
     row["aer"] = errors(folder)
     row["bars"] = bars(folder)
     row["gone"] = _gone(folder, row)
@@ -159,22 +161,25 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
 def _gone(folder: Folder, row: Json) -> Any:
     """Whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
     if row["power_state"] == "D3cold":
-        return unread("the device sleeps (D3cold)")
+        return unread(SLEEPS)
     data = folder.data("config", 4)
     if isinstance(data, bytes):
         return data == b"\xff\xff\xff\xff" if len(data) == 4 else unread("no configuration space could be read")
     return data
 
 
-def link(folder: Folder) -> Json:
-    """``{gen, max_gen, width, max_width}`` of the link that this function is an end of, each perhaps a fault; one fault where there is none."""
-    speed, most = folder.text("current_link_speed"), folder.text("max_link_speed")
+def link(folder: Folder, asleep: bool = False) -> Json:
+    """``{gen, max_gen, width, max_width}`` of the link that this function is an end of, each perhaps a fault; one fault where there is none.
+    What a function runs at now is not asked of one that is `asleep`, because that wakes it.
+    """
+    most: Any = folder.text("max_link_speed")
+    speed: Any = unread(SLEEPS) if asleep else folder.text("current_link_speed")
     if not isinstance(speed, str) and not isinstance(most, str):
-        return speed
+        return most  # type: ignore[no-any-return]
     return {
         "gen": _generation(speed),
         "max_gen": _generation(most),
-        "width": _width(folder.text("current_link_width")),
+        "width": unread(SLEEPS) if asleep else _width(folder.text("current_link_width")),
         "max_width": _width(folder.text("max_link_width")),
     }
 
