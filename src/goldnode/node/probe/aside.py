@@ -58,7 +58,8 @@ def _child(jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
     os.close(into)
     found: List[Tuple[str, Any]] = []
     text = b""
-    late = min(time.monotonic() + each, end)
+    asked = time.monotonic()
+    late = min(asked + each, end)
     hung = False
     while len(found) < len(jobs):
         ready, _, _ = select.select([out], [], [], max(late - time.monotonic(), 0))
@@ -72,11 +73,14 @@ def _child(jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
         *lines, text = text.split(b"\n")
         for line in lines:
             found.append((jobs[len(found)][0], json.loads(line)))
-            late = min(time.monotonic() + each, end)
+            asked = time.monotonic()
+            late = min(asked + each, end)
     os.close(out)
     gone = _end(pid, len(found) < len(jobs))
     if len(found) < len(jobs):
-        reason = f"no answer within {each:g} s" + ("" if gone else f", and process {pid}, which reads it, cannot be killed")
+        reason = f"no answer within {time.monotonic() - asked:.1f} s" + (
+            "" if gone else f", and process {pid}, which reads it, cannot be killed"
+        )
         found.append((jobs[len(found)][0], unread(reason if hung else "the process that read it ended without an answer")))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..host import Json
 from . import Context
 from .machine import plain
-from .values import Files, not_exposed, unread
+from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
     driver, packages = document.get("driver") or {}, {str(row.get("name")) for row in document.get("packages") or ()}
     if driver.get("module") == "nvidia" or (document.get("gpu") or {}).get("vendor") == "nvidia":
         names.add("nvidia-persistenced.service")
-    if any(name.startswith(FABRIC) for name in (*packages, *(installed if isinstance(installed, dict) else ()))):
+    if any(name.startswith(FABRIC) for name in (*packages, *(() if is_fault(installed) else installed or ()))):
         names.add("nvidia-fabricmanager.service")
     engine = (document.get("runtime") or {}).get("engine")
     if engine == "docker":
@@ -142,7 +142,7 @@ def _unit(row: Mapping[str, str]) -> Json:
 
 def fabric_manager(installed: Any, shown: Any) -> Json:
     """Which fabric manager is installed, None without one, and whether it runs."""
-    if not isinstance(installed, dict):
+    if is_fault(installed):
         return {"installed": installed, "active": installed}
     version = next((version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None)
     return {"installed": version, "active": _active(shown, "nvidia-fabricmanager.service") if version else False}
@@ -166,15 +166,15 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
     engine = (context.document.get("runtime") or {}).get("engine")
     if engine not in ENGINES:
         engine = next((name for name, path in PROGRAMS.items() if files.there(path)), None)
-    have = installed if isinstance(installed, dict) else {}
+    have = {} if is_fault(installed) else installed
     told = (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
     version = told or next((have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None)
     unit = ENGINES.get(engine or "")
     active: Any = _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
     return {
         "engine": engine,
-        "version": version if version or isinstance(installed, dict) else installed,
-        "toolkit": next((have[name] for name in TOOLKITS if name in have), None) if isinstance(installed, dict) else installed,
+        "version": installed if not version and is_fault(installed) else version,
+        "toolkit": installed if is_fault(installed) else next((have[name] for name in TOOLKITS if name in have), None),
         "active": active,
         "cdi": specs(files),
     }
