@@ -27,15 +27,18 @@ SLOWED = 0.01  # share of the interval in which heat or a power brake slowed a G
 CAPPED = 0.1
 SLOW_CLOCK = 0.6  # of the highest clock, on a GPU that is busy
 IO, MEMORY, CPU, IOWAIT = 0.1, 0.05, 0.6, 0.2  # shares of the interval in which tasks waited
+LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 DROPS = 10.0  # packets a second; a broadcast that nobody wants counts as a drop too
 SLOWDOWNS = {
     "thermal": "heat",
+    "hw_thermal": "heat (the GPU slows itself)",
     "sw_thermal": "heat (the driver slows it)",
     "hw_slowdown": "its own protection",
     "hw_power_brake": "the power brake of the machine",
     "reliability": "voltage",
     "board_limit": "the board's limit",
 }
+SLOWED_NOW = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 LINK_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "local_link_integrity_errors", "port_rcv_errors", "port_xmit_discards")
 RETRANSMITTED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "rx_icrc_encapsulated")
 # Kinds of log lines that are told by their name; Xid and SXid are judged by the class's table.
@@ -113,7 +116,7 @@ def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
     """Seconds between two samples of one boot; None where that cannot be told, or the second is not the later one."""
     if first is None:
         return None
-    boots = [(sample.get("identity") or {}).get("boot_id") for sample in (first, second)]
+    boots = [get(sample, "identity", "boot_id") for sample in (first, second)]
     ups = [float(sample["uptime"]) for sample in (first, second) if _number(sample.get("uptime"))]
     if (known(boots[0]) and known(boots[1]) and boots[0] != boots[1]) or len(ups) < 2:
         return None
@@ -137,6 +140,16 @@ def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
     """The GPUs of a capture, whatever has become of that section."""
     found = sample.get("gpus")
     return [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)] if isinstance(found, list) else []
+
+
+def _by_address(sample: Optional[Json]) -> Dict[str, Json]:
+    return {str(gpu["address"]): gpu for gpu in gpus_of(sample or {}) if isinstance(gpu.get("address"), str)}
+
+
+def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
+    """The entries of the object below these keys, sorted; none where there is no object."""
+    found = get(value, *keys)
+    return sorted(found.items()) if isinstance(found, dict) and not is_fault(found) else []
 
 
 def get(value: Any, *keys: str) -> Any:
@@ -170,14 +183,15 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     """Declared, on the bus, in the driver's library and in /dev: the same number everywhere, and each of them answers."""
     found: List[Found] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
-    driver: Json = sample.get("driver") or {}
+    driver = dict(rows_of(sample, "driver"))
     declared = get(document, "gpu", "count")
     vendor = get(document, "gpu", "vendor") or next((gpu.get("vendor") for gpu in gpus), None) or driver.get("vendor")
     bus = _on_bus(sample, vendor)
     listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
     versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
-    if len(set(versions.values())) > 1 or get(error, "rc") == 18:
-        text = f"the loaded module is of driver {versions.get('loaded', '?')} and the library of {versions.get('library', '?')}"
+    if len(set(versions.values())) > 1 or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
+        said = " and ".join(f"{name} {plain(str(text))}" for name, text in versions.items())
+        text = f"loaded module and library are of different drivers ({said or 'NVML 18'})"
         found.append(Found(text, MISMATCH, 99, "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node"))
     elif isinstance(error, dict) and is_fault(error):
         absent = error["fault"] == "not_exposed" and not bus and not declared
@@ -194,7 +208,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     if not found:
         counts["answering"] = len(listed)
         if vendor == "nvidia" and isinstance(sample.get("devices"), dict) and not is_fault(sample["devices"]):
-            counts["in /dev"] = sum(name.startswith("/dev/nvidia") and name[11:].isdigit() for name in sample["devices"])
+            counts["in /dev"] = sum(name.startswith("/dev/nvidia") and name[11:].isdigit() for name, _ in rows_of(sample, "devices"))
     numbers = {name: count for name, count in counts.items() if count is not None}
     said = ", ".join(f"{count} {name}" for name, count in numbers.items())
     if len(set(numbers.values())) > 1:
@@ -210,7 +224,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         if gpu.get("lost") is True:
             found.append(Found(f"{_where(gpu)} is lost", COMPUTE, 100, "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node"))
         state = get(gpu, "fabric", "state")
-        if state in ("not_started", "in_progress"):
+        if isinstance(state, str) and state in ("not_started", "in_progress"):
             text = f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start"
             found.append(Found(text, COMMUNICATION, 96, "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric"))
     if not found and not gpus and not bus and not declared:
@@ -252,21 +266,19 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         count = get(gpu, "ecc", "volatile", "uncorrected")
         if _number(count) and count > 0:
             found.append(Found(f"{where}: {count} uncorrectable memory errors since the driver was loaded", COMPUTE, 91, query))
-    rows = second.get("pci")
-    if isinstance(rows, dict) and not is_fault(rows):
-        for address, row in sorted(rows.items()):
-            if get(row, "gone") is True:
-                found.append(Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {address}; dmesg | grep {address}"))
-            for kind in ("fatal", "nonfatal", "correctable"):
-                count = get(row, "aer", kind)
-                new = grown(get((first or {}).get("pci"), address, "aer", kind), count)
-                if kind == "fatal" and _number(count) and count > 0:
-                    found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {address}"))
-                elif new:
-                    found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {address}"))
-    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    for address, row in rows_of(second, "pci"):
+        if get(row, "gone") is True:
+            found.append(Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {address}; dmesg | grep {address}"))
+        for kind in ("fatal", "nonfatal", "correctable"):
+            count = get(row, "aer", kind)
+            new = grown(get(first, "pci", address, "aer", kind), count)
+            if kind == "fatal" and _number(count) and count > 0:
+                found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {address}"))
+            elif new:
+                found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {address}"))
+    before = _by_address(first)
     for gpu in gpus_of(second):
-        new = grown(get(before.get(gpu.get("address")), "pcie", "replay"), get(gpu, "pcie", "replay"))
+        new = grown(get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay"))
         if new:
             found.append(Found(f"{_where(gpu)}: {new} PCIe replays while it was watched", COMPUTE, 65, "nvidia-smi -q -d PCIE"))
     fine = "no errors since boot" + (f"; of no concern: {told}" if told else "")
@@ -280,8 +292,9 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
     unknown: List[str] = []
     told: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
-        reason = (section if is_fault(section) else (section or {}).get("error")) or {}
-        return [], [f"the kernel's log was not read: {plain(str(reason.get('text', 'not in this capture')), 120)}"], ""
+        reason = section.get("text") if isinstance(section, dict) and is_fault(section) else get(section, "error")
+        reason = reason.get("text") if isinstance(reason, dict) else reason
+        return [], [f"the kernel's log was not read: {plain(str(reason or 'not in this capture'), 120)}"], ""
     rows = section.get("rows") or ()
     for row in rows if isinstance(rows, (list, tuple)) else ():
         if not isinstance(row, dict):
@@ -322,11 +335,11 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
     """How busy each GPU is, and how much of the interval heat, power or a setting held it back."""
     found: List[Found] = []
     gpus = gpus_of(second)
-    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    before = _by_address(first)
     judged = 0
     for gpu in gpus:
         where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {gpu.get('index')}"
-        earlier = before.get(gpu.get("address"))
+        earlier = before.get(str(gpu.get("address")))
         use, limit, default = get(gpu, "utilization", "gpu"), get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
         shares = {}
         counters = get(gpu, "throttle", "violation_ns")
@@ -340,7 +353,7 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
                 found.append(Found(f"{where}: slowed down by {reason} {_percent(shares[name])} of the time", COMPUTE, 88, look))
         active = get(gpu, "throttle", "active")
         active = [str(name) for name in active] if isinstance(active, list) else []
-        hot = [name for name in active if name in ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")]
+        hot = [name for name in active if name in SLOWED_NOW]
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
             found.append(Found(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
         capped = shares.get("power", 0.0) > CAPPED
@@ -413,8 +426,8 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             parts.append(f"{name} {_percent(share)}")
             if share > limit:
                 found.append(Found(f"{text} {_percent(share)} of the time", INPUT, weight - (0 if name == "io" else 4), look))
-    waited = grown(get((first or {}).get("cpu_time"), "iowait"), get(second.get("cpu_time"), "iowait"))
-    total = grown(get((first or {}).get("cpu_time"), "total"), get(second.get("cpu_time"), "total"))
+    waited = grown(get(first, "cpu_time", "iowait"), get(second, "cpu_time", "iowait"))
+    total = grown(get(first, "cpu_time", "total"), get(second, "cpu_time", "total"))
     if waited is not None and total:
         parts.append(f"iowait {_percent(waited / total)}")
         if waited / total > IOWAIT and not found:
@@ -436,7 +449,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         found.append(
             Found(f"blocked in the kernel: {names}{more}", _blocked_kind(stuck), 74, f"cat /proc/{stuck[0]['pid']}/stack; dmesg | tail -50")
         )
-    elif is_fault(second.get("blocked")):
+    elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
     return _line("input", found, "waiting: " + (", ".join(parts) or "none") + "; nothing blocked", unknown)
 
@@ -444,7 +457,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
 def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
     """Share of the interval for each kind of pressure; None where the kernel has none of it, or there is one sample."""
     now = second.get("pressure")
-    if first is None or not seconds or not isinstance(now, dict) or all(not known(now.get(name)) for name in ("io", "memory", "cpu")):
+    if first is None or not seconds or not any(isinstance(get(now, name, "some_us"), int) for name in ("io", "memory", "cpu")):
         return None
     result: Dict[Tuple[str, str], Optional[float]] = {}
     for name, key in (("io", "some_us"), ("memory", "full_us"), ("cpu", "some_us")):
@@ -455,7 +468,8 @@ def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Op
 
 def _stuck(first: Optional[Json], second: Json) -> List[Json]:
     """Tasks that were blocked in both samples; with one sample those of that one."""
-    rows = [[row for row in (sample or {}).get("blocked") or () if isinstance(row, dict)] for sample in (first, second)]
+    lists = [get(sample, "blocked") for sample in (first, second)]
+    rows = [[row for row in found if isinstance(row, dict)] if isinstance(found, list) else [] for found in lists]
     earlier = {(row.get("pid"), row.get("command")) for row in rows[0]}
     found = rows[1] if first is None else [row for row in rows[1] if (row.get("pid"), row.get("command")) in earlier]
     return [
@@ -484,7 +498,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         network = {}
     counted = 0
     for name, row in sorted(network.items()):
-        earlier, look = get((first or {}).get("network"), name), f"ethtool -S {name} | grep -iE 'drop|err|disc'; ip -s -s link show {name}"
+        earlier, look = get(first, "network", name), f"ethtool -S {name} | grep -iE 'drop|err|disc'; ip -s -s link show {name}"
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
             found.append(
@@ -504,18 +518,18 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                         look,
                     )
                 )
-    for name, row in sorted(ports.items()) if isinstance(ports, dict) and not is_fault(ports) else ():
+    for name, row in rows_of(ports):
         if is_fault(row):
             found.append(
                 Found(f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})", COMMUNICATION, 83, f"dmesg -T | grep {name}")
             )
             continue
-        for number, port in sorted((get(row, "ports") or {}).items()):
-            earlier = get((first or {}).get("infiniband"), name, "ports", number)
+        for number, port in rows_of(row, "ports"):
+            earlier = get(first, "infiniband", name, "ports", number)
             found += _port(f"{name} port {number}", f"{name}/{number}", earlier, port, seconds, light)
-    before = {gpu.get("address"): gpu for gpu in gpus_of(first or {})}
+    before = _by_address(first)
     for gpu in gpus_of(second):
-        found += _nvlinks(gpu, before.get(gpu.get("address")))
+        found += _nvlinks(gpu, before.get(str(gpu.get("address"))))
     if first is None:
         unknown.append("rates are told by two samples of one boot")
     elif not counted and not unknown:
@@ -524,7 +538,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     return _line("network", found, fine, unknown)
 
 
-def _port(name: str, path: str, first: Any, port: Json, seconds: Optional[float], light: int) -> List[Found]:
+def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Found]:
     found = []
     look = f"perfquery -x; grep -H . /sys/class/infiniband/{path.partition('/')[0]}/ports/{path.partition('/')[2]}/counters/*err*"
     state, physical = get(port, "state"), get(port, "physical")
@@ -545,11 +559,11 @@ def _port(name: str, path: str, first: Any, port: Json, seconds: Optional[float]
 
 
 def _nvlinks(gpu: Json, first: Any) -> List[Found]:
-    earlier = {get(row, "link"): row for row in get(first, "nvlink", "links") or () if isinstance(row, dict)} if first else {}
+    before, links = get(first, "nvlink", "links"), get(gpu, "nvlink", "links")
+    earlier = {str(get(row, "link")): row for row in before} if isinstance(before, list) else {}
     found = []
-    links = get(gpu, "nvlink", "links")
     for row in links if isinstance(links, list) else ():
-        number = get(row, "link")
+        number = str(get(row, "link"))
         if get(earlier.get(number), "active") is True and get(row, "active") is False:
             found.append(Found(f"{_where(gpu)}: NVLink {number} went down while it was watched", COMMUNICATION, 87, "nvidia-smi nvlink -s"))
         for key in ("replay", "recovery", "crc_flit", "crc_data"):

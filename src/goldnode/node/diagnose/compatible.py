@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..host import Json
 from ..probe.machine import plain
 from ..probe.values import is_fault
-from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of
+from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of, rows_of
 
 COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
 
@@ -18,19 +18,22 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
         return Line("fit", UNKNOWN, "what runs is not in this capture") if _occupied(sample) else Line("fit", OK, "nothing runs")
-    if is_fault(workloads.get("error")):
-        return Line("fit", UNKNOWN, f"processes could not be listed: {plain(str(workloads['error'].get('text')))}")
+    error, rows = workloads.get("error"), workloads.get("processes")
+    if error or not isinstance(rows, list):
+        return Line(
+            "fit", UNKNOWN, f"processes could not be listed: {plain(str(error.get('text') if isinstance(error, dict) else error), 120)}"
+        )
     found: List[Found] = []
     unknown: List[str] = []
     versions: Dict[str, List[str]] = {}
-    rows = [row for row in workloads.get("processes") or () if isinstance(row, dict)]
+    rows = [row for row in rows if isinstance(row, dict)]
     looked = 0
     for row in rows:
         who = f"{plain(str(row.get('command', '?')))} (pid {row.get('pid')})"
         libraries = row.get("libraries")
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
-            reason = row.get("error") or libraries or {}
-            unknown.append(f"{who} could not be looked at: {plain(str(reason.get('text', '')) if isinstance(reason, dict) else '')}")
+            reason = row.get("error") or libraries
+            unknown.append(f"{who} could not be looked at: {plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}")
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
         looked += 1
@@ -66,7 +69,7 @@ def version(text: Any) -> Tuple[int, ...]:
 
 def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str]]:
     found: List[Found] = []
-    driver = sample.get("driver") or {}
+    driver = dict(rows_of(sample, "driver"))
     loaded = next((driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None)
     forward = any(item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries)
     for item in libraries:
@@ -82,7 +85,7 @@ def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str
         return found, []
     unknown = []
     for path, cuda in runtimes:
-        verdict = judge(cuda, loaded, driver.get("cuda"), (document.get("health") or {}).get("cuda"))
+        verdict = judge(cuda, loaded, driver.get("cuda"), get(document, "health", "cuda"))
         if verdict is None:
             unknown.append(f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document")
         elif verdict:
@@ -106,10 +109,10 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
     if own and needs[:2] <= own[:2]:
         return ""
     if isinstance(table, dict) and have:
-        bundled = version((table.get("bundled") or {}).get(".".join(map(str, needs[:2]))))
+        bundled = version(get(table, "bundled", ".".join(map(str, needs[:2]))))
         if bundled and have >= bundled:
             return ""
-        minimum = (table.get("families") or {}).get(str(needs[0]))
+        minimum = get(table, "families", str(needs[0]))
         if version(minimum):
             return "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
     if own and needs[0] > own[0]:
@@ -133,7 +136,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
         if len(paths) > 1:
             said = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
             found.append(Found(f"{who} has {len(paths)} copies of lib{name}: {said}", MISMATCH, 76, maps))
-    search = [name for name in str((row.get("environment") or {}).get("LD_LIBRARY_PATH") or "").split(":") if name]
+    search = [name for name in _told(row).get("LD_LIBRARY_PATH", "").split(":") if name]
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
@@ -148,7 +151,8 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
         if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA {'.'.join(map(str, runtime[:2]))}"
             found.append(Found(text, MISMATCH, 60, maps))
-    for folder in row.get("missing") or ():
+    gone = row.get("missing")
+    for folder in gone if isinstance(gone, list) else ():
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             found.append(
                 Found(f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there", MISMATCH, 52, f"ls -d {folder}")
@@ -167,9 +171,13 @@ def _cuda_folder(folder: str) -> Tuple[int, ...]:
 # -- what NCCL and CUDA were told
 
 
+def _told(row: Json) -> Dict[str, str]:
+    return {name: plain(str(value), 400) for name, value in rows_of(row, "environment")}
+
+
 def _networks(who: str, row: Json, sample: Json) -> List[Found]:
     found: List[Found] = []
-    told = row.get("environment") or {}
+    told = _told(row)
     names, wanted = row.get("interfaces"), told.get("NCCL_SOCKET_IFNAME")
     if wanted and isinstance(names, list):
         chosen = [name for name in map(str, names) if selects(wanted, name)]
@@ -181,24 +189,21 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
             down = [name for name in chosen if get(sample.get("network"), name, "state") in ("down", "lowerlayerdown", "notpresent")]
             if down and len(down) == len(chosen):
                 found.append(Found(f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down", COMMUNICATION, 89, look))
-    devices = sample.get("infiniband")
-    if not isinstance(devices, dict) or is_fault(devices):
+    devices = dict(rows_of(sample, "infiniband"))
+    if not isinstance(sample.get("infiniband"), dict) or is_fault(sample["infiniband"]):
         return found
     wanted = told.get("NCCL_IB_HCA")
     active = [
-        (name, number)
-        for name, device in devices.items()
-        for number, port in (get(device, "ports") or {}).items()
-        if get(port, "state") == "active"
+        (name, number) for name, device in devices.items() for number, port in rows_of(device, "ports") if get(port, "state") == "active"
     ]
-    if wanted and str(told.get("NCCL_IB_DISABLE", "0")) in ("", "0"):
+    if wanted and told.get("NCCL_IB_DISABLE", "0") in ("", "0"):
         chosen_devices = [name for name in devices if selects(wanted, name)]
         if not chosen_devices:
             text = f"{who}: NCCL_IB_HCA={wanted} names no device there is ({', '.join(sorted(devices)[:6]) or 'there is none'})"
             found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):
             found.append(Found(f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"))
-    if str(told.get("NCCL_IB_DISABLE", "0")) not in ("", "0") and active:
+    if told.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
         text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
         found.append(Found(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
     return found
@@ -218,7 +223,7 @@ def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
 
 
 def _devices(who: str, row: Json, sample: Json) -> List[Found]:
-    wanted = (row.get("environment") or {}).get("CUDA_VISIBLE_DEVICES")
+    wanted = _told(row).get("CUDA_VISIBLE_DEVICES")
     gpus = gpus_of(sample)
     if not wanted or not gpus:
         return []
