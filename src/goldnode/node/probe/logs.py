@@ -56,7 +56,7 @@ RECOVERY = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", 
 _BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
 _PATTERNS = {
     "xid": r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)(?: (?P<gi>GPU-I:\d+))?(?: (?P<ci>GPU-CI:\d+))?\): (?P<code>\d+)(?:, ?(?P<rest>.*))?",
-    "process": r"pid='?(?P<pid>\d+|<unknown>|)'?, name=(?P<name>[^,]*)(?:, ?(?P<rest>.*))?",
+    "process": r"pid='?(?P<pid>\d+|<unknown>|)'?(?:, name=(?P<name>[^,]*))?(?:, ?(?P<rest>.*))?",
     "caused": r" caused by previous Xid (\d+)",
     "recovery": r"changed from 0x([0-9a-f]+) \([^)]*\) to 0x([0-9a-f]+) \(",
     "nvlink": r"(?P<unit>[A-Z0-9_/]+) +(?P<word>Fatal|Non-?fatal) +XC\d+ i\d+ Link (?P<link>-?\d+) \((?P<info>0x[0-9a-fA-F]+) (?P<status>0x[0-9a-fA-F]+)",
@@ -68,16 +68,18 @@ _PATTERNS = {
     "failed": r"NVRM: (?:GPU (?P<address>[0-9a-fA-F:.]+): )?(?P<what>RmInitAdapter|rm_init_adapter) failed!?(?: \((?P<status>[^)]*)\))?",
     "probed": r"(?:(?P<d1>[\w-]+): probe of (?P<a1>[0-9a-f:.]+) failed|(?P<d2>[\w-]+) (?P<a2>[0-9a-f:.]+): probe with driver [\w-]+ failed)"
     r" with error (?P<rc>-?\d+)",
-    "device": r"(?P<driver>\S+) (?P<address>" + _BDF + r"\.[0-7]): ?(?P<rest>.*)",
+    "device": r"(?:(?P<driver>\S+) )?(?P<address>" + _BDF + r"\.[0-7]): ?(?P<rest>.*)",
     "severity": r"severity=(?P<word>Correct\w+|Uncorrect\w+(?: \((?:Non-Fatal|Fatal)\))?)",
     "received": r"(?:Multiple )?(?P<word>Correct\w+|Uncorrect\w+ \((?:Non-Fatal|Fatal)\)) error (?:message )?received(?: from|:)?"
     r" ?(?P<address>" + _BDF + r"[.:][0-7])?",
     "limited": r"(?P<gbps>[\d.]+) Gb/s available PCIe bandwidth, limited by (?P<link>[^()]* link) at (?P<at>\S+) \(capable of (?P<capable>[\d.]+) Gb/s",
-    "io": r"(?:I/O error|error), dev (?P<a>[\w!/-]+),|I/O error on dev(?:ice)? (?P<b>[\w!/-]+)"
-    r"|\((?:device )?(?P<c>[\w!/-]+)\): .*(?:I/O error|[Cc]orruption)|fs error \(device (?P<d>[\w!/-]+)\)"
+    "io": r"(?:\w+: )?(?:I/O|critical [\w ]+|[\w-]+) error, dev (?P<a>[\w!/-]+),|Buffer I/O error on dev(?:ice)? (?P<b>[\w!/-]+)"
+    r"|[\w-]+ \((?P<c>[\w!/-]+)\): .*(?:I/O error|[Cc]orruption)|[\w-]+ error \(device (?P<d>[\w!/-]+)\)"
     r"|nvme (?P<e>nvme\d+): .*(?:timeout, |controller is down)",
     "edac": r"EDAC (?P<controller>\w+): (?P<number>\d+) (?P<word>CE|UE)\b",
-    "down": r"(?:\S+ (?P<address>" + _BDF + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?.*\b[Ll]ink (?:is )?(?:down|Down|DOWN)\b",
+    "down": r"(?:\S+ (?P<address>"
+    + _BDF
+    + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?(?:.*: ?)?(?:[\w.@-]+ )*[Ll]ink (?:is )?(?:down|Down|DOWN)\b",
     "program": r"[\w.@/-]+\[\d+\]: ",
     "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
     "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
@@ -342,7 +344,7 @@ class Parser:
         if process:
             if process.group("pid").isdigit():
                 parameters["pid"] = int(process.group("pid"))
-            name = clean(process.group("name"))
+            name = clean(process.group("name") or "")
             if name and name != "<unknown>":
                 parameters["name"] = name
             rest = process.group("rest") or ""
@@ -443,7 +445,7 @@ class Parser:
         return self.note("init_failed", text, address(device.group("address")), parameters={"driver": "amdgpu"})
 
     def storage(self, text: str) -> Optional[Row]:
-        found = _re("io").search(text)
+        found = _re("io").match(text)
         name = next(filter(None, found.groups()), "") if found else ""
         if not name or name[:2] in ("fd", "sr"):  # drives without a medium: errors of healthy machines
             return None
@@ -455,7 +457,7 @@ class Parser:
             severity = "uncorrected" if found.group("word") == "UE" else "corrected"
             parameters = {"controller": found.group("controller"), "severity": severity}
             return self.note("mce", text, None, None, parameters, severity == "uncorrected", tell="EDAC " + severity)
-        if "[Hardware Error]: " not in text:
+        if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
         low = text.lower()
         bad = "event severity: fatal" in low or "event severity: recoverable" in low or "uncorrected" in low or "fatal machine check" in low
@@ -466,7 +468,7 @@ class Parser:
         if "SATA link" in text or text[:4] == "usb ":
             return None
         found = _re("down").match(text)
-        if not found:
+        if not found or not (found.group("address") or found.group("port")):
             return None
         slot = text.partition("Slot(")[2].partition(")")[0] if "pciehp" in text else ""
         parameters = {"slot": clean(slot)[:40]} if slot else {"interface": clean(found.group("port") or "")[:40] or None}
