@@ -406,9 +406,7 @@ def test_a_text_that_somebody_gives() -> None:
     assert [row["code"] for row in found["rows"]] == [79]
 
 
-@pytest.mark.skipif(
-    not os.access("/dev/kmsg", os.R_OK) or not Path("/dev/kmsg").is_char_device(), reason="there is no kernel log to read"
-)
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK) or not Path("/dev/kmsg").is_char_device(), reason="there is no kernel log to read")
 def test_the_kernel_of_this_machine() -> None:
     ring = events.ring_of("/dev/kmsg")
     if isinstance(ring, dict):

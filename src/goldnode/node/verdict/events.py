@@ -87,7 +87,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mappi
     if readable.outcome in (UNREAD, ELSEWHERE) and not (isinstance(events, dict) and events.get("rows")):
         return [readable], kept
     log: Json = events if isinstance(events, dict) else {}
-    rows = [row for row in _list(log.get("rows")) if _of_this_boot(row, log)]
+    rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
     open_rows = [row for row in rows if not _settled(row, kept, log)]
     limits = _limits(document)
     findings = [readable]
@@ -103,7 +103,7 @@ def acknowledge(capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Json:
     """``memory["events"]`` after a person has said that all that the log shows until now is known: it is settled, and earlier boots are forgotten."""
     events = capture.get("events")
     log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
-    rows = {_key(row): [row.get("count"), row.get("last_seq")] for row in _list(log.get("rows"))}
+    rows = {_key(row): [row["count"], row["last_seq"]] for row in map(_row, _list(log.get("rows")))}
     return {"acked": {"boot_id": log.get("boot_id"), "truncated": bool(log.get("truncated")), "rows": rows}, "history": []}
 
 
@@ -141,7 +141,7 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
         return Finding(
             "events.log", ELSEWHERE if away and absent else UNREAD, DEGRADED, wanted, text, None if away else remedy, blast=NOTHING
         )
-    sources = ", ".join(str(source) for source in events.get("sources") or ()) or "nothing"
+    sources = ", ".join(_scalars(events.get("sources"))) or "nothing"
     if events.get("truncated"):
         acked = kept["acked"]
         text = f"its beginning is lost (read from {sources}): what stood there is not known"
@@ -157,8 +157,7 @@ def _of_this_boot(row: Json, log: Json) -> bool:
 
 
 def _key(row: Mapping[str, Any]) -> str:
-    parameters = row.get("parameters")
-    more = parameters if isinstance(parameters, dict) else {}
+    more = _parameters(row)
     parts = [row.get(name) for name in ("kind", "code", "address", "mig")]
     parts += [more.get(name) for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")]
     return "/".join("" if part is None else str(part) for part in parts)
@@ -472,7 +471,7 @@ def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
     found: List[str] = []
     for where, device in pci.items() if isinstance(pci, dict) and not is_fault(pci) else ():
         if isinstance(device, dict) and device.get("kind") in ("gpu", "nvswitch"):
-            found += [str(where), *(str(hop) for hop in device.get("path") or () if isinstance(hop, str))]
+            found += [str(where), *_scalars(device.get("path"))]
     return found
 
 
@@ -512,7 +511,7 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A task that is blocked still, or was shortly before: something below it does not answer. One of the past is over."""
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
-    blocked = {task.get("pid") for task in _list(capture.get("blocked"))}
+    blocked = {task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)}
     recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
     late = isinstance(recent, (int, float)) and isinstance(last, (int, float)) and isinstance(now, (int, float)) and now - last <= recent
     if late or blocked & set(_parameters(row).get("pids") or ()):
@@ -598,9 +597,39 @@ def _list(value: Any) -> List[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def _scalars(value: Any) -> List[str]:
+    return [str(item) for item in value if isinstance(item, (str, int, float))] if isinstance(value, list) else []
+
+
+def _row(row: Json) -> Json:
+    """A row of the capture with values of the types that it has here, whoever wrote it: what has another counts as not said."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [item for item in value if isinstance(item, (str, int, float))]
+        return value if isinstance(value, (str, int, float, bool)) else None
+
+    code, count, parameters = row.get("code"), row.get("count"), row.get("parameters")
+    given = {str(key): plain(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
+    for name in ("names", "pids"):
+        if not isinstance(given.get(name, []), list):
+            del given[name]
+    numbers = ("seq", "last_seq", "uptime_s", "last_uptime_s")
+    return {
+        "kind": _text(row.get("kind")) or "unknown",
+        "code": code if isinstance(code, int) and not isinstance(code, bool) else None,
+        **{name: _text(row.get(name)) for name in ("address", "mig", "boot_id")},
+        **{name: row[name] if isinstance(row.get(name), (int, float)) else None for name in numbers},
+        "count": count if isinstance(count, int) and count > 0 else 1,
+        "fatal": row["fatal"] if isinstance(row.get("fatal"), bool) else None,
+        "text": str(row.get("text"))[:240],
+        "parameters": given,
+    }
+
+
 def _parameters(row: Mapping[str, Any]) -> Json:
-    found = row.get("parameters")
-    return found if isinstance(found, dict) else {}
+    found: Json = row["parameters"]
+    return found
 
 
 def _text(value: Any) -> Optional[str]:
@@ -608,8 +637,8 @@ def _text(value: Any) -> Optional[str]:
 
 
 def _count(row: Mapping[str, Any]) -> int:
-    count = row.get("count")
-    return count if isinstance(count, int) and count > 0 else 1
+    count: int = row["count"]
+    return count
 
 
 def _seq(row: Mapping[str, Any]) -> Optional[float]:
