@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import xid
+from goldnode.compat import health, xid
 from goldnode.node.probe import logs
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from goldnode.node.verdict import check
 from goldnode.node.verdict.events import acknowledge, judge, remembered
 
 LIMITS = {
-    "xid_repeat_days": 30,
+    "repeat_days": 30,
     "xid_repeats": 2,
     "app_xid_names": 2,
     "app_xid_processes": 3,
-    "aer_corrected_per_hour": 60,
+    "aer_correctable_minute": 60,
     "hung_task_recent_s": 900,
 }
+assert {name: row.value for name, row in health.limits().items() if name in LIMITS} == LIMITS
 DOCUMENT: dict[str, Any] = {"xid": xid.table(), "health": {"limits": LIMITS}}
 A, B, C, D = "0000:18:00.0", "0000:2a:00.0", "0000:3a:00.0", "0000:5d:00.0"
 
@@ -156,7 +157,7 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     ("corrected PCIe errors", ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 30, []),
     (
         "a storm of them",
-        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 600,
+        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 61,
         [("pcie.aer", MISMATCH, "degraded", A, "node")],
     ),
     (
@@ -312,7 +313,9 @@ def test_a_clock_that_jumps_back_does_not_hide_a_repeat() -> None:
 def test_what_a_person_has_acknowledged() -> None:
     seen = capture(line(95), line(999), "I/O error, dev sdb, sector 1")
     _, memory = judge(DOCUMENT, seen, {})
-    memory = {"events": acknowledge(seen, {"events": memory})}
+    settled, done = acknowledge(seen, {"events": memory})
+    assert done == ["storage.io_error", "xid.95", "xid.999"]
+    memory = {"events": settled}
     found, kept = judge(DOCUMENT, seen, memory)
     assert bad(found) == []
     assert "events.acknowledged" in [f.id for f in found]
@@ -324,10 +327,40 @@ def test_what_a_person_has_acknowledged() -> None:
     assert len(bad(judge(DOCUMENT, capture(line(95), boot="boot-2"), memory)[0])) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "subject", "left"),
+    [
+        ("xid.95", None, ["sxid.20034", "xid.79", "storage.io_error"]),
+        ("xid.*", A, ["sxid.20034", "xid.79", "storage.io_error"]),
+        ("xid.79", None, ["sxid.20034", "xid.95", "storage.io_error"]),
+        ("sxid.*", None, ["xid.79", "xid.95", "storage.io_error"]),
+        ("storage.io_error", "sdb", ["sxid.20034", "xid.79", "xid.95"]),
+        ("storage.io_error", "sdc", ["sxid.20034", "xid.79", "xid.95", "storage.io_error"]),
+        ("*", None, []),
+        ("gpu.ecc*", None, ["sxid.20034", "xid.79", "xid.95", "storage.io_error"]),
+    ],
+)
+def test_a_person_settles_what_is_meant_and_no_more(name: str, subject: str | None, left: list[str]) -> None:
+    """What was told as part of a finding goes with it: the action that Xid 154 asks for, the NVLink errors that follow from a switch."""
+    seen = capture(
+        line(95), line(154, rest=RESET), FATAL, line(74, C, NVLINK), line(154, C, RESET), line(79, B), "I/O error, dev sdb, sector 1"
+    )
+    memory = {"events": acknowledge(seen, {}, name, subject)[0]}
+    assert sorted(f[0] for f in bad(judge(DOCUMENT, seen, memory)[0])) == sorted(left)
+
+
+def test_settling_one_thing_keeps_what_was_settled_before() -> None:
+    seen = capture(line(95), line(79, B))
+    first, _ = acknowledge(seen, {}, "xid.95")
+    both, _ = acknowledge(seen, {"events": first}, "xid.79")
+    assert bad(judge(DOCUMENT, seen, {"events": both})[0]) == []
+    assert [f[0] for f in bad(judge(DOCUMENT, seen, {"events": first})[0])] == ["xid.79"]
+
+
 def test_a_lost_beginning_can_be_acknowledged_for_this_boot() -> None:
     seen = capture()
     seen["events"]["truncated"] = True
-    memory = {"events": acknowledge(seen, {})}
+    memory = {"events": acknowledge(seen, {})[0]}
     assert bad(judge(DOCUMENT, seen, memory)[0]) == []
     other = copy.deepcopy(seen)
     other["events"]["boot_id"] = "boot-2"

@@ -308,7 +308,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
             if row.get("fatal") is True:
                 found.append(Found(f"{name} (fatal)", COMMUNICATION if kind == "sxid" else COMPUTE, 92, f"goldnode xid {code}"))
             elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
-                if known_row[1] == "none":
+                if known_row[1] == "none" or row.get("fatal") is False:
                     told.append(name)
                 else:
                     text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"

@@ -89,17 +89,10 @@ def settle(memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, 
         if known.get(key) not in (None, value) and fnmatchcase(f"changed.{kind}", name) and about(what):
             known[key] = value
             done.append(f"changed.{kind} {what}".strip())
-    try:
-        from . import events
-    except ImportError:
-        return done
-    if subject is None and (
-        name == ALL
-        or any(fnmatchcase(item, name) for item in ("xid", "xid.*", "sxid.*", "events.log"))
-        or name.startswith(("xid", "sxid", "event"))
-    ):
-        memory["events"] = events.acknowledge(capture, memory)
-        done.append("events of the kernel's log")
+    from . import events
+
+    memory["events"], logged = events.acknowledge(capture, memory, name, subject)
+    done += logged
     return done
 
 

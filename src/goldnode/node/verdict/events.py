@@ -11,7 +11,7 @@ The rules, each with its source:
 * NVLink errors of GPUs follow a fatal SXid, or a peer that is lost: they are its evidence. On three GPUs or more they are one fault (guide, D.5).
 * A program's Xids (13, 31 …) count as a fault only where several different programs meet them on one GPU and no other GPU has any: degraded,
   to be tested (catalogue, workflows 13 and 31). A job's bug shows on the GPUs of that job, under one name.
-* What needed a reset or restart is settled by the next boot, and is counted: two boots with such an event of one GPU within `xid_repeat_days`
+* What needed a reset or restart is settled by the next boot, and is counted: two boots with such an event of one GPU within `repeat_days`
   ask for a look at the hardware (gpud: two reboots, then hardware inspection).
 * A reset without a restart does not show in the log, unless 154 tells it: `goldnode-node ack` settles it.
 * A log that has lost its beginning is not a clean log.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import calendar
 import time
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..probe.values import is_fault, known
@@ -99,12 +100,58 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mappi
     return _one_each(findings), kept
 
 
-def acknowledge(capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Json:
-    """``memory["events"]`` after a person has said that all that the log shows until now is known: it is settled, and earlier boots are forgotten."""
+def acknowledge(
+    capture: Mapping[str, Any], memory: Mapping[str, Any], name: str = "*", subject: Optional[str] = None
+) -> Tuple[Json, List[str]]:
+    """``memory["events"]`` after a person has said that what the log shows until now is known, and the ids of what that settles.
+
+    :param name: id of the findings that are meant, with * and ?. What was told as part of another finding is settled with it.
+    :param subject: what they are about; None: whatever it is.
+    """
+    kept = remembered(memory)
     events = capture.get("events")
     log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
-    rows = {_key(row): [row["count"], row["last_seq"]] for row in map(_row, _list(log.get("rows")))}
-    return {"acked": {"boot_id": log.get("boot_id"), "truncated": bool(log.get("truncated")), "rows": rows}, "history": []}
+    rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
+    earlier = kept["acked"] if kept["acked"].get("boot_id") == log.get("boot_id") else {"truncated": False, "rows": {}}
+    acked, done = dict(earlier["rows"]), set()
+    for row in rows:
+        names, about = _names(row, rows)
+        meant = [item for item in names if fnmatchcase(item, name)]
+        if meant and (subject is None or any(fnmatchcase(item, subject) for item in about)):
+            acked[_key(row)] = [row["count"], row["last_seq"]]
+            done.add(meant[0])
+    truncated = bool(log.get("truncated")) and subject is None and fnmatchcase("events.log", name)
+    if truncated:
+        done.add("events.log")
+    history = []
+    for item in kept["history"]:
+        mine = subject is None or fnmatchcase(item["address"], subject)
+        if mine and (fnmatchcase("gpu.repeated_faults", name) or fnmatchcase(str(item.get("what")), name)):
+            done.add(str(item.get("what")))
+        else:
+            history.append(item)
+    settled = {"boot_id": log.get("boot_id"), "truncated": truncated or bool(earlier.get("truncated")), "rows": acked}
+    return {"acked": settled, "history": history}, sorted(done)
+
+
+def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
+    """Ids of the findings that a row may be told by, its own first, and the subjects of these."""
+    kind, parameters = row["kind"], _parameters(row)
+    about = [
+        str(item) for item in (row["address"], parameters.get("device"), parameters.get("interface"), parameters.get("controller")) if item
+    ]
+    if kind not in ("xid", "sxid", "bus_lost"):
+        return [_IDS.get(kind, "events.unknown"), *(["pcie.slot_down"] if kind == "link_down" else [])], about or [""]
+    name = "gpu.bus_lost" if kind == "bus_lost" else f"{kind}.{row['code']}" if row["code"] is not None else kind
+    names = [name, "xid.programs", *(["pci.bus_lost"] if kind == "bus_lost" else [])]
+    link = row["code"] == 74 or 144 <= (row["code"] or 0) <= 154
+    for other in rows:
+        same = other["kind"] in ("xid", "bus_lost") and other["address"] == row["address"]
+        cause = link and (other["kind"] in ("sxid", "bus_lost") or other["code"] == 79)
+        if kind != "sxid" and (same or cause) and other is not row:
+            names.append("gpu.bus_lost" if other["kind"] == "bus_lost" else f"{other['kind']}.{other['code']}")
+            about += [other["address"]] if other["address"] else []
+    return [*names, *(["nvlink.errors"] if link else [])], about or [""]
 
 
 def remembered(memory: Mapping[str, Any]) -> Json:
@@ -455,11 +502,11 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
     remedy = "Have seating, riser and cable of the device looked at; a restart trains the link anew."
     if severity == "corrected":
-        most = limits.get("aer_corrected_per_hour")
+        most = limits.get("aer_correctable_minute")
         first, last = row.get("uptime_s"), row.get("last_uptime_s")
-        hours = max(1.0, (last - first) / 3600) if isinstance(first, (int, float)) and isinstance(last, (int, float)) else 1.0
-        if isinstance(most, (int, float)) and _count(row) / hours > most:
-            return _told_row(row, "pcie.aer", MISMATCH, DEGRADED, f"{text}, {_count(row) / hours:.0f} an hour", remedy, NODE)
+        minutes = max(1.0, (last - first) / 60) if isinstance(first, (int, float)) and isinstance(last, (int, float)) else 1.0
+        if isinstance(most, (int, float)) and _count(row) / minutes > most:
+            return _told_row(row, "pcie.aer", MISMATCH, DEGRADED, f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE)
         return _told_row(row, "pcie.aer", MATCH, DEGRADED, text, None, NOTHING)
     fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
     return _told_row(row, "pcie.aer", MISMATCH, DRAIN if fatal else DEGRADED, text, remedy, NODE)
@@ -541,6 +588,20 @@ _KINDS = {
 }
 
 
+_IDS = {
+    "api_mismatch": "driver.api_mismatch",
+    "init_failed": "driver.init_failed",
+    "probe_failed": "driver.probe_failed",
+    "aer": "pcie.aer",
+    "bandwidth_limited": "pcie.limited",
+    "io_error": "storage.io_error",
+    "mce": "machine.mce",
+    "link_down": "net.link_down",
+    "hung_task": "kernel.hung_task",
+    "oom": "memory.oom",
+}
+
+
 # -- over boots
 
 
@@ -560,7 +621,7 @@ def _history(history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[
 
 def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any]) -> List[Finding]:
     """GPUs and switches that needed a reset or restart in two boots or more within the days that the class says."""
-    days, times, now = limits.get("xid_repeat_days"), limits.get("xid_repeats"), _time(capture)
+    days, times, now = limits.get("repeat_days"), limits.get("xid_repeats"), _time(capture)
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
     by_address: Dict[str, List[Json]] = {}
