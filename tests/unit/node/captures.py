@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from goldnode.compat import health
 from goldnode.node.probe.values import not_exposed, unread
 
 Json = dict[str, Any]
@@ -370,8 +371,10 @@ def _put(place: Any, parts: list[str], value: Any) -> None:
     keys: list[Any]
     if isinstance(place, list):
         keys = list(range(len(place))) if head == "*" else [int(head)]
+    elif head == "*":
+        keys = list(place)
     else:
-        keys = list(place) if head == "*" else [head]
+        keys = [head]
     for key in keys:
         if rest:
             if isinstance(place, dict) and not isinstance(place.get(key), (dict, list)):
@@ -400,6 +403,10 @@ def class_document(**patch: Any) -> Json:
         "driver": {"vendor": "nvidia", "version": "580.95.05", "flavour": "open", "module": "nvidia", "in_tree": False},
         "policy": {},
         "baseline": {},
+        "health": {
+            "limits": {name: row.value for name, row in health.limits().items()},
+            "gpu": {"pcie": {"gen": 5, "width": 16}, "nvlinks": 18, "memory_mib": [81559], "ecc": True, "mig": True},
+        },
     }
     document.update(patch)
     return document

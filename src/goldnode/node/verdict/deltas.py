@@ -331,7 +331,7 @@ def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Option
     machine = identity.get("machine_id")
     if isinstance(machine, str) and isinstance(memory.get("machine_id"), str) and machine != memory["machine_id"]:
         return {}, "it is another machine's"
-    uptime = capture.get("uptime")
+    uptime: Any = capture.get("uptime")
     if (
         memory.get("boot") == identity.get("boot_identity")
         and is_number(uptime)

@@ -1,0 +1,303 @@
+"""Counters as what they did since: over checks, boots, wraps and resets, and a state file that is not what it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.node.captures import class_document, gpu, healthy, spoiled
+
+from goldnode.node.host import Host
+from goldnode.node.probe import CAPTURE
+from goldnode.node.program import main
+from goldnode.node.state.finding import MATCH, MISMATCH, Finding
+from goldnode.node.verdict import ack, check, deltas, rules
+
+G3 = "0000:5d:00.0"
+PORT3 = "0000:5c:01.0"
+UUID3 = gpu(3)["uuid"]
+
+
+class Life:
+    """A node's checks one after the other, with what is kept between them."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, Any] = {}
+        self.uptime, self.boot = 3600.0, 1
+        self.deltas = deltas.Deltas()
+
+    def reboot(self) -> Life:
+        self.boot, self.uptime = self.boot + 1, 60.0
+        return self
+
+    def check(self, *changes: Any, after: float = 300.0) -> dict[tuple[str, str | None], Finding]:
+        """One check `after` seconds; returns what is not a match."""
+        self.uptime += after
+        capture = spoiled(healthy(), "uptime", self.uptime, "time_sync.clock", 1.8e9 + self.uptime, *changes)
+        capture["identity"].update(boot_id=f"b{self.boot}", boot_identity=f"b{self.boot}/10")
+        self.memory = json.loads(json.dumps(self.memory))  # as it is kept
+        self.capture = capture
+        self.deltas, memory = deltas.step(self.memory, capture)
+        found = rules.judge(class_document(), capture, self.deltas) + self.deltas.findings
+        found += deltas.standing(memory, found, str(capture["time"]), memory["boot"])
+        self.memory = memory
+        found = check.one_each(found)
+        self.code = check.exit_code(found)
+        return {(f.id, f.subject): f for f in found if f.outcome != MATCH}
+
+
+AER = f"pci/{PORT3}/aer"
+
+
+def aer(correctable: int = 0, nonfatal: int = 0, fatal: int = 0) -> dict[str, Any]:
+    return {"correctable": correctable, "nonfatal": nonfatal, "fatal": fatal, "counters": {}}
+
+
+# What counts on, before and after, and the finding that follows; the same value twice is no finding.
+COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
+    ("pcie.replay", "gpus.3.pcie.replay", 100, 100_000, G3),
+    ("gpu.throttle", "gpus.3.throttle.violation_ns.hw_slowdown", 10**12, 10**12 + 60 * 10**9, G3),
+    ("gpu.throttle", "gpus.3.throttle.violation_ns.sw_thermal", 0, 60 * 10**9, G3),
+    ("power.brake", "gpus.3.throttle.violation_ns.hw_power_brake", 0, 60 * 10**9, G3),
+    ("nvlink.errors", "gpus.3.nvlink.links.4.errors.recovery", 10, 900, G3),
+    ("pcie.aer", AER, aer(10), aer(10_000), PORT3),
+    ("pcie.aer", AER, aer(0, 3), aer(0, 4), PORT3),
+    ("memory.edac", "memory.edac.mc0.ce", 5, 5000, "mc0"),
+    ("net.drops", "network.eth0.counters.rx_dropped", 10**6, 10**6 + 60_000, "eth0"),
+    ("net.drops", "network.eth0.counters.rx_crc_errors", 0, 60_000, "eth0"),
+    ("net.flaps", "network.eth0.carrier_changes", 40, 48, "eth0"),
+    ("net.flaps", "infiniband.mlx5_0.ports.1.counters.link_downed", 7, 8, "mlx5_0/1"),
+    ("net.flaps", "infiniband.mlx5_0.ports.1.counters.symbol_error", 7, 8000, "mlx5_0/1"),
+    ("host.pressure", "pressure.io.full_us", 10**9, 10**9 + 200 * 10**6, "io"),
+    ("ecc.aggregate", "gpus.3.ecc.aggregate.uncorrected", 4, 5, G3),
+    ("storage.health", "storage.devices.nvme0n1.smart.media_errors", 2, 3, "nvme0n1"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "before", "after", "subject"), COUNTING)
+def test_what_counts_on_is_found_and_what_stands_is_not(name: str, place: str, before: Any, after: Any, subject: str | None) -> None:
+    life = Life()
+    assert not life.check(place, before), "the first sight is the base"
+    assert not life.check(place, before)
+    assert set(life.check(place, after)) == {(name, subject)}
+    assert life.code in (1, 2)
+
+
+def test_rates_since_boot_are_judged_at_the_first_check() -> None:
+    life = Life()
+    assert ("pcie.aer", PORT3) in life.check(AER, aer(100_000))
+    assert not life.check(AER, aer(100_000)), "the storm is over"
+
+
+def test_a_few_errors_while_links_are_trained_at_boot_are_no_alarm() -> None:
+    life = Life().reboot()
+    assert not life.check(AER, aer(50, 2), "gpus.3.nvlink.links.0.errors.recovery", 8, "gpus.3.pcie.replay", 90)
+
+
+def test_errors_of_the_card_outlive_the_reboot_until_somebody_settles_them() -> None:
+    life = Life()
+    assert not life.check("gpus.3.ecc.aggregate.uncorrected", 1), "H2: the past of the card"
+    found = life.check("gpus.3.ecc.aggregate.uncorrected", 2, "gpus.3.ecc.volatile.uncorrected", 1)
+    assert found["ecc.volatile", G3].severity == "drain"
+    assert life.code == 2
+    life.reboot()
+    for _ in range(2):
+        found = life.check("gpus.3.ecc.aggregate.uncorrected", 2)
+        assert set(found) == {("ecc.volatile", G3), ("ecc.aggregate", G3)}
+        assert "not seen since" in str(found["ecc.volatile", G3].got)
+        assert life.code == 1
+    done = ack.settle(life.memory, life.capture, "ecc.*", G3)
+    assert sorted(done) == [f"ecc.aggregate {G3}", f"ecc.volatile {G3}"]
+    assert not life.check("gpus.3.ecc.aggregate.uncorrected", 2)
+    assert ("ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 3), "a new one"
+
+
+def test_an_error_that_was_there_at_the_first_check_outlives_the_reboot_as_well() -> None:
+    life = Life()
+    life.check("gpus.3.ecc.aggregate.uncorrected", 5, "gpus.3.ecc.volatile.uncorrected", 2)
+    found = life.reboot().check("gpus.3.ecc.aggregate.uncorrected", 5)
+    assert "2 uncorrected" in str(found["ecc.aggregate", G3].got)
+
+
+def test_ack_of_one_gpu_leaves_the_other() -> None:
+    life = Life()
+    life.check()
+    changes = ("gpus.3.ecc.aggregate.uncorrected", 1, "gpus.5.ecc.aggregate.uncorrected", 1)
+    assert len(life.check(*changes)) == 2
+    ack.settle(life.memory, life.capture, "ecc.aggregate", G3)
+    assert set(life.check(*changes)) == {("ecc.aggregate", "0000:ab:00.0")}
+
+
+def test_a_fatal_bus_error_stands_over_reboots() -> None:
+    life = Life()
+    assert ("pcie.aer", PORT3) in life.check(AER, aer(0, 0, 1))
+    assert ("pcie.aer", PORT3) in life.check(AER, aer(0, 0, 1))
+    assert ("pcie.aer", PORT3) in life.reboot().check()
+    ack.settle(life.memory, life.capture)
+    assert not life.check()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ((1 << 32) - 1000, 9000, 10_000),  # 32 bits were full
+        (50_000, 10_000, 10_000),  # the driver was loaded anew
+        (10_000, 20_000, 10_000),
+    ],
+)
+def test_counters_that_began_again(before: int, after: int, value: int) -> None:
+    life = Life()
+    life.check("gpus.3.pcie.replay", before)
+    life.check("gpus.3.pcie.replay", after)
+    found = life.deltas.of("gpu", UUID3, "pcie.replay")
+    assert found is not None
+    assert (found.value, found.seconds, found.since_ack) == (value, 300.0, value)
+
+
+def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
+    life = Life()
+    life.check("gpus.3.ecc.aggregate.uncorrected", 0)
+    swapped = ("gpus.3.uuid", "GPU-ffffffff-0000-0000-0000-000000000000", "gpus.3.ecc.aggregate.uncorrected", 9)
+    found = life.reboot().check(*swapped)
+    assert ("ecc.aggregate", G3) not in found, "the past of another card"
+    assert found["changed.gpu", G3].outcome == MISMATCH
+    assert ("changed.gpu", G3) in life.check(*swapped), "told until somebody says that it is right"
+    ack.settle(life.memory, life.capture, "changed.gpu")
+    assert not life.check(*swapped)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "code"),
+    [
+        (("gpus.3.vbios", "99"), "changed.gpu", 1),
+        (("memory.total_mib", 1_900_000), "changed.memory", 2),
+        (("identity.product.bios_version", "1.3"), "changed.bios", 1),
+        (("storage.mounts", {"/": {"type": "ext4", "readonly": True}}), "changed.mount", 2),
+        (("memory.total_mib", 2_060_000), None, 0),
+        (("gpus.3.serial", "another"), None, 0),
+    ],
+)
+def test_what_was_otherwise_before_the_last_boot_is_told(change: tuple[Any, ...], name: str | None, code: int) -> None:
+    life = Life()
+    life.check()
+    found = {key for key, _ in life.reboot().check(*change)}
+    assert (name in found) if name else not found
+    assert life.code == code
+    assert {key for key, _ in life.check(*change)} == found, "twice in a row"
+
+
+def test_a_gpu_that_does_not_answer_once_keeps_its_base() -> None:
+    life = Life()
+    life.check("gpus.3.ecc.aggregate.uncorrected", 1)
+    life.check("gpus.3", {"address": G3, "index": 3, "lost": True})
+    assert ("ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 2)
+
+
+def test_clocks_that_jump_are_told_and_spoil_no_rate() -> None:
+    life = Life()
+    life.check("gpus.3.pcie.replay", 0)
+    found = life.check("time_sync.clock", 9e9, "gpus.3.pcie.replay", 10)
+    assert set(found) == {("time.sync", None)}
+    delta = life.deltas.of("gpu", UUID3, "pcie.replay")
+    assert delta is not None
+    assert delta.seconds == 300.0
+
+
+def test_a_task_that_hangs_in_the_driver_at_two_checks_in_a_row() -> None:
+    life, row = Life(), {"pid": 77, "command": "python3", "wait": "nvidia_ioctl"}
+    assert not life.check("blocked", [row])
+    assert set(life.check("blocked", [row])) == {("host.blocked", None)}
+    assert not life.check("blocked", [{**row, "pid": 78}])
+
+
+def test_what_is_kept_does_not_grow() -> None:
+    life = Life()
+    life.check()
+    size = len(json.dumps(life.memory))
+    for _ in range(5):
+        life.check()
+    assert abs(len(json.dumps(life.memory)) - size) < 500
+    assert size < 60_000
+
+
+# -- the file
+
+
+def kept(tmp_path: Path, content: bytes | None) -> Host:
+    host = Host(str(tmp_path), live=True)
+    if content is not None:
+        host.write(deltas.MEMORY, content)
+    return host
+
+
+GOOD = deltas.step({}, healthy())[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "torn"),
+        (b'{"schema": "goldnode.memory/1", "coun', "torn"),
+        (b"\xff\xfe", "torn"),
+        (b"[" * 100_000, "torn"),
+        (b"[]", "schema"),
+        (b'{"schema": "goldnode.memory/9", "counters": {}}', "schema"),
+        (b'{"schema": "goldnode.memory/1", "counters": []}', "schema"),
+        (b" " * (deltas.LARGEST + 1), "bytes"),
+        (json.dumps({**GOOD, "machine_id": "f" * 32}).encode(), "another machine"),
+        (json.dumps({**GOOD, "uptime": 9e9}).encode(), "future"),
+    ],
+)
+def test_a_state_file_that_cannot_be_used_is_set_aside_and_told(tmp_path: Path, content: bytes, why: str) -> None:
+    host = kept(tmp_path, content)
+    memory, fault = deltas.load(host, healthy())
+    assert memory == {}
+    assert why in str(fault)
+    assert [f.outcome for f in deltas.told(host, fault)] == [MISMATCH]
+    deltas.save(host, GOOD, fault)
+    assert host.data(deltas.SET_ASIDE) == content
+    assert deltas.load(host, healthy()) == (GOOD, None)
+    assert [f.id for f in deltas.told(host, None)] == ["memory.state"], "until somebody has looked"
+
+
+def test_no_state_file_is_a_first_sight(tmp_path: Path) -> None:
+    assert deltas.load(kept(tmp_path, None), healthy()) == ({}, None)
+    assert deltas.told(kept(tmp_path, None), None) == []
+
+
+@pytest.mark.parametrize(
+    "value", [None, 0, "x", [], {}, {"last": "x"}, {"last": 1}, float("nan"), {"last": 1, "base": 1, "time": ["\x1b"]}]
+)
+@pytest.mark.parametrize(
+    "key", ["counters", "known", "standing", "events", "acks", "blocked", "uptime", "boot", "clock", "time", "pending"]
+)
+def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
+    memory = {**GOOD, key: value}
+    if key in ("counters", "known", "standing") and isinstance(value, dict):
+        memory[key] = dict.fromkeys([*GOOD["counters"], "gpu/x/y", "", "a|b"], value)
+    capture = healthy()
+    counted, new = deltas.step(memory, capture)
+    found = rules.judge(class_document(), capture, counted) + counted.findings
+    found += deltas.standing(new, found, "now", "b")
+    json.dumps(new)
+    assert check.exit_code(found) in (0, 1)
+
+
+def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = kept(tmp_path, json.dumps({**GOOD, "standing": {f"ecc.volatile|{G3}": {"got": "1", "time": "t"}}}).encode())
+    root = ["ack", "--root", str(tmp_path)]
+    assert main([*root, "--by", "ann", "--reason", "replaced"]) == 3, "nothing was seen since boot"
+    host.write(CAPTURE, json.dumps(healthy()).encode())
+    assert main([*root, "--by", " ", "--reason", "replaced"]) == 3
+    assert main([*root, "--by", "ann", "--reason", "replaced\x1b[2J", "--id", "ecc.*"]) == 0
+    assert f"ecc.volatile {G3}" in capsys.readouterr().out
+    memory = json.loads(host.text(deltas.MEMORY) or "")
+    assert memory["standing"] == {}
+    assert (memory["acks"][0]["by"], memory["acks"][0]["reason"]) == ("ann", "replaced [2J")
+    host.write(deltas.SET_ASIDE, b"x")
+    assert main([*root, "--by", "ann", "--reason", "the disk was full", "--id", "memory.state"]) == 0
+    assert not host.path(deltas.SET_ASIDE).exists()
+    host.write(deltas.MEMORY, b"torn")
+    assert main([*root, "--by", "ann", "--reason", "x", "--id", "ecc.*"]) == 3

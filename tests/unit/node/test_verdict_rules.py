@@ -1,0 +1,358 @@
+"""Each rule once on a healthy node, where it says nothing, and once on one that is not, where it says what, and how badly. And the traps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.node import captures
+from tests.unit.node.captures import LOST, NO, class_document, healthy, idle, spoiled
+
+from goldnode.node.probe.values import not_exposed, unread
+from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from goldnode.node.verdict import check, deltas, rules
+
+G3 = "0000:5d:00.0"
+PORT3 = "0000:5c:01.0"
+
+# Everything that a class can declare, right for the healthy node.
+BASELINE: dict[str, Any] = {
+    "gpu": {
+        "vbios": ["96.00.5E.00.01"],
+        "subsystem_ids": ["10de:16c1"],
+        "memory_mib": [81559],
+        "pcie": {"gen": 5, "width": 16},
+        "nvlinks": 18,
+        "bar1_mib": 131072,
+        "max_clocks": {"sm_mhz": 1980, "memory_mhz": 2619},
+        "numa": {address: index // 4 for index, address in enumerate(captures.addresses())},
+    },
+    "cpu": {"sockets": 2, "cores": 96, "smt": False},
+    "memory": {"total_gib": 2014, "tolerance": 0.01},
+    "network": {"eth0": {"mtu": 9000, "speed_mbps": 400000, "numa_node": 0, "firmware": ["28.39.1002"]}},
+    "infiniband": {"mlx5_0": {"rate_gbps": 400, "ports": 1, "firmware": ["28.39.1002"]}},
+    "storage": {
+        "mounts": {"/": {"free_gib": 100, "type": "ext4"}},
+        "devices": {"count": 1, "models": ["Example SSD"]},
+        "paths": {"/data": {"latency_ms": 20, "read_mb_s": 500}},
+    },
+    "modules": ["nvidia-uvm"],
+    "services": ["nvidia-persistenced.service"],
+}
+
+
+def declared() -> dict[str, Any]:
+    return class_document(baseline=BASELINE)
+
+
+def node() -> dict[str, Any]:
+    return spoiled(healthy(), "storage.paths", {"/data": {"latency_ms": 2, "read_mb_s": 3000}})
+
+
+def judged(document: dict[str, Any], capture: dict[str, Any], memory: dict[str, Any] | None = None) -> list[Finding]:
+    return rules.judge(document, capture, deltas.step(memory or {}, capture)[0])
+
+
+def wrong(found: list[Finding]) -> list[Finding]:
+    return [finding for finding in found if finding.outcome != MATCH]
+
+
+def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
+    for document in (class_document(), declared()):
+        found = judged(document, node())
+        assert not wrong(found), wrong(found)
+        assert check.exit_code(found) == 0
+        assert len({(item.id, item.subject) for item in found}) == len(found)
+    assert {entry.id for entry in rules.TABLE} - {finding.id for finding in judged(declared(), node())} == {
+        "gpu.uuid_known",
+        "ecc.retired_pages",
+        "ecc.modes",
+        "ecc.ras",
+        "pcie.link",
+        "net.drops",
+        "net.flaps",
+    }, "a rule that has nothing to say of this node"
+
+
+# id, what is otherwise, outcome, severity, whether it is found only where it was declared
+CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
+    # the library, and GPUs that are gone
+    ("gpu.library", ("gpu_error", unread("the driver did not answer within 20 s")), UNREAD, "drain", False),
+    ("gpu.library", ("gpu_error", unread("Driver Not Loaded", 9)), MISMATCH, "drain", False),
+    ("gpu.library", ("gpu_error", unread("Driver/library version mismatch", 18)), MISMATCH, "drain", False),
+    ("gpu.library", ("gpus", unread("it hangs")), UNREAD, "drain", False),
+    ("gpu.library", ("gpus", None), UNREAD, "drain", False),
+    ("gpu.answers", ("gpus.3", {"address": G3, "index": 3, "lost": True}), MISMATCH, "drain", False),
+    ("gpu.answers", (f"pci/{G3}/gone", True), MISMATCH, "drain", False),
+    ("gpu.answers", ("gpus.3", unread("the driver hung before its turn")), UNREAD, "drain", False),
+    ("gpu.visible", ("gpus", captures.healthy()["gpus"][:7]), MISMATCH, "drain", False),
+    ("gpu.visible", ("gpus.3.index", None), MISMATCH, "drain", False),
+    ("gpu.visible", ("devices", {"/dev/nvidia0": "0666", "/dev/nvidiactl": "0666"}), MISMATCH, "drain", False),
+    # identity
+    ("gpu.uuid", ("gpus.3.uuid", captures.gpu(2)["uuid"]), MISMATCH, "drain", False),
+    ("gpu.uuid_known", ("gpus.3.uuid", "GPU-????????-????"), MISMATCH, "drain", False),
+    ("gpu.board", ("gpus.3.subsystem_id", "10de:1839"), MISMATCH, "drain", True),
+    ("gpu.vram", ("gpus.3.memory.total_mib", 73000), MISMATCH, "drain", False),
+    ("gpu.vram", ("gpus.3.memory.total_mib", 81000), MISMATCH, "drain", False),
+    ("gpu.vram", ("gpus.*.memory.total_mib", 73000), MISMATCH, "drain", False),
+    ("gpu.vram", ("gpus.*.memory.total_mib", 81000), MISMATCH, "drain", True),
+    ("gpu.vram", ("gpus.3.memory.total_mib", NO), NOT_EXPOSED, "drain", False),
+    ("gpu.vbios", ("gpus.3.vbios", "96.00.74.00.01"), MISMATCH, "degraded", False),
+    ("gpu.vbios", ("gpus.*.vbios", "96.00.74.00.01"), MISMATCH, "degraded", True),
+    ("gpu.bar1", ("gpus.3.memory.bar1_mib", 256), MISMATCH, "drain", True),
+    ("gpu.max_clocks", ("gpus.3.clocks.max.sm_mhz", 1755), MISMATCH, "degraded", True),
+    ("gpu.inforom", ("gpus.3.inforom.valid", False), MISMATCH, "degraded", False),
+    ("driver.agree", ("driver.library", "580.105.08"), MISMATCH, "drain", False),
+    # errors
+    ("gpu.recovery_action", ("gpus.3.recovery_action", "gpu_reset"), MISMATCH, "drain", False),
+    ("gpu.recovery_action", ("gpus.3.recovery_action", "something new"), MISMATCH, "drain", False),
+    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", 1), MISMATCH, "drain", False),
+    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", NO), NOT_EXPOSED, "drain", False),
+    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", unread("Unknown Error", 999)), UNREAD, "drain", False),
+    ("ecc.volatile", ("gpus.3.ecc", None), UNREAD, "drain", False),
+    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", "1"), UNREAD, "drain", False),
+    ("ecc.sram", ("gpus.3.ecc.sram.threshold_exceeded", True), MISMATCH, "drain", False),
+    ("ecc.remap_pending", ("gpus.3.remapped_rows.pending", True), MISMATCH, "drain", False),
+    ("ecc.remap_failure", ("gpus.3.remapped_rows.failure", True), MISMATCH, "drain", False),
+    ("ecc.remap_spare", ("gpus.3.remapped_rows.histogram.none", 1), MISMATCH, "degraded", False),
+    ("ecc.remap_spare", ("gpus.3.remapped_rows.uncorrectable", 512), MISMATCH, "degraded", False),
+    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 0, "double_bit": 1, "pending": True}), MISMATCH, "drain", False),
+    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 60, "double_bit": 3, "pending": False}), MISMATCH, "drain", False),
+    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 15, "double_bit": 0, "pending": False}), MISMATCH, "degraded", False),
+    ("ecc.repair", ("gpus.3.repair.tpc_pending", True), MISMATCH, "drain", False),
+    ("ecc.repair", ("gpus.3.unrepairable_memory", True), MISMATCH, "drain", False),
+    ("ecc.modes", ("gpus.3.ecc.pending", False), MISMATCH, "degraded", False),
+    ("ecc.modes", ("gpus.3.mig", {"current": True, "pending": True, "instances": []}), MISMATCH, "degraded", False),
+    ("ecc.ras", ("gpus.3.ras", {"umc": {"ue": 1, "ce": 0}}), MISMATCH, "drain", False),
+    ("gpu.throttle", ("gpus.3.throttle.mask", 0x8 | 0x40), MISMATCH, "drain", False),
+    ("gpu.throttle", ("gpus.3.throttle.mask", 0x20), MISMATCH, "degraded", False),
+    ("gpu.throttle", ("gpus.3.throttle.mask", LOST), UNREAD, "drain", False),
+    ("power.brake", ("gpus.3.throttle.mask", 0x80), MISMATCH, "degraded", False),
+    ("power.enforced", ("gpus.3.power.enforced_w", 500.0), MISMATCH, "degraded", False),
+    ("gpu.temperature", ("gpus.3.temperature.margin_c", 0), MISMATCH, "degraded", False),
+    ("gpu.temperature", ("gpus.3.temperature", {"margin_c": NO, "gpu_c": 93, "slowdown_c": 92}), MISMATCH, "degraded", False),
+    # links
+    ("pcie.width", ("gpus.3.pcie.width.current", 8), MISMATCH, "drain", False),
+    ("pcie.width", ("gpus.3.pcie.width", {"current": 8, "max": 8}), MISMATCH, "drain", False),
+    ("pcie.width", (f"pci/{G3}/link/width", 8), MISMATCH, "drain", False),
+    ("pcie.width", (f"pci/{PORT3}/link/width", 8), MISMATCH, "drain", False),
+    ("pcie.width", (f"pci/{G3}/link/width", 255), MISMATCH, "drain", False),
+    ("pcie.gen", ("gpus.*.pcie.gen", {"current": 4, "max": 4, "device_max": 5}), MISMATCH, "drain", False),
+    ("pcie.gen", (f"pci/{PORT3}/link", captures.link(4)), MISMATCH, "drain", False),
+    ("pcie.gen", ("gpus.3.pcie.gen.current", 2, f"pci/{G3}/link/gen", 2, "gpus.3.utilization.gpu", 95), MISMATCH, "drain", False),
+    ("pcie.gen", ("gpus.3.pcie.gen.current", 2, f"pci/{G3}/link/gen", 2), DEFERRED, "drain", False),
+    ("pcie.gen", ("gpus.3.pcie.gen", {"current": 1, "max": 4, "device_max": 5}, f"pci/{G3}/link/gen", 1, "gpus.3.pstate", 8), MISMATCH, "drain", False),
+    ("pcie.aer", (f"pci/{PORT3}/aer", {"correctable": 9000, "nonfatal": 0, "fatal": 0, "counters": {"RxErr": 9000}}), MISMATCH, "degraded", False),
+    ("pcie.aer", (f"pci/{PORT3}/aer", {"correctable": 0, "nonfatal": 0, "fatal": 1}), MISMATCH, "drain", False),
+    ("pcie.replay", ("gpus.3.pcie.replay", 100000), MISMATCH, "degraded", False),
+    ("nvlink.active", ("gpus.3.nvlink.links.7.active", False), MISMATCH, "drain", False),
+    ("nvlink.active", ("gpus.*.nvlink.links", captures.gpu()["nvlink"]["links"][:12]), MISMATCH, "drain", False),
+    ("nvlink.active", ("gpus.3.nvlink", NO), NOT_EXPOSED, "drain", False),
+    ("nvlink.active", ("gpus.3.nvlink.links.7.active", LOST), UNREAD, "drain", False),
+    ("nvlink.errors", ("gpus.3.nvlink.links.7.errors.replay", 9000), MISMATCH, "degraded", False),
+    ("fabric.state", ("gpus.*.fabric.state", "in_progress"), MISMATCH, "drain", False),
+    ("fabric.state", ("gpus.3.fabric.status", "Failure"), MISMATCH, "drain", False),
+    ("fabric.manager", ("fabric_manager.active", False), MISMATCH, "drain", False),
+    ("gpu.numa", (f"numa/affinity/{G3}/node", 1), MISMATCH, "degraded", True),
+    ("gpu.numa", ("numa", unread("the reader failed")), UNREAD, "degraded", True),
+    # the host
+    ("cpu.layout", ("cpu.sockets", 1), MISMATCH, "drain", True),
+    ("cpu.layout", ("cpu.smt", True), MISMATCH, "drain", True),
+    ("memory.total", ("memory.total_mib", 1998000), MISMATCH, "drain", True),
+    ("memory.total", ("memory", unread("the reader failed")), UNREAD, "drain", True),
+    ("memory.edac", ("memory.edac.mc0.ue", 1), MISMATCH, "drain", False),
+    ("memory.edac", ("memory.edac.mc0.ce", 100000), MISMATCH, "degraded", False),
+    ("net.link", ("network.eth0.speed_mbps", 100000), MISMATCH, "drain", True),
+    ("net.link", ("network.eth0.state", "down"), MISMATCH, "drain", True),
+    ("net.link", ("network", {}), MISMATCH, "drain", True),
+    ("net.mtu", ("network.eth0.mtu", 1500), MISMATCH, "degraded", True),
+    ("net.mtu", ("network.eth0.mtu", None), UNREAD, "degraded", True),
+    ("net.numa", ("network.eth0.numa_node", 1), MISMATCH, "degraded", True),
+    ("net.firmware", ("network.eth0.firmware", "20.1"), MISMATCH, "degraded", True),
+    ("ib.port", ("infiniband.mlx5_0.ports.1.state", "down"), MISMATCH, "drain", True),
+    ("ib.port", ("infiniband.mlx5_0.ports.1.rate_gbps", 200), MISMATCH, "drain", True),
+    ("ib.port", ("infiniband", {}), MISMATCH, "drain", True),
+    ("storage.mount", ("storage.mounts", {}), MISMATCH, "drain", True),
+    ("storage.mount", ("storage.mounts", {"/": {**healthy()["storage"]["mounts"]["/"], "readonly": True}}), MISMATCH, "drain", False),
+    ("storage.mount", ("storage.mounts", {"/": {**healthy()["storage"]["mounts"]["/"], "free_mib": 100}}), MISMATCH, "degraded", False),
+    ("storage.mount", ("storage.mounts", {"/": {**healthy()["storage"]["mounts"]["/"], "inodes_free_percent": 0.5}}), MISMATCH, "degraded", False),
+    ("storage.mount", ("storage.mounts", {"/": unread("it hangs")}), UNREAD, "drain", True),
+    ("storage.devices", ("storage.devices", {}), MISMATCH, "drain", True),
+    ("storage.health", ("storage.devices.nvme0n1.smart.critical_warning", 1), MISMATCH, "degraded", False),
+    ("storage.health", ("storage.devices.nvme0n1.smart.critical_warning", 8), MISMATCH, "drain", False),
+    ("storage.health", ("storage.devices.nvme0n1.smart.percentage_used", 104), MISMATCH, "degraded", False),
+    ("storage.health", ("storage.raid", {"md0": {"level": "raid1", "state": "active", "devices": 2, "active": 1}}), MISMATCH, "degraded", False),
+    ("storage.path", ("storage.paths", {"/data": {"latency_ms": 90, "read_mb_s": 3000}}), MISMATCH, "degraded", True),
+    ("storage.path", ("storage.paths", {}), DEFERRED, "degraded", True),
+    ("storage.path", ("storage.paths", {"/data": unread("it hangs")}), UNREAD, "degraded", True),
+    ("host.pressure", ("pressure.io.full_avg10", 75.0), MISMATCH, "degraded", False),
+    ("time.sync", ("time_sync.synchronised", False), MISMATCH, "degraded", False),
+    ("module", ("os.modules", ["nvidia"]), MISMATCH, "drain", True),
+    ("service", ("services", {}), UNREAD, "degraded", True),
+    ("runtime.cdi", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "missing": ["/dev/nvidia9"]}]), MISMATCH, "degraded", False),
+    ("capture.network", ("network", unread("the reader failed: KeyError")), UNREAD, "degraded", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "outcome", "severity", "only_declared"), CASES)
+def test_each_rule_finds_its_fault(name: str, changes: tuple[Any, ...], outcome: str, severity: str, only_declared: bool) -> None:
+    capture = spoiled(node(), *changes)
+    found = [finding for finding in judged(declared(), capture) if finding.id == name and finding.outcome == outcome]
+    assert found, wrong(judged(declared(), capture))
+    assert {finding.severity for finding in found} == {severity}
+    assert all(finding.remedy and "SUBJECT" not in finding.remedy for finding in found)
+    assert check.exit_code(found) == ({"drain": 2, "degraded": 1}[severity] if outcome == MISMATCH else 0 if outcome == DEFERRED else 3)
+    undeclared = [finding for finding in judged(class_document(), capture) if finding.id == name and finding.outcome == outcome]
+    assert bool(undeclared) != only_declared
+
+
+def test_every_rule_has_its_fault() -> None:
+    later = {"ecc.aggregate", "gpu.processes", "pcie.link", "net.drops", "net.flaps", "host.blocked"}  # below, and in test_deltas.py
+    assert {entry.id for entry in rules.TABLE} == {case[0] for case in CASES if not case[0].startswith("capture.")} | later
+
+
+# -- traps: what looks like a fault and is none
+
+
+def past(capture: dict[str, Any]) -> dict[str, Any]:
+    """H2: one remapped row and one uncorrected error in the card's life, nothing pending."""
+    return spoiled(
+        capture,
+        "gpus.3.ecc.aggregate.uncorrected",
+        1,
+        "gpus.3.remapped_rows.uncorrectable",
+        1,
+        "gpus.3.remapped_rows.histogram",
+        {"max": 639, "high": 1, "partial": 0, "low": 0, "none": 0},
+    )
+
+
+TRAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("H0 at full generation", class_document(), healthy()),
+    ("H1 at rest", class_document(), idle(healthy())),
+    ("H1 at rest, all declared", declared(), idle(node())),
+    ("H2 the past of a card", class_document(), past(healthy())),
+    ("software power cap under load", class_document(), spoiled(healthy(), "gpus.*.throttle.mask", 0x4, "gpus.*.utilization.gpu", 99)),
+    ("no SRAM status with an older driver", class_document(), spoiled(healthy(), "gpus.*.ecc.sram", not_exposed("Function Not Found", 13))),
+    ("no recovery action with an older driver", class_document(), spoiled(healthy(), "gpus.*.recovery_action", not_exposed("Not Found", 13))),
+    ("no AER and no PCI at all in a virtual machine", class_document(), spoiled(healthy(), "pci", {}, "identity.virtual", "kvm")),
+    (
+        "a hypervisor's own ports",
+        class_document(),
+        spoiled(healthy(), "identity.virtual", "kvm", f"pci/{PORT3}/link", {"gen": 1, "max_gen": 1, "width": 1, "max_width": 1}),
+    ),
+    (
+        "links that never leave the package",
+        class_document(),
+        spoiled(healthy(), f"pci/{G3}/on_package", True, f"pci/{G3}/link", captures.link(1, 1), "gpus.3.pcie", NO),
+    ),
+    (
+        "12 of 18 links by design",
+        class_document(baseline={"gpu": {"nvlinks": 12, "reason": "bridged"}}),
+        spoiled(healthy(), "gpus.*.nvlink.links", captures.gpu()["nvlink"]["links"][:12]),
+    ),
+    (
+        "x8 in one slot by design",
+        class_document(baseline={"gpu": {"overrides": [{"address": G3, "pcie": {"width": 8}, "reason": "an x8 riser"}]}}),
+        spoiled(healthy(), "gpus.3.pcie.width", {"current": 8, "max": 8}, f"pci/{G3}/link", captures.link(5, 8)),
+    ),
+    ("counts that began before anyone looked", class_document(), spoiled(healthy(), "network.eth0.counters.rx_dropped", 10**9)),
+    ("a clock that is being set after boot", class_document(), spoiled(healthy(), "time_sync.synchronised", False, "uptime", 60.0)),
+    ("no PSI", class_document(), spoiled(healthy(), "pressure", not_exposed("No such file or directory", 2))),
+    ("ECC switched off", class_document(), spoiled(healthy(), "gpus.*.ecc", {"current": False, "pending": False, "volatile": NO, "aggregate": NO})),
+    ("a passive check", declared(), spoiled(node(), "storage.paths", {})),
+    ("no node of a GPU", {**class_document(), "gpu": None}, spoiled(healthy(), "gpus", [], "pci", {}, "devices", {}, "driver", {})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "document", "capture"), TRAPS, ids=[row[0] for row in TRAPS])
+def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture: dict[str, Any]) -> None:
+    document = {**document, "platform": {"nvswitch": "node of a GPU" not in name}}
+    memory: dict[str, Any] = {}
+    for _ in range(2):
+        counted, memory = deltas.step(memory, capture)
+        found = rules.judge(document, capture, counted) + counted.findings
+        assert check.exit_code(found) == 0, wrong(found)
+        assert {finding.outcome for finding in found} <= {MATCH, DEFERRED}
+
+
+# -- what cannot be known is never a match
+
+
+def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() -> None:
+    hidden = spoiled(healthy(), "gpus.*.remapped_rows", NO, "gpus.*.mig.current", True, "gpus.*.mig.pending", True)
+    found = {(f.id, f.subject): f for f in judged(class_document(), hidden)}
+    assert found["ecc.remap_pending", G3].outcome == NOT_EXPOSED
+    assert check.exit_code(list(found.values())) == 0
+    blind = spoiled(hidden, "gpus.*.recovery_action", not_exposed("Not Found", 13))
+    assert check.exit_code(judged(class_document(), blind)) == 3
+
+
+def test_the_recovery_action_tells_its_reasons() -> None:
+    capture = spoiled(healthy(), "gpus.3.recovery_action", "gpu_reset", "gpus.3.remapped_rows.pending", True)
+    found = next(f for f in judged(class_document(), capture) if f.id == "gpu.recovery_action")
+    assert found.evidence == ("row remap pending",)
+    assert found.blast == "gpu"
+    assert G3 in str(found.remedy)
+
+
+def test_the_hop_that_limits_is_named() -> None:
+    found = next(f for f in judged(class_document(), spoiled(healthy(), f"pci/{PORT3}/link", captures.link(4))) if f.id == "pcie.gen")
+    assert (found.subject, found.evidence[1]) == (G3, f"{PORT3} has 4")
+
+
+def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
+    capture = {key: value for key, value in node().items() if key in ("schema", "time", "gpus", "driver", "simulated")}
+    capture["source"] = "nvidia-smi-xml"
+    found = judged(declared(), capture)
+    assert {f.outcome for f in found if f.id in ("net.link", "cpu.layout", "storage.mount", "module")} == {ELSEWHERE}
+    assert {f.outcome for f in found if f.id in ("pcie.width", "ecc.volatile", "nvlink.active", "gpu.vram")} == {MATCH}
+    assert check.exit_code(found) == 3
+
+
+def test_processes_count_at_the_first_check_of_a_boot_only() -> None:
+    capture = spoiled(healthy(), "gpus.3.processes", [{"pid": 7, "memory_mib": 900}])
+    counted, memory = deltas.step({}, capture)
+    first = [f for f in rules.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
+    assert [f.outcome for f in first] == [MISMATCH]
+    counted, memory = deltas.step(memory, spoiled(capture, "uptime", 3700.0))
+    assert not [f for f in rules.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
+
+
+def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:
+    nic, port = "0000:41:00.0", "0000:40:01.0"
+    row = {"kind": "nic", "path": [port, nic], "link": captures.link(), "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0}}
+    capture = spoiled(healthy(), f"pci/{nic}", row, f"pci/{port}", {"kind": "port", "path": [], "link": captures.link()})
+    assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
+    capture["pci"][nic]["link"]["width"] = 4
+    assert [(f.outcome, f.subject) for f in judged(class_document(), capture) if f.id == "pcie.link"] == [(MISMATCH, nic)]
+    capture["pci"][port]["link"] = {"gen": 5, "max_gen": 5, "width": 4, "max_width": 4}
+    assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
+
+
+@pytest.mark.parametrize("value", [None, "", "x", [], {}, 1e400, float("nan"), -1, True, ["\x1b[2J"], {"fault": 1}, {"a": {"b": []}}])
+@pytest.mark.parametrize(
+    "place",
+    ["gpus", "gpus.3", "gpus.3.ecc", "gpus.3.nvlink.links", "pci", "network", "storage", "memory", "os", "events", "uptime", "identity"],
+)
+def test_a_hostile_capture_never_ends_the_check_and_prints_nothing_odd(place: str, value: Any) -> None:
+    capture = spoiled(node(), place, value)
+    found = judged(declared(), capture)
+    assert found
+    texts = [str(text) for f in found for text in (f.id, f.got, f.subject, *f.evidence)]
+    assert all(text.isprintable() for text in texts)
+    if place in ("gpus", "gpus.3.ecc", "os", "memory", "network") and value in (None, "x", [], True):
+        assert check.exit_code(found) != 0
+
+
+def test_documents_of_an_older_goldnode_have_no_limits() -> None:
+    document = {key: value for key, value in class_document().items() if key != "health"}
+    assert check.exit_code(judged(document, healthy())) == 0
+    assert check.exit_code(judged(document, spoiled(healthy(), "gpus.3.ecc.volatile.uncorrected", 1))) == 2
+
+
+def test_sixteen_gpus() -> None:
+    document = class_document()
+    document["gpu"]["count"] = 16
+    assert check.exit_code(judged(document, healthy(16))) == 0
+    assert check.exit_code(judged(document, spoiled(healthy(16), "gpus.15.pcie.width.current", 8))) == 2
