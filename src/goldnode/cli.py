@@ -98,6 +98,22 @@ def class_export(name: str) -> None:
     click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
 
 
+@class_group.command("bless")
+@click.argument("captures", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--class", "name", help="Class they are nodes of; then the change of its file is printed.")
+@click.option("--reason", help="Why links and sizes other than the facts say are right: they are this hardware by design.")
+def class_bless(captures: tuple[Path, ...], name: str | None, reason: str | None) -> None:
+    """Turn CAPTURES of good nodes (`goldnode-node capture`) into the baseline of a class, for review."""
+    from goldnode.catalog import bless as blessing
+    from goldnode.catalog.load import load_catalog
+
+    catalog = load_catalog()
+    proposal = blessing.bless(captures, catalog, name, reason)
+    click.echo(blessing.text(proposal) if name is None else blessing.patch(proposal, catalog.node_class(name).file), nl=False)
+    for note in proposal.notes:
+        click.echo(f"review: {note}", err=True)
+
+
 @main.command()
 @click.argument("host")
 @click.option("-i", "--inventory", help="Inventory that HOST is a name of; without it HOST is an ssh destination.")

@@ -180,13 +180,19 @@ def _driver(
 
 
 def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
-    """What the node's rules compare with: limits, and the hardware of the GPU by the facts where the class does not say otherwise."""
-    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
+    """What the node's rules compare with, and the class's baseline."""
+    found = health_facts(item.gpu.model if item.gpu is not None else None)
     if baseline:
         found["baseline"] = baseline
-    if item.gpu is None:
+    return found
+
+
+def health_facts(model: str | None) -> dict[str, Any]:
+    """Return the limits of the health check, and what the facts say of the hardware of GPU model `model`. Raises FactsError for an unknown one."""
+    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
+    if model is None:
         return found
-    known = health.hardware(item.gpu.model)
+    known = health.hardware(model)
     stated = {
         "pcie": {key: value for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width)) if value is not None},
         "nvlinks": known.nvlinks,
@@ -195,7 +201,7 @@ def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
         "mig": known.mig,
     }
     found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
-    if facts.gpu(item.gpu.model).vendor == "nvidia":
+    if facts.gpu(model).vendor == "nvidia":
         found["cuda"] = {
             "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
             "bundled": {row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None},
