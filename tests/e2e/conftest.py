@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Site, goldnode
+from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.lab import engine
+from goldnode.lab import engine, images
 from goldnode.lab.images import RELEASES
 from goldnode.lab.nodes import Lab, Node, NodeSpec, Server
 
@@ -30,12 +30,16 @@ class World:
         """Publish the archive anew; the server goes on serving it."""
         return apt_archive.publish(self.directory / "archive", groups=groups, **options)  # type: ignore[arg-type]
 
-    def node(self, name: str, group: str, os_name: str = "debian12", *, engine: bool = False) -> Node:
-        """A fresh node with compiler and initramfs-tools, and no packages of any stack; `engine`: a container engine can run in it."""
+    def node(self, name: str, group: str, os_name: str = "debian12", *, engine: bool = False, extra: Collection[str] = ()) -> Node:
+        """A fresh node with compiler and initramfs-tools, and no packages of any stack; `engine`: a container engine can run in it.
+
+        `extra`: further packages of Debian's, which are in its image from the beginning.
+        """
         for found in self.lab.nodes():
             if found.name == name:
                 found.destroy()
-        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm", engine=engine)])[0]
+        image = images.ensure(self.lab.client, os_name, "warm", say=self.lab.say, extra=sorted(extra)) if extra else None
+        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm", image=image, engine=engine)])[0]
         self.status(node).write_text(node.read("/var/lib/dpkg/status"))
         return node
 
@@ -86,3 +90,18 @@ def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
     yield build
     for node in world.lab.nodes():
         node.destroy()
+
+
+# A scheduler and a monitoring system, as Debian packages them: one node is controller and compute node, and watches itself.
+SERVICES = ("curl", "munge", "prometheus", "prometheus-node-exporter", "slurm-client", "slurmctld", "slurmd")
+
+
+@pytest.fixture(scope="session")
+def services(world: World) -> Iterator[Node]:
+    """A converged node of class e2e_serve with real Slurm and Prometheus daemons in it, none of which runs yet."""
+    node, site = world.node("services", "e2e_serve", extra=SERVICES), world.site("services")
+    node.run("systemctl", "disable", "--now", *(f"{name}.service" for name in SERVICES if name not in ("curl", "slurm-client")))
+    world.lock(site, node, "e2e_plain")
+    succeeded(site_yml(inventory(world.directory / "services", {"e2e_serve": [node]}), site=site))
+    yield node
+    node.destroy()
