@@ -188,7 +188,7 @@ def run_check(host: Host, options: Any) -> int:
     if own:
         from .serve import publish
 
-        told += publish.publish(host, document, verdict)
+        told += publish.publish(host, document, verdict, checked.capture if checked is not None else None)
     for line in told:
         print(line, file=sys.stderr)
     return int(verdict["exit_code"])

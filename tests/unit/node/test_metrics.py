@@ -203,11 +203,43 @@ def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp
     assert list((tmp_path / "var/lib").glob("*/goldnode.prom")) == []
 
 
+def test_everybody_may_read_what_is_nobodys_secret(host: Host, tmp_path: Path) -> None:
+    secret: dict[str, Any] = {"serial": "S-1", "machine_id": "S-2", "processes": [{"pid": 4242}], "mac": "S-3", "text": "S-4"}
+    capture: dict[str, Any] = {
+        **CAPTURE,
+        "identity": {**secret, "hostname": "n1", "product": secret},
+        "gpus": [{**GPU, **secret, "settings": secret}],
+        "network": {"eth0": secret},
+        "blocked": [secret],
+        "events": {"rows": [{**secret, "kind": "xid", "code": 79, "count": 1, "parameters": secret}], "boot_id": "S-5"},
+        "pci": {"0000:18:00.0": {**secret, "aer": {"correctable": 4}}},
+    }
+    capture["gpus"][0].pop("text")
+    capture["gpus"][0].pop("mac")
+    capture["gpus"][0].pop("machine_id")
+    assert publish.publish(host, {}, verdict(boot_identity="b/42"), capture) == []
+    path = tmp_path / "run/goldnode/public.json"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert not re.search(r"S-[0-9]|4242|165", path.read_text())
+    found = publish.public(capture)
+    assert metrics.text(verdict(), found) == metrics.text(verdict(), capture), "all that the metrics want"
+    faults = {"gpus": FAULT, "pci": FAULT, "events": FAULT, "os": FAULT, "identity": FAULT}
+    odd: list[Any] = [None, [], faults, {"gpus": [None], "events": {"rows": [None]}}]
+    for captured in odd:
+        assert publish.public(captured)["schema"] == "goldnode.public/1"
+
+
+def test_a_check_that_could_not_be_made_tells_nothing_of_the_hardware(host: Host, tmp_path: Path) -> None:
+    publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE)
+    publish.publish(host, None, verdict(code=3, boot_identity="b/42"), None)
+    assert "goldnode_gpu" not in (tmp_path / "run/goldnode/metrics.prom").read_text()
+    assert "GPU-1" not in (tmp_path / "run/goldnode/public.json").read_text()
+
+
 def test_torn_files_and_a_full_disk_are_told_and_end_nothing(host: Host, tmp_path: Path) -> None:
     (tmp_path / "run/goldnode").mkdir(parents=True)
-    (tmp_path / "run/goldnode/capture.json").write_text('{"gpus": [')
     (tmp_path / "run/goldnode/gate.json").write_text("[" * 100_000)
-    assert publish.publish(host, {}, verdict(boot_identity="b/42")) == []
+    assert publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE) == []
     (tmp_path / "run/goldnode/metrics.prom").unlink()
     (tmp_path / "run/goldnode/metrics.prom").mkdir()
-    assert "cannot be written" in publish.publish(host, {}, verdict())[0]
+    assert "cannot be written" in publish.publish(host, {}, verdict(), None)[0]

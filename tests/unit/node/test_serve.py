@@ -16,7 +16,7 @@ import pytest
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
 from goldnode.node.host import Host
-from goldnode.node.serve import endpoint, libraries
+from goldnode.node.serve import endpoint, publish
 from goldnode.node.serve.endpoint import Answers, respond
 
 GOOD = verdict(finding("gpu.count", "match"), code=0, boot_identity="b/42", status="healthy")
@@ -33,7 +33,7 @@ class Tree:
         self.put("/proc/1/stat", "1 (systemd) S " + " ".join("0" * 18) + " 42 0")
         self.put("/etc/goldnode/class.json", json.dumps({"class": "h100", "digest": "sha256:c1", "lock": {"digest": "sha256:10"}}))
         self.put("/run/goldnode/verdict.json", json.dumps(GOOD))
-        self.put("/run/goldnode/capture.json", json.dumps(CAPTURE))
+        self.put("/run/goldnode/public.json", json.dumps(publish.public(CAPTURE)))
 
     def put(self, name: str, text: str) -> None:
         path = self.root / name.lstrip("/")
@@ -106,12 +106,6 @@ def test_diagnostics_says_what_a_person_asks_first(tree: Tree) -> None:
         {"name": "cuda", "version": "12.4.1", "path": "/usr/local/cuda-12.4"},
         {"name": "libcudart", "version": "12.4.127", "path": "/usr/lib/x86_64-linux-gnu/libcudart.so.12.4.127"},
     ]
-
-
-def test_libraries_of_a_capture_go_before_the_files(tree: Tree) -> None:
-    tree.put("/run/goldnode/capture.json", json.dumps({**CAPTURE, "libraries": [{"name": "libcudart"}]}))
-    assert json.loads(get(tree, "/diagnostics")[1])["libraries"] == [{"name": "libcudart"}]
-    assert libraries.installed(Host(str(tree.root))) == []
 
 
 @pytest.mark.parametrize(

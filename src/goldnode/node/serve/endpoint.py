@@ -18,7 +18,7 @@ from .. import boot
 from ..host import Host
 from ..verdict import current
 from . import libraries, metrics
-from .publish import CAPTURE, GATE, load
+from .publish import GATE, PUBLIC, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,20 +87,19 @@ class Answers:
     def metrics(self) -> str:
         """The metrics as they are now, with the age of the verdict."""
         verdict, fault, age = self.verdict()
-        return metrics.text(verdict, load(self.host, CAPTURE), load(self.host, GATE), fault, age)
+        return metrics.text(verdict, load(self.host, PUBLIC), load(self.host, GATE), fault, age)
 
     def diagnostics(self) -> Dict[str, Any]:
         """Driver, devices, CUDA libraries, class, lock, image, verdict and its age: what a person with a problem asks first."""
         verdict, fault, age = self.verdict()
         verdict = verdict if isinstance(verdict, dict) else {}
-        document, captured = self.document(), load(self.host, CAPTURE)
+        document, captured = self.document(), load(self.host, PUBLIC)
         capture: Mapping[str, Any] = captured if isinstance(captured, dict) else {}
         gpus = capture.get("gpus")
         identity = capture.get("identity")
         identity = identity if isinstance(identity, dict) else {}
         if self._libraries is None:
-            found = capture.get("libraries")
-            self._libraries = found if isinstance(found, list) else libraries.installed(self.host)
+            self._libraries = libraries.installed(self.host)
         return {
             "schema": SCHEMA,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -1,4 +1,5 @@
-"""After each check: the metrics file, for node_exporter's textfile collector and whoever else reads a file."""
+"""After each check: the metrics file, for node_exporter's textfile collector and whoever else reads a file; and of the capture, which is root's
+alone, what everybody on the node may read."""
 
 from __future__ import annotations
 
@@ -11,31 +12,31 @@ from ..verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional
+    from typing import Any, Dict, List, Mapping, Optional, Sequence
 
     from ..host import Host
 
 METRICS = "/run/goldnode/metrics.prom"
-CAPTURE = "/run/goldnode/capture.json"
+PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1: see :func:`public`
+SCHEMA = "goldnode.public/1"
 GATE = "/run/goldnode/gate.json"
 NAME = "goldnode.prom"  # in the collector's directory
 MEMORY = "/var/lib/goldnode/textfile"  # where the last one was written, so that it goes when the class names another place
 BIGGEST = 64 << 20  # bytes of a file that is read here
 
 
-def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any = None) -> List[str]:
+def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any) -> List[str]:
     """Write the metrics of a verdict that was just made. Returns what there is to tell; never raises for what the node is like.
 
     :param document: the node's class document, None where it cannot be read: then the places stay what they were.
-    :param captured: the capture it was made from; read from the file where it is not given.
+    :param captured: the capture it was made from; None where none could be made: then nothing is told of the hardware.
     """
     from . import metrics
 
     try:
-        if captured is None:
-            captured = load(host, CAPTURE)
         fault = current.fault(verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or ""))
         content = metrics.text(verdict, captured, load(host, GATE), fault).encode("utf-8", "replace")
+        host.write(PUBLIC, json.dumps(public(captured), separators=(",", ":")).encode())
         host.write(METRICS, content)
     except Exception as problem:  # whatever is wrong with the numbers, the verdict stands; and a file that grows old is seen
         return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
@@ -64,6 +65,33 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
         host.write(MEMORY, f"{wanted}\n".encode())
     host.write(wanted, content)
     return []
+
+
+def public(captured: Any) -> Dict[str, Any]:
+    """What of a capture is everybody's: no serial numbers, machine ids, network addresses, processes, command lines, or lines of a log."""
+    capture = captured if isinstance(captured, dict) else {}
+    found = {name: capture[name] for name in ("time", "source", "simulated", "driver", "gpu_error", "devices") if name in capture}
+    found["schema"] = SCHEMA
+    found["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
+    kernel = capture["os"].get("kernel") if isinstance(capture.get("os"), dict) else None
+    found["os"] = {"kernel": _picked(kernel, ("running",))}
+    gpus = capture.get("gpus")
+    if isinstance(gpus, list):
+        gpus = [{key: value for key, value in gpu.items() if key not in PRIVATE} for gpu in gpus if isinstance(gpu, dict)]
+    if gpus is not None:
+        found["gpus"] = gpus
+    pci = capture.get("pci")
+    found["pci"] = {address: _picked(row, ("aer",)) for address, row in pci.items()} if isinstance(pci, dict) and "fault" not in pci else {}
+    rows = capture["events"].get("rows") if isinstance(capture.get("events"), dict) else None
+    found["events"] = {"rows": [_picked(row, ("kind", "code", "count")) for row in rows] if isinstance(rows, list) else []}
+    return found
+
+
+PRIVATE = ("serial", "board_part", "processes", "settings")
+
+
+def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
+    return {name: value[name] for name in names if name in value} if isinstance(value, dict) else {}
 
 
 def load(host: Host, name: str) -> Any:
