@@ -23,6 +23,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.simulators.apt_archive import elf
 from tests.simulators.hardware import scenario as scenarios
@@ -178,6 +179,7 @@ def write(
     shown = layout(document, cpus=cpus, faults=layout_faults, others=others)
     files = _Files(root)
     _bus(boards, root, shown)
+    _flavour(root, document)
     (root / PLACE / "run").mkdir(parents=True, exist_ok=True)
     for name in ("run/systemd/system", "run/lock", "tmp", "var/tmp", "var/lib/goldnode", "dev/shm", "dev/pts", "proc/1", "proc/self"):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -214,6 +216,14 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
         getattr(tree, vendor).setdefault("none", "none")
     tree.write(none, root, layout=shown)
     shutil.rmtree(root / "sys/module/none")
+
+
+def _flavour(root: Path, document: Mapping[str, Any]) -> None:
+    """The open modules say what they are (the kernel's side of open-gpu-kernel-modules: NVIDIA UNIX Open Kernel Module)."""
+    place = root / "proc/driver/nvidia/version"
+    if (document.get("driver") or {}).get("flavour") == "open" and place.exists():
+        text = place.read_text().replace("NVIDIA UNIX x86_64", "NVIDIA UNIX Open x86_64")
+        _Files(root).put("proc/driver/nvidia/version", text)
 
 
 def services(document: Mapping[str, Any]) -> list[str]:
@@ -365,13 +375,16 @@ def _cpu(files: _Files, cpus: int) -> None:
     )
     for n in range(cpus):
         half = n * 2 // cpus
-        files.puts(f"{base}/cpu{n}/topology", {"physical_package_id": half, "core_id": n, "thread_siblings_list": n})
+        package = f"{half * cpus // 2}-{(half + 1) * cpus // 2 - 1}"
+        topology = {"physical_package_id": half, "core_id": n, "thread_siblings_list": n, "core_cpus_list": n, "package_cpus_list": package}
+        files.puts(f"{base}/cpu{n}/topology", {**topology, "core_siblings_list": package})
         values = {
             "scaling_governor": "performance",
             "scaling_available_governors": "performance powersave",
             "scaling_driver": "intel_pstate",
         }
-        files.puts(f"{base}/cpu{n}/cpufreq", {**values, "scaling_cur_freq": 3000000, "cpuinfo_max_freq": 3800000})
+        files.puts(f"{base}/cpufreq/policy{n}", {**values, "scaling_cur_freq": 3000000, "cpuinfo_max_freq": 3800000, "affected_cpus": n})
+        files.link(f"{base}/cpu{n}/cpufreq", f"{base}/cpufreq/policy{n}")
         files.puts(f"{base}/cpu{n}/microcode", {"version": "0x2b0005c0"})
     rows = (
         "processor\t: {n}", "vendor_id\t: GenuineIntel", f"model name\t: {LABEL} processor", "microcode\t: 0x2b0005c0", "physical id\t: {h}",
@@ -459,11 +472,19 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
         for part in (1, 2) if number == 0 else ():
             files.puts(f"{disk}/nvme0n1p{part}", {"size": 1000000, "partition": part, "ro": 0, "dev": f"259:{part}"})
             files.link(f"sys/class/block/nvme0n1p{part}", f"{disk}/nvme0n1p{part}")
-        for node in (f"nvme{number}", f"nvme{number}n1"):
-            files.put(f"dev/{node}", "")
+        files.put(f"dev/nvme{number}", smart())
+        files.put(f"dev/nvme{number}n1", "")
         number += 1
     for part in (1, 2):
         files.put(f"dev/nvme0n1p{part}", "")
+
+
+def smart(warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, celsius: int = 35) -> bytes:
+    """The health log of an NVMe disk, as its specification lays it out (log page 2)."""
+    page = bytearray(512)
+    page[0], page[1:3], page[3], page[4], page[5] = warning, (celsius + 273).to_bytes(2, "little"), spare, 10, used
+    page[160:176] = errors.to_bytes(16, "little")
+    return bytes(page)
 
 
 def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
@@ -656,6 +677,7 @@ def fault(
     root = Path(host.root)
     with _fresh(root):
         _bus(spoiled, root, layout(document, faults=layout_faults))
+        _flavour(root, document)
     for index in range(len(spoiled.gpus)):
         if index not in spoiled.visible():
             (root / f"dev/nvidia{spoiled.gpus[index]['minor_number']}").unlink(missing_ok=True)
@@ -664,21 +686,37 @@ def fault(
 
 @contextlib.contextmanager
 def _fresh(root: Path) -> Any:
-    """The bus is written anew by tree.py, which writes into files: those of a copy are not to be shared then."""
-    kept = {name: (root / name) for name in ("sys/bus/pci", "proc/driver", "sys/devices", "sys/kernel/iommu_groups")}
-    for place in kept.values():
-        for here, _, names in os.walk(place):
-            for name in names:
-                one = Path(here) / name
-                if one.is_symlink():
-                    continue
-                data, mode = one.read_bytes(), one.stat().st_mode
-                one.unlink()
-                one.write_bytes(data)
-                one.chmod(mode)
-    shutil.rmtree(root / "sys/bus/pci/devices", ignore_errors=True)
-    shutil.rmtree(root / "proc/driver/nvidia/gpus", ignore_errors=True)
-    yield
+    """Herein tree.py puts only what is different, each in a file of its own: those of a copy are shared. What it no longer shows goes."""
+    shown: set[str] = set()
+
+    def file(self: Any, name: str, content: str | bytes) -> None:
+        place, data = f"{root}/{name}", content.encode() if isinstance(content, str) else content
+        try:
+            with open(place, "rb") as opened:
+                if opened.read() == data:
+                    return
+            os.unlink(place)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as out:
+            out.write(data)
+
+    def link(self: Any, name: str, target: str) -> None:
+        shown.add(name)
+        place, to = f"{root}/{name}", os.path.relpath(target, os.path.dirname(name))
+        if os.path.islink(place):
+            if os.readlink(place) == to:
+                return
+            os.unlink(place)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(to, place)
+
+    with mock.patch.object(tree._Tree, "file", file), mock.patch.object(tree._Tree, "link", link):
+        yield
+    for name in os.listdir(root / "sys/bus/pci/devices"):
+        if f"sys/bus/pci/devices/{name}" not in shown:
+            os.unlink(root / "sys/bus/pci/devices" / name)
+            shutil.rmtree(root / "proc/driver/nvidia/gpus" / name, ignore_errors=True)
 
 
 def program_file() -> bytes:

@@ -1,0 +1,226 @@
+"""The scoreboard's runs: each row of the table on a node of its own, through the command that a node runs.
+
+A row is held against the node once as it is (the base, which is checked twice and has to be healthy both times), with the fault, with it
+once more, and after a boot. What is asked is `goldnode-node check --json` itself, on a root directory that plays a live machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.faults import classes
+from tests.faults.table import Row
+from tests.simulators.hardware import machine
+from tests.simulators.hardware.scenario import Scenario
+
+from goldnode.node import program
+from goldnode.node.device import child
+from goldnode.node.state.domains import program as program_domain
+
+Json = dict[str, Any]
+# Outcomes that say something is wrong, or that nobody knows.
+BAD = ("mismatch", "could_not_read", "not_verified_here")
+PERIOD = 300.0
+HANG = 2.0  # seconds after which a driver of a scoreboard's node counts as hung, instead of the minutes that a real one is given
+
+
+@dataclass
+class Node:
+    """One simulated node with what was done to it."""
+
+    root: Path
+    document: Json
+    library: Path
+    healthy: Scenario | None
+    boards: Scenario | None
+    on_bus: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    clock: float = 0.0
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def machine(self) -> machine.Machine:
+        return machine.Machine(self.root, self.library)
+
+    def faulty(self, faults: Sequence[str]) -> None:
+        """Add faults of boards and bus."""
+        if self.boards is None:
+            raise AssertionError("this node has no GPUs")
+        before = self.boards
+        self.boards = machine.fault(self.machine, before, self.document, *faults, layout_faults=self.on_bus)
+
+    def redocument(self, change: Callable[[Json], None]) -> None:
+        """Another class document, as site.yml would have put it there."""
+        document = json.loads(json.dumps(self.document))
+        change(document)
+        document["digest"] = program_domain.document_digest(document)
+        self.document = document
+        machine.spoil(self.root, "etc/goldnode/class.json", program_domain.class_file(document).content)
+
+    def _time(self, real: Callable[[], float]) -> Callable[[], float]:
+        return lambda: real() + self.clock
+
+    def check(self, passive: bool = False) -> Json:
+        """The verdict of `goldnode-node check --json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
+        host = self.machine
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(host.environment())
+            stack.enter_context(mock.patch.dict(os.environ, self.variables))
+            stack.enter_context(mock.patch.object(program, "Host", lambda root="/", live=None: host if root == "/" else _host(root, live)))
+            stack.enter_context(mock.patch.object(time, "time", self._time(time.time)))
+            stack.enter_context(_hurried())
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            code = program.main(["check", "--json", "--no-gate", *(["--passive"] if passive else [])])
+        try:
+            verdict: Json = json.loads(out.getvalue())
+        except ValueError:
+            verdict = {"exit_code": None, "findings": [], "status": out.getvalue()[-300:] + err.getvalue()[-600:]}
+        verdict.update(rc=code, printed=out.getvalue(), errors=err.getvalue())
+        return verdict
+
+
+def _host(root: str, live: bool | None) -> Any:
+    from goldnode.node.host import Host
+
+    return Host(root, live)
+
+
+@contextlib.contextmanager
+def _hurried() -> Iterator[None]:
+    """No patience with a driver that hangs: the limits are the product's own, only smaller."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(child, "LIMIT", HANG))
+        stack.enter_context(mock.patch.object(child.ask, "__defaults__", (HANG,)))
+        stack.enter_context(mock.patch.object(child, "GRACE", 0.5))
+        try:
+            from goldnode.node.device import stream
+        except ImportError:
+            pass
+        else:
+            for name, value in (("LIMIT", HANG), ("STALL", HANG), ("GRACE", 0.5)):
+                if hasattr(stream, name):
+                    stack.enter_context(mock.patch.object(stream, name, value))
+            defaults = stream.Pending.finish.__defaults__
+            if defaults:
+                stack.enter_context(mock.patch.object(stream.Pending.finish, "__defaults__", tuple(HANG for _ in defaults)))
+        yield
+
+
+class Bases:
+    """Healthy nodes, one for each class, made when one is asked for; each has been checked twice."""
+
+    def __init__(self, place: Path, library: Path) -> None:
+        self.place, self.library = place, library
+        self.verdicts: dict[str, list[Json]] = {}
+
+    def base(self, name: str) -> Path:
+        """The root of the healthy node of a class."""
+        root = self.place / name
+        if not root.exists():
+            document = classes.document(name)
+            machine.write(machine.scenario(document), root, document, library=self.library)
+            boards = machine.scenario(document)
+            node = Node(root, document, self.library, boards, boards)
+            first = node.check()
+            machine.later(root, PERIOD)
+            self.verdicts[name] = [first, node.check()]
+        return root
+
+    def node(self, name: str, tag: str) -> Node:
+        """A copy of it for one row."""
+        base = self.base(name)
+        root = self.place / "rows" / tag
+        shutil.rmtree(root, ignore_errors=True)
+        root.parent.mkdir(exist_ok=True)
+        machine.copied(base, root)
+        machine.later(root, PERIOD)
+        boards = machine.scenario(classes.document(name))
+        return Node(root, classes.document(name), self.library, boards, boards)
+
+
+@dataclass
+class Result:
+    """What became of a row: what is wrong with it (nothing: passed), and the verdicts by the name of the run."""
+
+    wrong: list[str]
+    verdicts: dict[str, Json]
+    seconds: float
+
+
+def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
+    """Hold one row against the program."""
+    began = time.process_time()
+    node = bases.node(row.node, row.name)
+    verdicts: dict[str, Json] = {}
+    wrong: list[str] = []
+
+    def judged(name: str, kind: str) -> None:
+        verdicts[name] = node.check(passive=name == "again")
+        wrong.extend(f"{name}: {said}" for said in judge(row, verdicts[name], kind))
+
+    if row.trap:
+        (node.root / "var/lib/goldnode/sanity.json").unlink(missing_ok=True)
+    row.do(node, 1)
+    judged("first", "as told")
+    machine.later(node.root, PERIOD)
+    row.do(node, 2)
+    judged("again", "as told")
+    if row.boots:
+        if row.boot is not None and node.healthy is not None:
+            node.boards = node.healthy
+            node.on_bus = {}
+            node.faulty([])
+        machine.reboot(node.machine)
+        if row.boot is not None:
+            row.boot(node, 1)
+        elif row.outlives:
+            row.do(node, 3)
+        judged("boot", "as told" if row.outlives or row.trap else "healthy")
+    if not keep:
+        shutil.rmtree(node.root, ignore_errors=True)
+    return Result(wrong, verdicts, time.process_time() - began)
+
+
+def judge(row: Row, verdict: Json, kind: str) -> list[str]:
+    """What is wrong with a verdict."""
+    bad = [finding for finding in verdict["findings"] if finding["outcome"] in BAD]
+    told = "; ".join(f"{f['id']} {f['subject'] or ''} {f['outcome']}: want {f['expected']}, got {f['got']}"[:240] for f in bad[:6])
+    wrong = []
+    if verdict["rc"] != verdict["exit_code"]:
+        wrong.append(f"the command ended with {verdict['rc']}, and its verdict says {verdict['exit_code']}: {verdict['status']}")
+    if any(not (character.isprintable() or character in "\n") for character in verdict["printed"] + verdict["errors"]):
+        wrong.append("control characters were printed")
+    if "Traceback" in verdict["errors"]:
+        wrong.append(f"a crash: {verdict['errors'].strip().splitlines()[-1]}")
+    if row.trap or kind == "healthy":
+        if verdict["exit_code"] != 0:
+            wrong.append(f"exit code {verdict['exit_code']}, want 0: {told}")
+        return wrong
+    if verdict["exit_code"] not in row.codes:
+        wrong.append(f"exit code {verdict['exit_code']}, want {' or '.join(map(str, row.codes))}: {told or 'nothing is told'}")
+    outcomes = (*BAD, "not_exposed", "deferred") + (("match",) if row.note else ())
+    found = [finding for finding in verdict["findings"] if finding["outcome"] in outcomes and re.fullmatch(row.find, finding["id"])]
+    if not found:
+        wrong.append(f"no finding {row.find}: {told or 'nothing is told'}")
+        return wrong
+    if row.about and not any(row.about in json.dumps(finding) for finding in found):
+        wrong.append(f"no finding names {row.about}: {json.dumps(found)[:400]}")
+    remedies = " ".join(str(finding["remedy"]) for finding in found)
+    if row.remedy and not re.search(row.remedy, remedies, re.I):
+        wrong.append(f"no remedy says {row.remedy}: {remedies[:300]}")
+    if row.blast and not any(finding.get("blast") == row.blast for finding in found):
+        wrong.append(f"blast is {[finding.get('blast') for finding in found]}, want {row.blast}")
+    return wrong
