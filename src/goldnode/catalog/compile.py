@@ -15,7 +15,7 @@ from typing import Any
 from goldnode import keys
 from goldnode.catalog import checks, models
 from goldnode.catalog.load import Catalog, Entry
-from goldnode.compat import facts, facts_workload, health, rules
+from goldnode.compat import facts, facts_workload, health, pci_bridges, rules
 from goldnode.errors import MirrorError, SigningKeyError, SiteError
 from goldnode.lock import publication
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
@@ -201,7 +201,9 @@ def health_facts(model: str | None) -> dict[str, Any]:
         "mig": known.mig,
     }
     found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
-    if facts.gpu(model).vendor == "nvidia":
+    if facts.gpu(model).vendor != "nvidia":
+        found["on_package"] = list(pci_bridges.on_package())
+    else:
         found["cuda"] = {
             "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
             "bundled": {row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None},
