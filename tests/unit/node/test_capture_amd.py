@@ -111,6 +111,7 @@ CLOCKS = [
     # text, (current, max) in MHz
     ("0: 500Mhz\n1: 1000Mhz *\n2: 1700Mhz\n", (1000, 1700)),
     ("S: 19Mhz *\n0: 615Mhz\n1: 800Mhz\n2: 888Mhz\n", (19, 888)),  # asleep, as Radeons of the RX 7000 write it
+    ("S: 19Mhz *\n", (19, "unread")),  # a sleep is no level
     ("0: 132Mhz *\n1: 2100Mhz *\n", (2100, 2100)),
     ("0: 500Mhz\n1: 1000Mhz\n", ("not_exposed", 1000)),
     ("0: 1300MHz *\n", (1300, 1300)),
