@@ -15,6 +15,7 @@ from goldnode.node import probe
 from goldnode.node.device import child, collect, stream
 from goldnode.node.host import Host, Json
 from goldnode.node.probe import command, gpus, pci
+from goldnode.node.state import engine
 from goldnode.node.state.model import NodeError
 
 H100: Json = {"class": "x", "gpu": {"vendor": "nvidia", "model": "H100-SXM5-80GB", "count": 8}, "platform": {"nvswitch": True}}
@@ -323,6 +324,16 @@ def test_a_driver_that_does_not_tell_how_many_links_there_are(make: Made) -> Non
     assert at(second, "nvlink") == "unread"
 
 
+def test_policy_is_read_last_so_that_the_library_works_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    for domain in engine.DOMAINS:
+        monkeypatch.setattr(domain, "observe", lambda *_, name=domain.__name__: asked.append(name.rpartition(".")[2]))
+    monkeypatch.setattr(engine, "observe", lambda *_: None)
+    engine.look(Host(str(tmp_path)), {})
+    assert asked[-1] == "policy"
+    assert len(asked) == len(engine.DOMAINS)
+
+
 # -- files of the driver
 
 
@@ -428,37 +439,53 @@ def test_a_record_that_is_right_is_not_changed(make: Made, tmp_path: Path) -> No
     assert command.load(str(tmp_path / "record.json")) == found
 
 
-def test_without_names(tmp_path: Path) -> None:
-    uuid, host = "GPU-11111111-2222-3333-4444-555555555555", "node17.example.org"
+def test_without_names() -> None:
+    uuid, host, disk = "GPU-11111111-2222-3333-4444-555555555555", "node17.example.org", "99999999-aaaa-bbbb-cccc-dddddddddddd"
+    boot = "b" * 8 + "-1111-2222-3333-" + "b" * 12
+    identity = {"hostname": host, "machine_id": "a" * 32, "boot_id": boot, "boot_identity": f"{boot}/7", "product": {"serial": "S123456"}}
     found = command.anonymous(
         {
             "schema": probe.SCHEMA,
-            "identity": {
-                "hostname": host,
-                "machine_id": "a" * 32,
-                "boot_id": "b" * 36,
-                "boot_identity": f"{'b' * 36}/7",
-                "product": {"serial": "S123456"},
-            },
+            "identity": identity,
+            "os": {"kernel": {"cmdline": f"root=UUID={disk} ip=10.1.2.3"}},
             "gpus": [
-                {"uuid": uuid, "serial": "165", "settings": {"uuid": uuid}, "name": "NVIDIA H100"},
-                {"uuid": uuid, "serial": "1650000000001"},
+                {"uuid": uuid, "serial": "165", "settings": {"uuid": uuid}, "name": "NVIDIA H100", "inforom": {"image": "10.1.2.3"}},
+                {"uuid": uuid, "serial": "1650000000001", "fabric": {"cluster": "00000000-0000-0000-0000-000000000000"}},
             ],
+            "gpu_error": {"fault": "unread", "text": f"{host}: {uuid}"},
             "network": {"eth0": {"mac": "aa:bb:cc:00:11:22"}, "eth1": {"mac": {"fault": "unread", "text": "mac"}}},
-            "events": {"rows": [{"text": f"kernel: {host} {uuid} fell off", "boot_id": "b" * 36}]},
-            "storage": {"mounts": {f"/net/{host}": {"device": f"{host}:/export"}}},
+            "events": {"rows": [{"text": f"kernel: {host} {uuid} aa:bb:cc:00:11:22 fell off 0000:18:00.0", "boot_id": boot}]},
+            "storage": {"mounts": {f"/net/{host}": {"device": "filer.example.org:/export", "options": "rw,addr=10.1.2.3"}}},
         }
     )
     text = json.dumps(found)
-    for name in (uuid, host, "a" * 32, "b" * 36, "S123456", "1650000000001", "aa:bb:cc"):
+    for name in (uuid, host, disk, boot, "a" * 32, "S123456", "1650000000001", "aa:bb:cc", "filer", "ip=10.1"):
         assert name not in text
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-0"]
     assert found["gpus"][0]["settings"]["uuid"] == "GPU-0"
-    assert found["gpus"][0]["name"] == "NVIDIA H100"
-    assert found["events"]["rows"][0]["text"] == "kernel: HOST-0 GPU-0 fell off"
-    assert list(found["storage"]["mounts"]) == ["/net/HOST-0"]
-    assert found["schema"] == probe.SCHEMA
-    assert command.anonymous(found)["gpus"] == found["gpus"], "placeholders stay what they are"
+    assert (found["gpus"][0]["name"], found["gpus"][0]["inforom"]["image"]) == ("NVIDIA H100", "10.1.2.3")
+    assert found["gpus"][1]["fabric"]["cluster"] == "00000000-0000-0000-0000-000000000000", "zeros name nothing"
+    assert found["events"]["rows"][0]["text"] == "kernel: HOST-0 GPU-0 MAC-0 fell off 0000:18:00.0"
+    assert found["gpu_error"]["text"] == "HOST-0: GPU-0"
+    assert found["os"]["kernel"]["cmdline"] == "root=UUID=UUID-0 ip=SERVER-0"
+    assert found["storage"]["mounts"] == {"/net/HOST-0": {"device": "SERVER-1:/export", "options": "rw,addr=SERVER-0"}}
+    assert (found["identity"]["boot_id"], found["events"]["rows"][0]["boot_id"]) == ("BOOT-0", "BOOT-0")
+    assert command.anonymous(found) == found, "placeholders stay what they are"
+
+
+def test_a_host_whose_name_is_a_word_changes_no_values() -> None:
+    found = command.anonymous(
+        {
+            "schema": probe.SCHEMA,
+            "identity": {"hostname": "node"},
+            "gpus": [{"recovery_action": "node_reboot", "uuid": "GPU-1234"}],
+            "numa": {"node": 1, "distances": {"a": {"b": "other_node"}}, "x": "node"},
+            "blocked": [{"wait": "up"}],
+        }
+    )
+    assert found["identity"]["hostname"] == "HOST-0"
+    assert found["gpus"][0]["recovery_action"] == "node_reboot"
+    assert found["numa"] == {"node": 1, "distances": {"a": {"b": "other_node"}}, "x": "node"}
 
 
 def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

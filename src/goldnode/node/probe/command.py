@@ -156,49 +156,82 @@ def _gpu(gpu: Any) -> Json:
 # -- without names
 
 
-# Keys whose values name one thing in the world; a part of the name after the dot is what stands in their place.
+# Keys whose values name one thing in the world, and what stands in their place.
 NAMES = {
     "serial": "SERIAL", "uuid": "GPU", "mac": "MAC", "hostname": "HOST", "machine_id": "MACHINE", "boot_id": "BOOT", "boot_identity": "BOOT",
-    "guid": "GUID", "cluster": "CLUSTER", "address_hw": "MAC", "chassis_serial": "SERIAL", "wwn": "WWN", "node_guid": "GUID",
+    "guid": "GUID", "node_guid": "GUID", "cluster": "CLUSTER", "wwn": "WWN",
 }  # fmt: skip
+# Texts of others, in which a host's name or address can stand. Elsewhere a name may be a word that means something ("node").
+FREE = ("hostname", "text", "cmdline", "device", "options")
+# What names a thing wherever it stands: UUIDs and hardware addresses.
+PATTERNS = (
+    ("UUID", r"(?<![\w])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w])"),
+    ("MAC", r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"),
+)
+INTERNET = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 
 
 def anonymous(captured: Json) -> Json:
     """The capture with a placeholder for each name of a machine or a part of it: the same one wherever the name stands, numbered in the
     order of meeting, so that nothing of the name is left and what was equal stays equal."""
+    import re
+
     given: Dict[str, str] = {}
+    hosts: Dict[str, str] = {}
     counts: Dict[str, int] = {}
+    made = re.compile(rf"(?:{'|'.join(sorted({*NAMES.values(), 'UUID', 'SERVER'}))})-\d+")
+
+    def name(value: str, kind: str, into: Dict[str, str]) -> None:
+        if value and value not in given and value not in hosts and not made.fullmatch(value) and set(value) - set("0-:"):
+            into[value] = f"{kind}-{counts.get(kind, 0)}"
+            counts[kind] = counts.get(kind, 0) + 1
 
     def collect(value: Any, key: str = "") -> None:
         if isinstance(value, dict):
             if "fault" in value:
                 return
-            for name, item in value.items():
-                collect(item, name)
+            for one, item in value.items():
+                if one.startswith("/"):
+                    patterns(one, "device")
+                collect(item, one)
         elif isinstance(value, list):
             for item in value:
                 collect(item, key)
-        elif isinstance(value, str) and key in NAMES and len(value) > 3 and value not in given:
-            kind = NAMES[key]
-            given[value] = f"{kind}-{counts.get(kind, 0)}"
-            counts[kind] = counts.get(kind, 0) + 1
+        elif isinstance(value, str):
+            if key in NAMES:
+                name(value, NAMES[key], hosts if key == "hostname" else given)
+            patterns(value, key)
+
+    def patterns(value: str, key: str) -> None:
+        for kind, pattern in PATTERNS:
+            for found in re.findall(pattern, value):
+                if not any(found in known for known in given):
+                    name(found, kind, given)
+        if key in FREE:
+            for found in re.findall(INTERNET, value):
+                name(found, "SERVER", hosts)
+        if key == "device" and ":/" in value:  # a file system of another machine
+            name(value.partition(":/")[0], "SERVER", hosts)
 
     collect(captured)
-    names = sorted(given, key=len, reverse=True)
 
-    def replace(value: Any) -> Any:
+    def replacer(names: Dict[str, str]) -> Any:
+        words = "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
+        return re.compile(rf"(?<![A-Za-z0-9_])(?:{words})(?![A-Za-z0-9_])") if words else None
+
+    own, others = replacer(given), replacer(hosts)
+
+    def text(value: str, key: str) -> str:
+        if others and (key in FREE or value.startswith("/")):
+            value = others.sub(lambda found: hosts[found[0]], value)
+        return own.sub(lambda found: given[found[0]], value) if own else value
+
+    def replace(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            return {text(name): replace(item) for name, item in value.items()}
+            free = "text" if "fault" in value else ""
+            return {text(one, ""): replace(item, free or one) for one, item in value.items()}
         if isinstance(value, list):
-            return [replace(item) for item in value]
-        return text(value) if isinstance(value, str) else value
+            return [replace(item, key) for item in value]
+        return text(value, key) if isinstance(value, str) else value
 
-    def text(value: str) -> str:
-        # Also within other texts: a kernel log's line names the host, a mount its server.
-        for name in names:
-            if name in value:
-                value = value.replace(name, given[name])
-        return value
-
-    found = replace(captured)
-    return {**found, "schema": captured.get("schema"), "anonymous": True} if isinstance(found, dict) else found
+    return {**replace(captured), "schema": captured.get("schema"), "anonymous": True}

@@ -103,7 +103,7 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
 def look(host: Host, document: Document, back: bool = False) -> Observed:
     """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads; `back`: and what a rollback asks. Reads only."""
     seen = observe(host, document)
-    for domain in DOMAINS:
+    for domain in sorted(DOMAINS, key=lambda domain: domain is policy):  # last: meanwhile the GPU library answers a capture that has begun
         domain.observe(host, document, seen)
     if back:
         applied.observe_back(host, document, seen)
