@@ -33,7 +33,7 @@ def host(tmp_path: Path, *lines: str, then: str = "") -> Host:
     body = "".join(f"print({text!r}, flush=True)\n" for text in lines)
     program.write_text(f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}{then}\n")
     program.chmod(0o755)
-    found = Host()
+    found = Host(str(tmp_path / "root"), live=True)
     found.program = str(program)
     return found
 
@@ -96,8 +96,12 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monke
     kept: list[int] = []
     monkeypatch.setattr(stream, "GRACE", 0.2)
     monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
-    pending = stream.start(host(tmp_path, HEAD, WHOLE[0], then="time.sleep(600)"))
+    machine = host(tmp_path, HEAD, WHOLE[0], then="time.sleep(600)")
+    pending = stream.start(machine)
     found = pending.finish(10, 0.3)
+    again = stream.start(machine).finish()["error"]["text"]
+    assert again == f"the GPU driver hangs: process {kept[0]}, which an earlier check left behind, still cannot be killed"
+    assert len(machine.commands) == 1, "each further check would leave one more in the driver"
     monkeypatch.undo()
     os.killpg(kept[0], signal.SIGKILL)
     assert pending.process is not None
@@ -106,6 +110,14 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monke
     assert "cannot be killed" in found["error"]["text"]
     assert found["gpus"][0]["uuid"] == "GPU-0"
     assert "error" in found["gpus"][1]
+    assert stream.start(machine).finish(10, 0.3)["gpus"], "it has ended, and is asked again"
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "1 1", "999999999 5", "-1 5", "\x00", "1 2 3"])
+def test_a_torn_note_of_a_process_that_was_left_behind_keeps_nobody_from_asking(tmp_path: Path, text: str) -> None:
+    machine = host(tmp_path, HEAD, *WHOLE, DONE)
+    machine.write(stream.LEFT, text.encode())
+    assert asked(machine)["error"] is None
 
 
 def test_kill_9_from_outside(tmp_path: Path) -> None:

@@ -24,14 +24,19 @@ STALL = 20.0  # seconds between two lines, once there was one: with the GPUs ini
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
 PIPE = 1 << 20
 PLACE = "/run/goldnode/program/"  # where the program unpacks itself (__main__): from there it starts without looking at its archive again
+# The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
+LEFT = "/run/goldnode/gpu-process"
 SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
 
 
 class Pending:
     """A question that is under way. :meth:`finish` has to be called, and may be called again."""
 
-    def __init__(self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str, settings_asked: bool) -> None:
+    def __init__(
+        self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str, settings_asked: bool, host: Host
+    ) -> None:
         self.process = process
+        self.host = host
         self.vendor = vendor
         self.settings_asked = settings_asked
         self.began = time.monotonic()
@@ -87,7 +92,7 @@ class Pending:
             left = deadline - time.monotonic()
             ready = poll.poll(max(0, int(left * 1000)) + 1)
             if not ready and left <= 0:
-                end = _kill(process, time.monotonic() - self.began)
+                end = _kill(process, time.monotonic() - self.began, self.host)
             for handle, _ in ready:
                 data = os.read(handle, 1 << 16)
                 if not data:
@@ -100,10 +105,10 @@ class Pending:
                 if handle == out and b"\n" in data:
                     deadline = time.monotonic() + stall
                 if len(said[out]) > MOST:
-                    _kill(process, 0)
+                    _kill(process, 0, self.host)
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
         if end is None:
-            end = _ended(process, bytes(said[err]), max(0.1, deadline - time.monotonic()))
+            end = _ended(process, bytes(said[err]), max(0.1, deadline - time.monotonic()), self.host)
         with contextlib.suppress(OSError):
             process.stdout.close()
             process.stderr.close()
@@ -119,18 +124,19 @@ def start(host: Host, full: bool = True, settings: bool = True, vendor: str = "n
     unpacked = host.program == PROGRAM and sys.path[0].startswith(PLACE)
     program = (sys.executable, "-I", "-S", sys.path[0]) if unpacked else (host.program,)
     argv = (*program, "device", "capture", *(["full"] if full else []), *(["settings"] if settings else []))
-    host.commands.append(argv)
-    error = None
+    error = _left(host)
     process: Optional[subprocess.Popen[bytes]] = None
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, **ENVIRONMENT},
-        )
+        if error is None:
+            host.commands.append(argv)
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, **ENVIRONMENT},
+            )
     except FileNotFoundError:
         error = f"{host.program} reads the GPUs, and is not on the node yet"
     except OSError as problem:
@@ -140,29 +146,52 @@ def start(host: Host, full: bool = True, settings: bool = True, vendor: str = "n
 
         with contextlib.suppress(OSError):  # a smaller pipe only makes the process wait for its reader
             fcntl.fcntl(process.stdout.fileno(), SET_PIPE_SIZE, PIPE)
-    pending = Pending(process, error, vendor, settings)
+    pending = Pending(process, error, vendor, settings, host)
     if settings:
         host.pending = pending
     return pending
 
 
-def _kill(process: subprocess.Popen[bytes], after: float) -> str:
+def _began(pid: int) -> Optional[str]:
+    """When a process of this machine began, as the kernel counts; None for one that is not there, or has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as opened:
+            fields = opened.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
+
+
+def _left(host: Host) -> Optional[str]:
+    """What there is to say where the process of an earlier check still hangs."""
+    words = (host.text(LEFT) or "").split()
+    if len(words) == 2 and words[0].isdigit() and words[1] == _began(int(words[0])):
+        return f"the GPU driver hangs: process {words[0]}, which an earlier check left behind, still cannot be killed"
+    if words:
+        with contextlib.suppress(OSError):
+            host.remove(LEFT)
+    return None
+
+
+def _kill(process: subprocess.Popen[bytes], after: float, host: Host) -> str:
     """End the process group; what that says of the driver."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
         process.wait(timeout=GRACE)
     except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            host.write(LEFT, f"{process.pid} {_began(process.pid)}\n".encode())
         return f"the GPU driver hangs: process {process.pid} did not answer within {after:.3g} s and cannot be killed"
     return f"the GPU driver did not answer within {after:.3g} s; the process that asked was killed"
 
 
-def _ended(process: subprocess.Popen[bytes], err: bytes, left: float) -> Optional[str]:
+def _ended(process: subprocess.Popen[bytes], err: bytes, left: float, host: Host) -> Optional[str]:
     """None for a process that ended well."""
     try:
         status = process.wait(timeout=left)
     except subprocess.TimeoutExpired:
-        return _kill(process, left)
+        return _kill(process, left, host)
     if status == 0:
         return None
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
