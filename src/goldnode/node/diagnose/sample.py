@@ -22,11 +22,14 @@ def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json
     """The first and the second sample. Reads only, and takes some two seconds with a driver that answers."""
     asked = _document(document or {})
     first = _sample(host, asked, None)
-    begun = time.monotonic()
+    at, begun = first.pop("at"), time.monotonic()
     workloads = running.read(Files(host.root))
     time.sleep(max(0.0, INTERVAL - (time.monotonic() - begun)))
     # A driver that did not answer once is not asked again.
     second = _sample(host, asked, first if is_fault(first.get("gpu_error")) else None)
+    later = second.pop("at") - at
+    if first["uptime"] is not None:  # finer than /proc/uptime tells
+        second["uptime"] = first["uptime"] + later
     second["workloads"] = workloads
     context = Context(host, asked, None, True)
     context.captured = second
@@ -65,6 +68,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
         pressure=machine.pressure(files),
         cpu_time=cpu_time(stat),
         uptime=uptime(_text(files, "/proc/uptime")),
+        at=time.monotonic(),
     )
     captured["identity"] = {"boot_id": files.text("/proc/sys/kernel/random/boot_id")}
     return captured

@@ -103,7 +103,7 @@ def interface(files: Files, name: str) -> Json:
     bound = files.target(f"{folder}/device/driver")
     virtual = not_exposed("a virtual interface")
     return {
-        "address": pci_address(files, f"{folder}/device") if there else virtual,
+        "address": pci_address(files, folder) if there else virtual,
         "driver": bound.rpartition("/")[2] if bound else virtual if not there else not_exposed("no driver"),
         "mac": files.text(f"{folder}/address"),
         "mtu": files.number(f"{folder}/mtu"),
@@ -114,12 +114,12 @@ def interface(files: Files, name: str) -> Json:
     }
 
 
-def pci_address(files: Files, device: str) -> Any:
-    """The PCI function that a device is, or that it sits on (virtio and NVMe devices have one of their own in between)."""
-    real = files.real(device) or ""
-    for part in reversed(real.split("/")):
-        if len(part) >= 12 and part[-2] == "." and part.count(":") == 2:
-            return part.lower()
+def pci_address(files: Files, name: str) -> Any:
+    """The PCI function that a device (its link below /sys/class or /sys/block) is, or sits on, as virtio and NVMe devices do."""
+    for path in (files.target(name), files.real(f"{name}/device")):
+        for part in reversed(path.split("/") if path else ()):
+            if len(part) >= 12 and part[-2] == "." and part.count(":") == 2:
+                return part.lower()
     return not_exposed("not on the PCI bus")
 
 
@@ -163,7 +163,7 @@ def device(files: Files, name: str) -> Json:
     """An InfiniBand or RoCE device with its ports."""
     folder = f"{IB}/{name}"
     return {
-        "address": pci_address(files, f"{folder}/device"),
+        "address": pci_address(files, folder),
         "firmware": files.text(f"{folder}/fw_ver"),
         "board": files.text(f"{folder}/board_id"),
         "guid": files.text(f"{folder}/node_guid"),

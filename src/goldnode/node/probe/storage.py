@@ -102,7 +102,7 @@ def devices(files: Files) -> Dict[str, Json]:
             "size_bytes": sectors * 512 if isinstance(sectors, int) else sectors,
             "rotational": flag(files.text(f"{folder}/queue/rotational")),
             "scheduler": _chosen(files.text(f"{folder}/queue/scheduler")),
-            "address": pci_address(files, f"{folder}/device"),
+            "address": pci_address(files, folder),
             "state": files.text(f"{folder}/device/state"),
             "ro": flag(files.text(f"{folder}/ro")),
         }
