@@ -273,6 +273,12 @@ def test_what_the_load_says_where_nothing_is_wrong(use: int, draw: float, proces
     assert text in got["verdict"]
 
 
+@pytest.mark.parametrize("path", ["ecc", "remapped_rows", "recovery_action", "fabric", "nvlink", "pcie"])
+def test_what_a_gpu_does_not_have_is_no_fault(path: str) -> None:
+    second = changed(healthy(101.0), f"gpus|0|{path}", not_exposed("Not Supported", 3))
+    assert report(second)["exit_code"] == 0
+
+
 # -- counters
 
 
@@ -317,6 +323,9 @@ def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
         ("gpus", unread("the reader failed"), "gpus"),
         ("gpus", [], "load"),
         ("events", unread("kmsg"), "errors"),
+        ("gpus|0|ecc", unread("Unknown Error", 999), "errors"),
+        ("gpus|0|recovery_action", unread("Timeout", 10), "errors"),
+        ("gpus|0|throttle", unread("Unknown Error", 999), "load"),
         ("events", {"rows": [], "error": unread("Operation not permitted", 1)}, "errors"),
         ("network", unread("x"), "network"),
         ("workloads", {"processes": [], "unseen": 0, "error": unread("x")}, "fit"),

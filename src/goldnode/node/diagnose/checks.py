@@ -132,6 +132,11 @@ def grown(first: Any, second: Any) -> Optional[int]:
     return int(second + (1 << 32) - first) if first < 1 << 32 and first - second > 1 << 31 else None
 
 
+def _unread(value: Any) -> bool:
+    """Whether there is something to read that could not be read; what a GPU does not have keeps no check from passing."""
+    return is_fault(value) and value["fault"] != "not_exposed"
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -191,7 +196,8 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
     if len(set(versions.values())) > 1 or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
         said = " and ".join(f"{name} {plain(str(text))}" for name, text in versions.items())
-        text = f"loaded module and library are of different drivers ({said or 'NVML 18'})"
+        said = said if len(set(versions.values())) > 1 else f"NVML return code {LIBRARY_MISMATCH}: upgraded without a reboot?"
+        text = f"loaded module and library are of different drivers ({said})"
         found.append(Found(text, MISMATCH, 99, "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node"))
     elif isinstance(error, dict) and is_fault(error):
         absent = error["fault"] == "not_exposed" and not bus and not declared
@@ -264,6 +270,9 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             if get(gpu, *keys) is True:
                 found.append(Found(f"{where}: {text}", COMPUTE, 90, query))
         count = get(gpu, "ecc", "volatile", "uncorrected")
+        for value, what in ((count, "memory errors"), (get(gpu, "remapped_rows", "pending"), "remapped rows"), (action, "recovery action")):
+            if _unread(value) and gpu.get("lost") is not True:
+                unknown.append(f"{where}: its {what} could not be read")
         if _number(count) and count > 0:
             found.append(Found(f"{where}: {count} uncorrectable memory errors since the driver was loaded", COMPUTE, 91, query))
     for address, row in rows_of(second, "pci"):
@@ -337,11 +346,14 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
     gpus = gpus_of(second)
     before = _by_address(first)
     judged = 0
+    unknown: List[str] = []
     for gpu in gpus:
         where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {gpu.get('index')}"
         earlier = before.get(str(gpu.get("address")))
         use, limit, default = get(gpu, "utilization", "gpu"), get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
         shares = {}
+        if _unread(get(gpu, "throttle", "active")) and gpu.get("lost") is not True:
+            unknown.append(f"{where}: what slows it down could not be read")
         counters = get(gpu, "throttle", "violation_ns")
         for name in counters if isinstance(counters, dict) and not is_fault(counters) else ():
             new = grown(get(earlier, "throttle", "violation_ns", name), counters[name])
@@ -371,7 +383,6 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
     fine = f"busy {_span(uses)} %" if uses else "how busy they are is not told"
     fine += f" at {_span(draws)} W" if draws else ""
     fine += ", not held back"
-    unknown = []
     if first is None:
         unknown.append("throttling is told by two samples of one boot")
     elif (
@@ -451,7 +462,9 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         )
     elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
-    return _line("input", found, "waiting: " + (", ".join(parts) or "none") + "; nothing blocked", unknown)
+    unseen = second.get("blocked_unseen")
+    fine = "; nothing blocked" + (f" ({unseen} tasks not looked at)" if _number(unseen) and unseen else "")
+    return _line("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
 def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
