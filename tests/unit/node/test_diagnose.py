@@ -650,3 +650,27 @@ def test_this_machine_is_diagnosed_without_a_crash() -> None:
     assert done.returncode == got["exit_code"]
     assert len(got["lines"]) == 6
     assert got["seconds"] >= 0.9
+
+
+def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
+    place = tmp_path / "cuda-12.4/lib64"
+    place.mkdir(parents=True)
+    (place / "libcudart.so.12.4.127").write_bytes(b"\x7fELF" + b"\0" * 8192)
+    text = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(),0,access=mmap.ACCESS_READ); print(1,flush=True); sys.stdin.read()"
+    environment = {"LD_LIBRARY_PATH": f"{place}:/no/such/cuda", "NCCL_IB_HCA": "mlx5_9", "SECRET": "x"}
+    with subprocess.Popen(
+        [sys.executable, "-c", text, place / "libcudart.so.12.4.127"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        row = running.process(context(Path("/")).files, started.pid)
+        started.communicate()
+    assert row is not None
+    assert row["libraries"] == [
+        {"name": "cudart", "path": str(place / "libcudart.so.12.4.127"), "version": "12.4.127", "deleted": False},
+    ]
+    assert row["environment"] == {key: value for key, value in environment.items() if key != "SECRET"}
+    assert row["missing"] == ["/no/such/cuda"]
+    assert row["same_network"] is True
+    assert "lo" in row["interfaces"]
+    assert running.process(context(Path("/")).files, started.pid) is None, "it has ended"
