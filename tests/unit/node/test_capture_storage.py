@@ -125,7 +125,7 @@ def test_a_dead_server_leaves_the_other_mounts(tmp_path: Path, monkeypatch: pyte
         return real(tmp_path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    monkeypatch.setattr(aside.ask, "__defaults__", (3.0, 0.2))
+    monkeypatch.setattr(aside.Asked.__init__, "__defaults__", (3.0, 0.2))
     got = storage.read(context(tmp_path))["storage"]["mounts"]
     assert got["/"]["size_mib"] > 0
     assert got["/data two"]["size_mib"] > 0

@@ -31,31 +31,53 @@ def ask(jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> Dict[str, 
 
     Never raises, and takes at most `limit` seconds. A job that raises is a fault with the exception's text.
     """
-    _bury()
-    found: Dict[str, Any] = {}
-    rest = list(jobs)
-    end = time.monotonic() + limit
-    while rest and time.monotonic() < end:
-        for name, value in _child(rest, end, each):
-            found[name] = value
-        rest = [job for job in rest if job[0] not in found]
-    for name, _ in rest:
-        found[name] = unread(f"not asked: the {limit:g} s for such reads were over")
-    return found
+    return Asked(jobs, limit, each).finish()
 
 
-def _child(jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
-    """Answers of one child to the first of the jobs; the last may be the fault of the one that ended or hung it."""
+class Asked:
+    """Jobs that a child has begun with; :meth:`finish` has to be called. What is done in between is done beside it."""
+
+    def __init__(self, jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> None:
+        _bury()
+        self.jobs, self.limit, self.each = jobs, limit, each
+        self.end = time.monotonic() + limit
+        self.child = _fork(jobs) if jobs else None
+
+    def finish(self) -> Dict[str, Any]:
+        """The answers, as :func:`ask` gives them."""
+        found: Dict[str, Any] = {}
+        rest = list(self.jobs)
+        child = self.child
+        while rest and (child or time.monotonic() < self.end):
+            for name, value in _collect(child or _fork(rest), rest, self.end, self.each):
+                found[name] = value
+            child = None
+            rest = [job for job in rest if job[0] not in found]
+        for name, _ in rest:
+            found[name] = unread(f"not asked: the {self.limit:g} s for such reads were over")
+        return found
+
+
+def _fork(jobs: List[Job]) -> Any:
+    """(process, its pipe) of a child that works on the jobs; the fault where none can be started."""
     out, into = os.pipe()
     try:
         pid = os.fork()
     except OSError as problem:
         os.close(out)
         os.close(into)
-        return [(name, unread(f"no process can be started: {problem.strerror}", problem.errno)) for name, _ in jobs]
+        return unread(f"no process can be started: {problem.strerror}", problem.errno)
     if pid == 0:
         _work(jobs, into)
     os.close(into)
+    return pid, out
+
+
+def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
+    """Answers of one child to the first of the jobs; the last may be the fault of the one that ended or hung it."""
+    if isinstance(child, dict):
+        return [(name, child) for name, _ in jobs]
+    pid, out = child
     found: List[Tuple[str, Any]] = []
     text = b""
     asked = time.monotonic()

@@ -63,12 +63,12 @@ def read(context: Context) -> Json:
     jobs: List[Tuple[str, Callable[[], Any]]] = [(f"net {name}", _bind(link, files, name, real)) for name in names]
     devices = files.names(IB)
     jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
-    found = aside.ask(jobs) if jobs else {}
-    network = {}
-    for name in names:
-        row, slow = interface(files, name), found[f"net {name}"]
+    asked = aside.Asked(jobs)
+    network = {name: interface(files, name) for name in names}
+    found = asked.finish()
+    for name, row in network.items():
+        slow = found[f"net {name}"]
         row.update(dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow) if is_fault(slow) else slow)
-        network[name] = row
     return {"network": network, "infiniband": {name: found[f"ib {name}"] for name in devices}}
 
 

@@ -51,22 +51,23 @@ def read(context: Context) -> Json:
     files = context.files
     if not context.host.live:
         return {"storage": not_exposed("an image does not run")}
-    disks = devices(files)
     mounted = mounts(files, named(context))
     jobs: List[Tuple[str, Callable[[], Any]]] = []
-    controllers = sorted({controller(name) for name in disks if name.startswith("nvme")})
+    controllers = sorted({controller(name) for name in files.names(BLOCK) if name.startswith("nvme") and not hidden(name)})
     # What is on this machine first; a file system behind a network is the likeliest to hang.
     jobs += [(f"smart {name}", _bind(smart, files, name)) for name in controllers]
     ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
-    found = aside.ask(jobs) if jobs else {}
+    asked = aside.Asked(jobs)
+    disks, arrays = devices(files), raid(files)
+    found = asked.finish()
     for name, row in disks.items():
         if name.startswith("nvme"):
             row["smart"] = found[f"smart {controller(name)}"]
     for name, row in mounted.items():
         answer = found[f"space {name}"]
         row.update(dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer) if is_fault(answer) else answer)
-    section: Json = {"devices": disks, "mounts": mounted, "raid": raid(files)}
+    section: Json = {"devices": disks, "mounts": mounted, "raid": arrays}
     paths = named(context)
     if paths and not context.passive:
         section["paths"] = aside.ask([(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1)
