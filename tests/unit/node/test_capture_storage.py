@@ -68,6 +68,20 @@ def test_an_nvme_disk_with_its_health(tmp_path: Path) -> None:
     }
 
 
+def test_a_disk_and_its_controller_may_have_different_numbers(tmp_path: Path) -> None:
+    here = f"{PCI}/nvme/nvme7/nvme2n1"
+    make(tmp_path, {f"{here}/size": "8\n", "/dev/nvme7": page(used=1), "/dev/nvme2": page(used=2)}, {"/sys/block/nvme2n1": f"../..{here}"})
+    place = "/sys/devices/virtual/nvme-subsystem/nvme-subsys5"
+    links = {"/sys/block/nvme5n1": f"../..{place}/nvme5n1", f"{place}/nvme5n1/device": ".."}
+    make(
+        tmp_path,
+        {f"{place}/nvme5n1/size": "8\n", f"{place}/nvme9/model": "x", "/dev/nvme9": page(used=9), "/dev/nvme5": page(used=5)},
+        links,
+    )
+    got = storage.read(context(tmp_path))["storage"]["devices"]
+    assert {name: row["smart"]["percentage_used"] for name, row in got.items()} == {"nvme2n1": 1, "nvme5n1": 9}
+
+
 def test_health_that_cannot_be_read_is_no_health(tmp_path: Path) -> None:
     got = storage.read(context(tree(tmp_path)))["storage"]["devices"]["nvme0n1"]["smart"]
     assert got["fault"] == "not_exposed"

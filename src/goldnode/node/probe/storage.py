@@ -53,17 +53,17 @@ def read(context: Context) -> Json:
         return {"storage": not_exposed("an image does not run")}
     mounted = mounts(files, named(context))
     jobs: List[Tuple[str, Callable[[], Any]]] = []
-    controllers = sorted({controller(name) for name in files.names(BLOCK) if name.startswith("nvme") and not hidden(name)})
+    over = {name: controller(files, name) for name in files.names(BLOCK) if name.startswith("nvme") and not hidden(name)}
     # What is on this machine first; a file system behind a network is the likeliest to hang.
-    jobs += [(f"smart {name}", _bind(smart, files, name)) for name in controllers]
+    jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
     ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
     asked = aside.Asked(jobs)
     disks, arrays = devices(files), raid(files)
     found = asked.finish()
-    for name, row in disks.items():
-        if name.startswith("nvme"):
-            row["smart"] = found[f"smart {controller(name)}"]
+    for name in disks:
+        if name in over:
+            disks[name]["smart"] = found[f"smart {over[name]}"]
     for name, row in mounted.items():
         answer = found[f"space {name}"]
         row.update(dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer) if is_fault(answer) else answer)
@@ -117,8 +117,13 @@ def hidden(name: str) -> bool:
     return name.startswith("nvme") and "c" in name[4:].partition("n")[0]
 
 
-def controller(name: str) -> str:
-    """`nvme0` of nvme0n1."""
+def controller(files: Files, name: str) -> str:
+    """The controller of an NVMe disk, which may have another number than the disk: the folder that the disk lies in, or, of a disk that several
+    controllers reach, the first of them."""
+    above = (files.target(f"{BLOCK}/{name}") or "").split("/")[:-1]
+    for part in [*reversed(above), *files.names(f"{BLOCK}/{name}/device")]:
+        if part.startswith("nvme") and part[4:].isdigit():
+            return part
     return "nvme" + name[4:].partition("n")[0]
 
 
