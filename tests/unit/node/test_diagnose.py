@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -418,6 +419,33 @@ FITS = [
 ]
 
 
+HOSTILE = "$(reboot)`x`;'&"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("workloads|processes", [process(libraries=[RUNTIME], missing=[f"/cuda/{HOSTILE}"])]),
+        ("workloads|processes", [process(libraries=[RUNTIME, lib("cuda", f"/{HOSTILE}/libcuda.so.470.1", "470.1")])]),
+        ("workloads|processes", [process(pid=HOSTILE, libraries=[RUNTIME, {**RUNTIME, "path": "/x"}])]),
+        ("network", {HOSTILE: {"state": "up", "carrier_changes": 9}}),
+        ("infiniband", {HOSTILE: unread("no answer")}),
+        ("pci", {HOSTILE: {"gone": True}, **healthy()["pci"]}),
+        ("events|rows", [{"kind": "xid", "code": HOSTILE, "fatal": True}]),
+        ("gpus|0|index", HOSTILE),
+    ],
+)
+def test_a_command_to_run_next_is_safe_to_paste(path: str, value: Any) -> None:
+    first, second = healthy(), changed(healthy(101.0), path, value)
+    first["network"][HOSTILE] = {"state": "up", "carrier_changes": 2}
+    second["gpus"][0]["recovery_action"] = "gpu_reset" if path.startswith("gpus") else "none"
+    row = next(row for row in report(second, first)["lines"] if row["status"] == "found")
+    lexer = shlex.shlex(row["next"], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = [word for word in lexer if "reboot" in word]
+    assert all(HOSTILE in word for word in words), "it stays one word, quoted"
+
+
 @pytest.mark.parametrize("values", FITS)
 def test_what_fits(values: dict[str, Any]) -> None:
     got = report(changed(healthy(101.0), "workloads|processes", [process(**values)]))
@@ -563,9 +591,12 @@ def test_a_map_that_cannot_be_read_at_all_hangs_nobody(tmp_path: Path, monkeypat
 
 def test_a_library_that_is_a_link_or_a_device_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "proc/41/root/opt").mkdir(parents=True)
-    (tmp_path / "proc/41/root/opt/libnccl.so.2").symlink_to("/dev/zero")
-    got = running.library(context(tmp_path).files, "/proc/41/root", "/opt/libnccl.so.2")
-    assert got == {"name": "nccl", "path": "/opt/libnccl.so.2", "version": "2", "deleted": False}
+    (tmp_path / "host").write_bytes(b"NCCL version 9.9.9")
+    for target in ("/dev/zero", tmp_path / "host"):
+        (tmp_path / "proc/41/root/opt/libnccl.so.2").unlink(missing_ok=True)
+        (tmp_path / "proc/41/root/opt/libnccl.so.2").symlink_to(target)
+        got = running.library(context(tmp_path).files, "/proc/41/root", "/opt/libnccl.so.2")
+        assert got == {"name": "nccl", "path": "/opt/libnccl.so.2", "version": "2", "deleted": False}
 
 
 def test_processes_that_there_was_no_time_for_are_counted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ what it grew between the samples; one that is smaller in the second has wrapped 
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..host import Json
@@ -171,6 +172,15 @@ def _where(gpu: Json) -> str:
     return f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
 
 
+def word(value: Any) -> str:
+    """A name of somebody else's as one word of a command that a person may paste into the shell of root."""
+    return shlex.quote(plain(str(value), 240))
+
+
+def _which(gpu: Json) -> str:
+    return word(gpu["index"] if _number(gpu.get("index")) else gpu.get("address"))
+
+
 def _line(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
     """What is found, heaviest first; else what could not be looked at; else that all is well."""
     if found:
@@ -256,7 +266,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
     found, unknown, told = _events(second, document)
     for gpu in gpus_of(second):
         where = _where(gpu)
-        query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.get('index')}"
+        query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {_which(gpu)}"
         action = gpu.get("recovery_action")
         if isinstance(action, str) and action != "none":
             found.append(Found(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query))
@@ -277,14 +287,16 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             found.append(Found(f"{where}: {count} uncorrectable memory errors since the driver was loaded", COMPUTE, 91, query))
     for address, row in rows_of(second, "pci"):
         if get(row, "gone") is True:
-            found.append(Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {address}; dmesg | grep {address}"))
+            found.append(
+                Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {word(address)}; dmesg | grep -F {word(address)}")
+            )
         for kind in ("fatal", "nonfatal", "correctable"):
             count = get(row, "aer", kind)
             new = grown(get(first, "pci", address, "aer", kind), count)
             if kind == "fatal" and _number(count) and count > 0:
-                found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {address}"))
+                found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {word(address)}"))
             elif new:
-                found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {address}"))
+                found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {word(address)}"))
     before = _by_address(first)
     for gpu in gpus_of(second):
         new = grown(get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay"))
@@ -315,17 +327,17 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
             known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
             if row.get("fatal") is True:
-                found.append(Found(f"{name} (fatal)", COMMUNICATION if kind == "sxid" else COMPUTE, 92, f"goldnode xid {code}"))
+                found.append(Found(f"{name} (fatal)", COMMUNICATION if kind == "sxid" else COMPUTE, 92, f"goldnode xid {word(code)}"))
             elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
                 if known_row[1] == "none" or row.get("fatal") is False:
                     told.append(name)
                 else:
                     text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"
-                    found.append(Found(text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {code}"))
+                    found.append(Found(text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"))
             elif isinstance(table, dict) and kind == "xid":
                 found.append(Found(f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"))
             else:
-                unknown.append(f"{name}: no class document tells what it means (goldnode xid {code})")
+                unknown.append(f"{name}: no class document tells what it means (goldnode xid {word(code)})")
         elif kind in LINES:
             bottleneck, weight, text = LINES[kind]
             found.append(Found(f"{text}{where}{times} since boot", bottleneck, weight, f"dmesg -T | grep -iF -m5 {_quoted(row)}"))
@@ -348,7 +360,7 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
     judged = 0
     unknown: List[str] = []
     for gpu in gpus:
-        where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {gpu.get('index')}"
+        where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}"
         earlier = before.get(str(gpu.get("address")))
         use, limit, default = get(gpu, "utilization", "gpu"), get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
         shares = {}
@@ -458,7 +470,12 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         )
         more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
         found.append(
-            Found(f"blocked in the kernel: {names}{more}", _blocked_kind(stuck), 74, f"cat /proc/{stuck[0]['pid']}/stack; dmesg | tail -50")
+            Found(
+                f"blocked in the kernel: {names}{more}",
+                _blocked_kind(stuck),
+                74,
+                f"cat /proc/{word(stuck[0]['pid'])}/stack; dmesg | tail -50",
+            )
         )
     elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
@@ -511,11 +528,16 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         network = {}
     counted = 0
     for name, row in sorted(network.items()):
-        earlier, look = get(first, "network", name), f"ethtool -S {name} | grep -iE 'drop|err|disc'; ip -s -s link show {name}"
+        earlier, look = get(first, "network", name), f"ethtool -S {word(name)} | grep -iE 'drop|err|disc'; ip -s -s link show {word(name)}"
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
             found.append(
-                Found(f"{name}: its link went {flaps} times up or down while it was watched", COMMUNICATION, 82, f"dmesg -T | grep {name}")
+                Found(
+                    f"{name}: its link went {flaps} times up or down while it was watched",
+                    COMMUNICATION,
+                    82,
+                    f"dmesg -T | grep -F {word(name)}",
+                )
             )
         for key in ("rx_errors", "rx_crc_errors", "tx_errors", "rx_missed_errors", "rx_dropped", "tx_dropped"):
             new = grown(get(earlier, "counters", key), get(row, "counters", key))
@@ -534,7 +556,12 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     for name, row in rows_of(ports):
         if is_fault(row):
             found.append(
-                Found(f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})", COMMUNICATION, 83, f"dmesg -T | grep {name}")
+                Found(
+                    f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})",
+                    COMMUNICATION,
+                    83,
+                    f"dmesg -T | grep -F {word(name)}",
+                )
             )
             continue
         for number, port in rows_of(row, "ports"):
@@ -553,7 +580,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
 
 def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Found]:
     found = []
-    look = f"perfquery -x; grep -H . /sys/class/infiniband/{path.partition('/')[0]}/ports/{path.partition('/')[2]}/counters/*err*"
+    look = f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
     state, physical = get(port, "state"), get(port, "physical")
     if physical == "linkup" and isinstance(state, str) and state != "active":
         found.append(Found(f"{name}: the link is up and the port is {state}: no subnet manager?", COMMUNICATION, 81, "ibstat; sminfo"))

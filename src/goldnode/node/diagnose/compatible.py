@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..host import Json
 from ..probe.machine import plain
 from ..probe.values import is_fault
-from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of, rows_of
+from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of, rows_of, word
 
 COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
 
@@ -78,7 +78,7 @@ def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str
             if COMPAT in str(item.get("path")):
                 continue
             text = f"{who} uses {item['path']}, and the loaded driver is {loaded}"
-            after = "restart the program" if item.get("deleted") else f"ls -l {item['path']}; cat /proc/driver/nvidia/version"
+            after = "restart the program" if item.get("deleted") else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
             found.append(Found(text, MISMATCH, 95, after))
     runtimes = [(item.get("path"), item.get("version")) for item in libraries if item.get("name") == "cudart"]
     if not runtimes or forward:
@@ -131,7 +131,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
         if item.get("deleted"):
             text = f"{who} still uses {item['path']}, which has been replaced under it"
             found.append(Found(text, MISMATCH, 90 if item.get("name") in ("cuda", "nvidia-ml") else 62, "restart the program"))
-    maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{row.get('pid')}/maps | awk '{{print $6}}' | sort -u"
+    maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{word(row.get('pid'))}/maps | awk '{{print $6}}' | sort -u"
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
             said = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
@@ -140,7 +140,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
-            found.append(Found(text, MISMATCH, 77, f"tr '\\0' '\\n' </proc/{row.get('pid')}/environ | grep ^LD_LIBRARY_PATH"))
+            found.append(Found(text, MISMATCH, 77, f"tr '\\0' '\\n' </proc/{word(row.get('pid'))}/environ | grep ^LD_LIBRARY_PATH"))
     runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
     torch = version(row.get("torch"))
     if torch and runtime and torch[0] != runtime[0]:
@@ -155,7 +155,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     for folder in gone if isinstance(gone, list) else ():
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             found.append(
-                Found(f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there", MISMATCH, 52, f"ls -d {folder}")
+                Found(f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there", MISMATCH, 52, f"ls -d {word(folder)}")
             )
     return found
 

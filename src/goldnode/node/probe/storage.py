@@ -219,7 +219,6 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
         fields = line.split(" ")
         if len(fields) > 3:
             path = unescape(fields[1])
-            rows.pop(path, None)
             rows[path] = [unescape(fields[0]), fields[2], fields[3]]  # the last mount on a path is what is seen there
     needed = {"/"}
     for name in wanted:
