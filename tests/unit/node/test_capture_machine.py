@@ -124,13 +124,15 @@ def test_taint_letters(mask: int, letters: str) -> None:
         ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "hypervisor", "google"),
         ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"}, "hypervisor", "microsoft"),
         ({"sys_vendor": "Microsoft Corporation", "product_name": "C2080"}, "fpu", "none"),
+        ({"sys_vendor": "Amazon EC2", "product_name": "m7g.metal"}, None, "none"),
+        ({"sys_vendor": "Amazon EC2", "product_name": "c7g.xlarge"}, None, "amazon"),
         ({}, "fpu hypervisor", "other"),
         ({}, "fpu", "none"),
     ],
 )
-def test_virtual(tmp_path: Path, product: dict[str, str], flags: str, want: str) -> None:
+def test_virtual(tmp_path: Path, product: dict[str, str], flags: str | None, want: str) -> None:
     make(tmp_path, {f"/sys/class/dmi/id/{name}": text + "\n" for name, text in product.items()})
-    make(tmp_path, {"/proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n\n"})
+    make(tmp_path, {"/proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n\n" if flags else "processor\t: 0\nFeatures\t: fp\n\n"})
     assert machine.identity(context(tmp_path))["virtual"] == want
 
 

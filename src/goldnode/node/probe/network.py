@@ -139,16 +139,19 @@ def link(files: Files, name: str, real: bool) -> Json:
 
 def firmware(name: str) -> Any:
     """The firmware version that the driver tells (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes, fw_version at 68)."""
+    import _socket  # socket itself imports what takes longer than all that is done here
     import array
     import fcntl
-    import socket
     import struct
 
     answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
     request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+        try:
             fcntl.ioctl(opened.fileno(), SIOCETHTOOL, request)
+        finally:
+            opened.close()
     except OSError as problem:
         fault = not_exposed if problem.errno in (95, 19) else unread  # EOPNOTSUPP, ENODEV
         return fault(os.strerror(problem.errno or 0), problem.errno)
