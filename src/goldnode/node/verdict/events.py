@@ -112,7 +112,7 @@ def acknowledge(
     events = capture.get("events")
     log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
     rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
-    earlier = kept["acked"] if kept["acked"].get("boot_id") == log.get("boot_id") else {"truncated": False, "rows": {}}
+    earlier: Json = kept["acked"] if kept["acked"].get("boot_id") == log.get("boot_id") else {"truncated": False, "rows": {}}
     acked, done = dict(earlier["rows"]), set()
     for row in rows:
         names, about = _names(row, rows)
