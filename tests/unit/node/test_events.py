@@ -61,6 +61,7 @@ LINK5 = "NETIR_LINK_EVT {} XC0 i0 Link 00 (0x026001c6 0x00000000 0x00000000 0x00
 RESET = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 REBOOT = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)"
 NOTHING_LEFT = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+API = r"NVRM: API mismatch: the client 'nvidia-smi' (pid 7)\x0aNVRM: has the version {}, but this kernel module has\x0aNVRM: the version {}.  Please make"
 LOST = "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."
 
 # Name, lines, all that is not a match: (id, outcome, severity, subject, blast).
@@ -153,7 +154,9 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         ["NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x22:0x56:894)"],
         [("driver.init_failed", MISMATCH, "degraded", A, "node")],
     ),
-    ("a container with another library", ["NVRM: API mismatch: the client has the version 1.0, but"], []),
+    ("a container with another library", [API.format("550.54.15", "580.95.05")], []),
+    ("an update without a restart", [API.format("580.95.05", "575.57.08")], [("driver.api_mismatch", MISMATCH, "degraded", None, "node")]),
+    ("a mismatch without versions", ["NVRM: API mismatch: the client"], [("driver.api_mismatch", MISMATCH, "degraded", None, "node")]),
     ("corrected PCIe errors", ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 30, []),
     (
         "a storm of them",
@@ -204,7 +207,7 @@ def test_a_task_that_hangs_now() -> None:
 
 
 def test_a_library_of_another_version_on_the_node_itself() -> None:
-    text = "NVRM: API mismatch: the client has the version 1.0, but"
+    text = API.format("580.95.05", "580.65.06")
     assert bad(findings(text, driver={"loaded": "1", "library": "2"}))[0][:3] == ("driver.api_mismatch", MISMATCH, "degraded")
     assert bad(findings(text, driver={"loaded": {"fault": "unread"}, "library": {"fault": "unread"}}))[0][1] == MISMATCH
 

@@ -455,14 +455,16 @@ def _told_row(
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """A library of another version asked the module. Whose it was is not said: a container may bring its own."""
+    """A library of another version asked the module. A container may bring its own: then the line names the module that is loaded, a version that
+    is not the node's, and the node's own library fits. Anything else is the node's."""
     driver = capture.get("driver")
     loaded, library = (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
-    text = "a library of another version than the loaded module asked it"
     parameters = _parameters(row)
-    if parameters.get("client") and parameters.get("module"):
-        text = f"{parameters.get('name') or 'a program'} came with version {parameters['client']}, the module is {parameters['module']}"
-    if known(loaded) and loaded == library:
+    client, module = parameters.get("client"), parameters.get("module")
+    text = "a library of another version than the loaded module asked it"
+    if client and module:
+        text = f"{parameters.get('name') or 'a program'} came with version {client}, the module is {module}"
+    if known(loaded) and loaded == library == module and client not in (None, library):
         return _told_row(row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING)
     remedy = "Make module and libraries one version (site.yml) and load the module again, or restart the node."
     return _told_row(row, "driver.api_mismatch", MISMATCH, DEGRADED, text, remedy, NODE)
