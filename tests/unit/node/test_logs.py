@@ -212,6 +212,8 @@ OTHERS = [
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "io_error", None, "device", "nvme0"),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0", "mce", None, "severity", "uncorrected"),
     ("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1", "mce", None, "severity", "corrected"),
+    ("mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: be00000000800400", "mce", None, "severity", "uncorrected"),
+    ("mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: 9c00000000010092", "mce", None, "severity", "corrected"),
     ("{1}[Hardware Error]: event severity: fatal", "mce", None, "severity", "uncorrected"),
     ("mlx5_core 0000:ab:00.0 eth2: Link down", "link_down", "0000:ab:00.0", "interface", "eth2"),
     ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", "link_down", "0000:ab:00.0", "interface", "mlx5_5"),

@@ -71,6 +71,7 @@ _PATTERNS = {
     r"|[\w-]+ \((?P<c>[\w!/-]+)\): .*(?:I/O error|[Cc]orruption)|[\w-]+ error \(device (?P<d>[\w!/-]+)\)"
     r"|nvme (?P<e>nvme\d+): .*(?:timeout, |controller is down)",
     "edac": r"EDAC (?P<controller>\w+): (?P<number>\d+) (?P<word>CE|UE)\b",
+    "bank": r"Machine Check(?: Exception)?: [0-9a-fA-F]+ Bank \d+: ([0-9a-fA-F]{16})",
     "down": r"(?:\S+ (?P<address>"
     + _BDF
     + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?(?:.*: ?)?(?:[\w.@-]+ )*[Ll]ink (?:is )?(?:down|Down|DOWN)\b",
@@ -459,6 +460,10 @@ class Parser:
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
         low = text.lower()
+        bank = _re("bank").search(text)
+        if bank:  # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check architecture)
+            severity = "uncorrected" if int(bank.group(1), 16) >> 61 & 1 else "corrected"
+            return self.note("mce", text, None, None, {"severity": severity}, severity == "uncorrected", tell=severity)
         bad = "event severity: fatal" in low or "event severity: recoverable" in low or "uncorrected" in low or "fatal machine check" in low
         severity = "uncorrected" if bad else "corrected" if "correct" in low else "unknown"
         return self.note("mce", text, None, None, {"severity": severity}, True if bad else None, tell=severity, weak=severity == "unknown")
