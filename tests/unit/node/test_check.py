@@ -117,12 +117,12 @@ def test_what_this_version_does_not_look_at_is_never_healthy() -> None:
     wanted = {
         **document(),
         "policy": {"ecc": True, "module_options": {}},
-        "baseline": {"network": {"eth0": {"mtu": 9000}}},
+        "baseline": {"network": {"eth0": {"mtu": 9000}}, "tape": {"drives": 2}},
     }
     wanted["digest"] = document_digest(wanted)
     found = findings({}, wanted)
     unseen = {finding.id for finding in found if finding.outcome == ELSEWHERE}
-    assert unseen == {"baseline.network.eth0.mtu"}
+    assert unseen == {"baseline.tape"}
     assert check.exit_code(found) == 3
 
 

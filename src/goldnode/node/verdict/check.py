@@ -255,7 +255,7 @@ def unknown(finding: Finding) -> bool:
     """Whether a finding leaves open what is declared. A setting that its setter took and no call of the driver reads back is told, and is as
     known as it can be; what nobody declared (`expected` is None) is for information."""
     if finding.outcome == NOT_EXPOSED:
-        return finding.expected is not None and ": set at " not in str(finding.got)
+        return finding.expected is not None and not all(": set at " in part for part in str(finding.got).split("; "))
     return finding.outcome not in (MATCH, MISMATCH, DEFERRED, SUPPRESSED)
 
 
