@@ -20,7 +20,7 @@ from goldnode.node.verdict.rules import as_list, as_map, fetch, is_number
 Json = dict[str, Any]
 
 # Findings that say what hardware the node has, which a reason can make right: the others say that something is broken.
-BY_DESIGN = ("gpu.vram", "pcie.width", "pcie.gen", "nvlink.active")
+BY_DESIGN = ("gpu.memory", "pcie.width", "pcie.gen", "nvlink.active")
 # Units whose state belongs to the hardware. A container engine is down while a boot check runs, and so is no part of a baseline.
 UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service", "openibd.service", "chrony.service")
 # Counters of a card's life that a node to be taken as an example has not got: path in a GPU, what it is.

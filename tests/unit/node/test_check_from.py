@@ -94,7 +94,7 @@ def test_what_a_record_lacks_is_not_verified() -> None:
     verdict = judged(capture)
     found = outcomes(verdict)
     assert {found[name] for name in ("node.os", "kernel.running", "gpu.bound", "stack.lock", "policy.ecc", "node.files")} == {ELSEWHERE}
-    assert {found[name] for name in ("gpu.ids", "gpu.count", "driver.loaded", "pcie.width", "ecc.volatile")} == {MATCH}
+    assert {found[name] for name in ("gpu.ids", "gpu.count", "driver.loaded", "pcie.width", "gpu.ecc.uncorrected")} == {MATCH}
     assert verdict["exit_code"] == 3
 
 
@@ -107,7 +107,7 @@ def test_the_command_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(arguments) == 2
     out = capsys.readouterr().out
     assert "a record of node1, made at 2026-11-22T10:00:00Z (live); nothing of this machine was read" in out
-    assert f"ecc.remap_pending {G3}" in out
+    assert f"gpu.remap.pending {G3}" in out
     assert main([*arguments, "--quiet"]) == 2
     assert capsys.readouterr().out.startswith("verdict: drain (exit code 2): ")
     assert main([*arguments, "--json"]) == 2

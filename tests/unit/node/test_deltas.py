@@ -60,7 +60,7 @@ COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
     ("pcie.replay", "gpus.3.pcie.replay", 100, 100_000, G3),
     ("gpu.throttle", "gpus.3.throttle.violation_ns.hw_slowdown", 10**12, 10**12 + 60 * 10**9, G3),
     ("gpu.throttle", "gpus.3.throttle.violation_ns.sw_thermal", 0, 60 * 10**9, G3),
-    ("power.brake", "gpus.3.throttle.violation_ns.hw_power_brake", 0, 60 * 10**9, G3),
+    ("gpu.throttle.brake", "gpus.3.throttle.violation_ns.hw_power_brake", 0, 60 * 10**9, G3),
     ("nvlink.errors", "gpus.3.nvlink.links.4.errors.recovery", 10, 900, G3),
     ("pcie.aer", AER, aer(10), aer(10_000), PORT3),
     ("pcie.aer", AER, aer(0, 3), aer(0, 4), PORT3),
@@ -71,7 +71,7 @@ COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
     ("net.flaps", "infiniband.mlx5_0.ports.1.counters.link_downed", 7, 8, "mlx5_0/1"),
     ("net.flaps", "infiniband.mlx5_0.ports.1.counters.symbol_error", 7, 8000, "mlx5_0/1"),
     ("host.pressure", "pressure.io.full_us", 10**9, 10**9 + 200 * 10**6, "io"),
-    ("ecc.aggregate", "gpus.3.ecc.aggregate.uncorrected", 4, 5, G3),
+    ("gpu.ecc.aggregate", "gpus.3.ecc.aggregate.uncorrected", 4, 5, G3),
     ("storage.health", "storage.devices.nvme0n1.smart.media_errors", 2, 3, "nvme0n1"),
 ]
 
@@ -100,25 +100,25 @@ def test_errors_of_the_card_outlive_the_reboot_until_somebody_settles_them() -> 
     life = Life()
     assert not life.check("gpus.3.ecc.aggregate.uncorrected", 1), "H2: the past of the card"
     found = life.check("gpus.3.ecc.aggregate.uncorrected", 2, "gpus.3.ecc.volatile.uncorrected", 1)
-    assert found["ecc.volatile", G3].severity == "drain"
+    assert found["gpu.ecc.uncorrected", G3].severity == "drain"
     assert life.code == 2
     life.reboot()
     for _ in range(2):
         found = life.check("gpus.3.ecc.aggregate.uncorrected", 2)
-        assert set(found) == {("ecc.volatile", G3), ("ecc.aggregate", G3)}
-        assert "not seen since" in str(found["ecc.volatile", G3].got)
+        assert set(found) == {("gpu.ecc.uncorrected", G3), ("gpu.ecc.aggregate", G3)}
+        assert "not seen since" in str(found["gpu.ecc.uncorrected", G3].got)
         assert life.code == 1
-    done = ack.settle(life.memory, life.capture, "ecc.*", G3)
-    assert sorted(done) == [f"ecc.aggregate {G3}", f"ecc.volatile {G3}"]
+    done = ack.settle(life.memory, life.capture, "gpu.ecc.*", G3)
+    assert sorted(done) == [f"gpu.ecc.aggregate {G3}", f"gpu.ecc.uncorrected {G3}"]
     assert not life.check("gpus.3.ecc.aggregate.uncorrected", 2)
-    assert ("ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 3), "a new one"
+    assert ("gpu.ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 3), "a new one"
 
 
 def test_an_error_that_was_there_at_the_first_check_outlives_the_reboot_as_well() -> None:
     life = Life()
     life.check("gpus.3.ecc.aggregate.uncorrected", 5, "gpus.3.ecc.volatile.uncorrected", 2)
     found = life.reboot().check("gpus.3.ecc.aggregate.uncorrected", 5)
-    assert "2 uncorrected" in str(found["ecc.aggregate", G3].got)
+    assert "2 uncorrected" in str(found["gpu.ecc.aggregate", G3].got)
 
 
 def test_ack_of_one_gpu_leaves_the_other() -> None:
@@ -126,8 +126,8 @@ def test_ack_of_one_gpu_leaves_the_other() -> None:
     life.check()
     changes = ("gpus.3.ecc.aggregate.uncorrected", 1, "gpus.5.ecc.aggregate.uncorrected", 1)
     assert len(life.check(*changes)) == 2
-    ack.settle(life.memory, life.capture, "ecc.aggregate", G3)
-    assert set(life.check(*changes)) == {("ecc.aggregate", "0000:ab:00.0")}
+    ack.settle(life.memory, life.capture, "gpu.ecc.aggregate", G3)
+    assert set(life.check(*changes)) == {("gpu.ecc.aggregate", "0000:ab:00.0")}
 
 
 def test_a_fatal_bus_error_stands_over_reboots() -> None:
@@ -161,7 +161,7 @@ def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
     life.check("gpus.3.ecc.aggregate.uncorrected", 0)
     swapped = ("gpus.3.uuid", "GPU-ffffffff-0000-0000-0000-000000000000", "gpus.3.ecc.aggregate.uncorrected", 9)
     found = life.reboot().check(*swapped)
-    assert ("ecc.aggregate", G3) not in found, "the past of another card"
+    assert ("gpu.ecc.aggregate", G3) not in found, "the past of another card"
     assert found["changed.gpu", G3].outcome == MISMATCH
     assert ("changed.gpu", G3) in life.check(*swapped), "told until somebody says that it is right"
     ack.settle(life.memory, life.capture, "changed.gpu")
@@ -192,7 +192,7 @@ def test_a_gpu_that_does_not_answer_once_keeps_its_base() -> None:
     life = Life()
     life.check("gpus.3.ecc.aggregate.uncorrected", 1)
     life.check("gpus.3", {"address": G3, "index": 3, "lost": True})
-    assert ("ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 2)
+    assert ("gpu.ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 2)
 
 
 def test_clocks_that_jump_are_told_and_spoil_no_rate() -> None:
@@ -286,13 +286,13 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
 
 
 def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    host = kept(tmp_path, json.dumps({**GOOD, "standing": {f"ecc.volatile|{G3}": {"got": "1", "time": "t"}}}).encode())
+    host = kept(tmp_path, json.dumps({**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}).encode())
     root = ["ack", "--root", str(tmp_path)]
     assert main([*root, "--by", "ann", "--reason", "replaced"]) == 3, "nothing was seen since boot"
     host.write(CAPTURE, json.dumps(healthy()).encode())
     assert main([*root, "--by", " ", "--reason", "replaced"]) == 3
-    assert main([*root, "--by", "ann", "--reason", "replaced\x1b[2J", "--id", "ecc.*"]) == 0
-    assert f"ecc.volatile {G3}" in capsys.readouterr().out
+    assert main([*root, "--by", "ann", "--reason", "replaced\x1b[2J", "--id", "gpu.ecc.*"]) == 0
+    assert f"gpu.ecc.uncorrected {G3}" in capsys.readouterr().out
     memory = json.loads(host.text(deltas.MEMORY) or "")
     assert memory["standing"] == {}
     assert (memory["acks"][0]["by"], memory["acks"][0]["reason"]) == ("ann", "replaced [2J")
@@ -300,4 +300,4 @@ def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.Capture
     assert main([*root, "--by", "ann", "--reason", "the disk was full", "--id", "memory.state"]) == 0
     assert not host.path(deltas.SET_ASIDE).exists()
     host.write(deltas.MEMORY, b"torn")
-    assert main([*root, "--by", "ann", "--reason", "x", "--id", "ecc.*"]) == 3
+    assert main([*root, "--by", "ann", "--reason", "x", "--id", "gpu.ecc.*"]) == 3

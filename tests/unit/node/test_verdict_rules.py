@@ -65,9 +65,9 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         assert len({(item.id, item.subject) for item in found}) == len(found)
     assert {entry.id for entry in rules.TABLE} - {finding.id for finding in judged(declared(), node())} == {
         "gpu.uuid_known",
-        "ecc.retired_pages",
-        "ecc.modes",
-        "ecc.ras",
+        "gpu.retired_pages",
+        "gpu.modes",
+        "gpu.ras",
         "pcie.link",
         "net.drops",
         "net.flaps",
@@ -82,9 +82,9 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.library", ("gpu_error", unread("Driver/library version mismatch", 18)), MISMATCH, "drain", False),
     ("gpu.library", ("gpus", unread("it hangs")), UNREAD, "drain", False),
     ("gpu.library", ("gpus", None), UNREAD, "drain", False),
-    ("gpu.answers", ("gpus.3", {"address": G3, "index": 3, "lost": True}), MISMATCH, "drain", False),
-    ("gpu.answers", (f"pci/{G3}/gone", True), MISMATCH, "drain", False),
-    ("gpu.answers", ("gpus.3", unread("the driver hung before its turn")), UNREAD, "drain", False),
+    ("gpu.lost", ("gpus.3", {"address": G3, "index": 3, "lost": True}), MISMATCH, "drain", False),
+    ("gpu.lost", (f"pci/{G3}/gone", True), MISMATCH, "drain", False),
+    ("gpu.lost", ("gpus.3", unread("the driver hung before its turn")), UNREAD, "drain", False),
     ("gpu.visible", ("gpus", captures.healthy()["gpus"][:7]), MISMATCH, "drain", False),
     ("gpu.visible", ("gpus.3.index", None), MISMATCH, "drain", False),
     ("gpu.visible", ("devices", {"/dev/nvidia0": "0666", "/dev/nvidiactl": "0666"}), MISMATCH, "drain", False),
@@ -92,11 +92,11 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.uuid", ("gpus.3.uuid", captures.gpu(2)["uuid"]), MISMATCH, "drain", False),
     ("gpu.uuid_known", ("gpus.3.uuid", "GPU-????????-????"), MISMATCH, "drain", False),
     ("gpu.board", ("gpus.3.subsystem_id", "10de:1839"), MISMATCH, "drain", True),
-    ("gpu.vram", ("gpus.3.memory.total_mib", 73000), MISMATCH, "drain", False),
-    ("gpu.vram", ("gpus.3.memory.total_mib", 81000), MISMATCH, "drain", False),
-    ("gpu.vram", ("gpus.*.memory.total_mib", 73000), MISMATCH, "drain", False),
-    ("gpu.vram", ("gpus.*.memory.total_mib", 81000), MISMATCH, "drain", True),
-    ("gpu.vram", ("gpus.3.memory.total_mib", NO), NOT_EXPOSED, "drain", False),
+    ("gpu.memory", ("gpus.3.memory.total_mib", 73000), MISMATCH, "drain", False),
+    ("gpu.memory", ("gpus.3.memory.total_mib", 81000), MISMATCH, "drain", False),
+    ("gpu.memory", ("gpus.*.memory.total_mib", 73000), MISMATCH, "drain", False),
+    ("gpu.memory", ("gpus.*.memory.total_mib", 81000), MISMATCH, "drain", True),
+    ("gpu.memory", ("gpus.3.memory.total_mib", NO), NOT_EXPOSED, "drain", False),
     ("gpu.vbios", ("gpus.3.vbios", "96.00.74.00.01"), MISMATCH, "degraded", False),
     ("gpu.vbios", ("gpus.*.vbios", "96.00.74.00.01"), MISMATCH, "degraded", True),
     ("gpu.bar1", ("gpus.3.memory.bar1_mib", 256), MISMATCH, "drain", True),
@@ -106,29 +106,29 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     # errors
     ("gpu.recovery_action", ("gpus.3.recovery_action", "gpu_reset"), MISMATCH, "drain", False),
     ("gpu.recovery_action", ("gpus.3.recovery_action", "something new"), MISMATCH, "drain", False),
-    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", 1), MISMATCH, "drain", False),
-    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", NO), NOT_EXPOSED, "drain", False),
-    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", unread("Unknown Error", 999)), UNREAD, "drain", False),
-    ("ecc.volatile", ("gpus.3.ecc", None), UNREAD, "drain", False),
-    ("ecc.volatile", ("gpus.3.ecc.volatile.uncorrected", "1"), UNREAD, "drain", False),
-    ("ecc.sram", ("gpus.3.ecc.sram.threshold_exceeded", True), MISMATCH, "drain", False),
-    ("ecc.remap_pending", ("gpus.3.remapped_rows.pending", True), MISMATCH, "drain", False),
-    ("ecc.remap_failure", ("gpus.3.remapped_rows.failure", True), MISMATCH, "drain", False),
-    ("ecc.remap_spare", ("gpus.3.remapped_rows.histogram.none", 1), MISMATCH, "degraded", False),
-    ("ecc.remap_spare", ("gpus.3.remapped_rows.uncorrectable", 512), MISMATCH, "degraded", False),
-    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 0, "double_bit": 1, "pending": True}), MISMATCH, "drain", False),
-    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 60, "double_bit": 3, "pending": False}), MISMATCH, "drain", False),
-    ("ecc.retired_pages", ("gpus.3.retired_pages", {"single_bit": 15, "double_bit": 0, "pending": False}), MISMATCH, "degraded", False),
-    ("ecc.repair", ("gpus.3.repair.tpc_pending", True), MISMATCH, "drain", False),
-    ("ecc.repair", ("gpus.3.unrepairable_memory", True), MISMATCH, "drain", False),
-    ("ecc.modes", ("gpus.3.ecc.pending", False), MISMATCH, "degraded", False),
-    ("ecc.modes", ("gpus.3.mig", {"current": True, "pending": True, "instances": []}), MISMATCH, "degraded", False),
-    ("ecc.ras", ("gpus.3.ras", {"umc": {"ue": 1, "ce": 0}}), MISMATCH, "drain", False),
+    ("gpu.ecc.uncorrected", ("gpus.3.ecc.volatile.uncorrected", 1), MISMATCH, "drain", False),
+    ("gpu.ecc.uncorrected", ("gpus.3.ecc.volatile.uncorrected", NO), NOT_EXPOSED, "drain", False),
+    ("gpu.ecc.uncorrected", ("gpus.3.ecc.volatile.uncorrected", unread("Unknown Error", 999)), UNREAD, "drain", False),
+    ("gpu.ecc.uncorrected", ("gpus.3.ecc", None), UNREAD, "drain", False),
+    ("gpu.ecc.uncorrected", ("gpus.3.ecc.volatile.uncorrected", "1"), UNREAD, "drain", False),
+    ("gpu.sram", ("gpus.3.ecc.sram.threshold_exceeded", True), MISMATCH, "drain", False),
+    ("gpu.remap.pending", ("gpus.3.remapped_rows.pending", True), MISMATCH, "drain", False),
+    ("gpu.remap.failure", ("gpus.3.remapped_rows.failure", True), MISMATCH, "drain", False),
+    ("gpu.remap.spare", ("gpus.3.remapped_rows.histogram.none", 1), MISMATCH, "degraded", False),
+    ("gpu.remap.spare", ("gpus.3.remapped_rows.uncorrectable", 512), MISMATCH, "degraded", False),
+    ("gpu.retired_pages", ("gpus.3.retired_pages", {"single_bit": 0, "double_bit": 1, "pending": True}), MISMATCH, "drain", False),
+    ("gpu.retired_pages", ("gpus.3.retired_pages", {"single_bit": 60, "double_bit": 3, "pending": False}), MISMATCH, "drain", False),
+    ("gpu.retired_pages", ("gpus.3.retired_pages", {"single_bit": 15, "double_bit": 0, "pending": False}), MISMATCH, "degraded", False),
+    ("gpu.repair", ("gpus.3.repair.tpc_pending", True), MISMATCH, "drain", False),
+    ("gpu.repair", ("gpus.3.unrepairable_memory", True), MISMATCH, "drain", False),
+    ("gpu.modes", ("gpus.3.ecc.pending", False), MISMATCH, "degraded", False),
+    ("gpu.modes", ("gpus.3.mig", {"current": True, "pending": True, "instances": []}), MISMATCH, "degraded", False),
+    ("gpu.ras", ("gpus.3.ras", {"umc": {"ue": 1, "ce": 0}}), MISMATCH, "drain", False),
     ("gpu.throttle", ("gpus.3.throttle.mask", 0x8 | 0x40), MISMATCH, "drain", False),
     ("gpu.throttle", ("gpus.3.throttle.mask", 0x20), MISMATCH, "degraded", False),
     ("gpu.throttle", ("gpus.3.throttle.mask", LOST), UNREAD, "drain", False),
-    ("power.brake", ("gpus.3.throttle.mask", 0x80), MISMATCH, "degraded", False),
-    ("power.enforced", ("gpus.3.power.enforced_w", 500.0), MISMATCH, "degraded", False),
+    ("gpu.throttle.brake", ("gpus.3.throttle.mask", 0x80), MISMATCH, "degraded", False),
+    ("gpu.power.enforced", ("gpus.3.power.enforced_w", 500.0), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature.margin_c", 0), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature", {"margin_c": NO, "gpu_c": 93, "slowdown_c": 92}), MISMATCH, "degraded", False),
     # links
@@ -162,9 +162,9 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("memory.total", ("memory", unread("the reader failed")), UNREAD, "drain", True),
     ("memory.edac", ("memory.edac.mc0.ue", 1), MISMATCH, "drain", False),
     ("memory.edac", ("memory.edac.mc0.ce", 100000), MISMATCH, "degraded", False),
-    ("net.link", ("network.eth0.speed_mbps", 100000), MISMATCH, "drain", True),
-    ("net.link", ("network.eth0.state", "down"), MISMATCH, "drain", True),
-    ("net.link", ("network", {}), MISMATCH, "drain", True),
+    ("net.speed", ("network.eth0.speed_mbps", 100000), MISMATCH, "drain", True),
+    ("net.state", ("network.eth0.state", "down"), MISMATCH, "drain", True),
+    ("net.state", ("network", {}), MISMATCH, "drain", True),
     ("net.mtu", ("network.eth0.mtu", 1500), MISMATCH, "degraded", True),
     ("net.mtu", ("network.eth0.mtu", None), UNREAD, "degraded", True),
     ("net.numa", ("network.eth0.numa_node", 1), MISMATCH, "degraded", True),
@@ -187,8 +187,8 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("storage.path", ("storage.paths", {"/data": unread("it hangs")}), UNREAD, "degraded", True),
     ("host.pressure", ("pressure.io.full_avg10", 75.0), MISMATCH, "degraded", False),
     ("time.sync", ("time_sync.synchronised", False), MISMATCH, "degraded", False),
-    ("module", ("os.modules", ["nvidia"]), MISMATCH, "drain", True),
-    ("service", ("services", {}), UNREAD, "degraded", True),
+    ("module.loaded", ("os.modules", ["nvidia"]), MISMATCH, "drain", True),
+    ("service.active", ("services", {}), UNREAD, "degraded", True),
     ("runtime.cdi", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "missing": ["/dev/nvidia9"]}]), MISMATCH, "degraded", False),
     ("capture.network", ("network", unread("the reader failed: KeyError")), UNREAD, "degraded", False),
 ]  # fmt: skip
@@ -207,7 +207,7 @@ def test_each_rule_finds_its_fault(name: str, changes: tuple[Any, ...], outcome:
 
 
 def test_every_rule_has_its_fault() -> None:
-    later = {"ecc.aggregate", "gpu.processes", "pcie.link", "net.drops", "net.flaps", "host.blocked"}  # below, and in test_deltas.py
+    later = {"gpu.ecc.aggregate", "gpu.processes", "pcie.link", "net.drops", "net.flaps", "host.blocked"}  # below, and in test_deltas.py
     assert {entry.id for entry in rules.TABLE} == {case[0] for case in CASES if not case[0].startswith("capture.")} | later
 
 
@@ -282,7 +282,7 @@ def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture
 def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() -> None:
     hidden = spoiled(healthy(), "gpus.*.remapped_rows", NO, "gpus.*.mig.current", True, "gpus.*.mig.pending", True)
     found = {(f.id, f.subject): f for f in judged(class_document(), hidden)}
-    assert found["ecc.remap_pending", G3].outcome == NOT_EXPOSED
+    assert found["gpu.remap.pending", G3].outcome == NOT_EXPOSED
     assert check.exit_code(list(found.values())) == 0
     blind = spoiled(hidden, "gpus.*.recovery_action", not_exposed("Not Found", 13))
     assert check.exit_code(judged(class_document(), blind)) == 3
@@ -305,8 +305,8 @@ def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
     capture = {key: value for key, value in node().items() if key in ("schema", "time", "gpus", "driver", "simulated")}
     capture["source"] = "nvidia-smi-xml"
     found = judged(declared(), capture)
-    assert {f.outcome for f in found if f.id in ("net.link", "cpu.layout", "storage.mount", "module")} == {ELSEWHERE}
-    assert {f.outcome for f in found if f.id in ("pcie.width", "ecc.volatile", "nvlink.active", "gpu.vram")} == {MATCH}
+    assert {f.outcome for f in found if f.id in ("net.state", "cpu.layout", "storage.mount", "module.loaded")} == {ELSEWHERE}
+    assert {f.outcome for f in found if f.id in ("pcie.width", "gpu.ecc.uncorrected", "nvlink.active", "gpu.memory")} == {MATCH}
     assert check.exit_code(found) == 3
 
 

@@ -16,7 +16,7 @@ from .rules import as_list, as_map, plain
 
 # Which counters belong to which finding.
 COUNTED = {
-    "ecc.aggregate": "/ecc.aggregate.uncorrected",
+    "gpu.ecc.aggregate": "/ecc.aggregate.uncorrected",
     "pcie.aer": "/aer.",
     "storage.health": "/media_errors",
     "memory.edac": "/ce",

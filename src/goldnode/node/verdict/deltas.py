@@ -175,7 +175,8 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         "boot": boot,
         "uptime": uptime,
         "time": time,
-        "clock": clock if is_number(clock) else None,
+        # A clock that was still on its way may jump.
+        "clock": clock if is_number(clock) and fetch(capture, "time_sync.synchronised") is True else None,
         "counters": rows,
         "known": kept_identity,
         "pending": [[item.id, item.subject, item.expected, item.got] for item in told],
@@ -272,7 +273,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any
 # -- what stands until somebody settles it
 
 
-STANDS = ("ecc.volatile", "ecc.sram", "memory.edac", "pcie.aer")
+STANDS = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
 SETTLE = "Repair or replace what it was, then say so: `goldnode-node ack --id {id}{subject} --by … --reason …`."
 
 

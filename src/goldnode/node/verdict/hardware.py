@@ -60,7 +60,7 @@ def in_driver(row: Mapping[str, Any]) -> bool:
     return str(row.get("wait")).startswith(("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915"))
 
 
-@rule("gpu.answers", "drain", NODE, "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.")
+@rule("gpu.lost", "drain", NODE, "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.")
 def answers(node: Node) -> Answer:
     """No GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: a device that is gone)."""
     if not node.declared:
@@ -191,7 +191,7 @@ def board(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "gpu.vram",
+    "gpu.memory",
     "drain",
     HARDWARE,
     "Look for Xid 168 and row remaps of SUBJECT in dmesg and `nvidia-smi -q -d ROW_REMAPPER`; reset it, else have it replaced.",
@@ -289,7 +289,7 @@ def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
     return None if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc") else "0 since the driver was loaded"
 
 
-@gpu_rule("ecc.volatile", "drain", GPU, RESET)
+@gpu_rule("gpu.ecc.uncorrected", "drain", GPU, RESET)
 def volatile(node: Node, gpu: Any) -> Answer:
     """No uncorrected error since the driver was loaded (NVIDIA's memory error management: reset the GPU before further use)."""
     value, said = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
@@ -316,10 +316,10 @@ def _ecc_evidence(gpu: Any) -> List[str]:
 
 
 @gpu_rule(
-    "ecc.aggregate",
+    "gpu.ecc.aggregate",
     "degraded",
     GPU,
-    "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id ecc.aggregate --subject SUBJECT`.",
+    "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id gpu.ecc.aggregate --subject SUBJECT`.",
 )
 def aggregate(node: Node, gpu: Any) -> Answer:
     """No uncorrected error since this node was first seen, or since somebody has said that the last is settled. What a card brought along
@@ -340,7 +340,7 @@ def _key(gpu: Mapping[str, Any]) -> str:
     return str(gpu.get("index"))
 
 
-@gpu_rule("ecc.sram", "drain", HARDWARE, RMA)
+@gpu_rule("gpu.sram", "drain", HARDWARE, RMA)
 def sram(node: Node, gpu: Any) -> Answer:
     """The driver's own threshold of uncorrected SRAM errors is not exceeded (nvmlDeviceGetSramEccErrorStatus)."""
     value, said = node.flag(gpu, "ecc.sram.threshold_exceeded")
@@ -349,13 +349,13 @@ def sram(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule("ecc.remap_failure", "drain", HARDWARE, RMA)
+@gpu_rule("gpu.remap.failure", "drain", HARDWARE, RMA)
 def remap_failure(node: Node, gpu: Any) -> Answer:
     """No row remap has failed (memory error management: candidate for replacement)."""
     return _remap(node, gpu, "failure", "no failed row remap", "a row remap has failed")
 
 
-@gpu_rule("ecc.remap_pending", "drain", GPU, RESET)
+@gpu_rule("gpu.remap.pending", "drain", GPU, RESET)
 def remap_pending(node: Node, gpu: Any) -> Answer:
     """No row waits for its remap, which the next reset of the GPU makes."""
     return _remap(node, gpu, "pending", "no row remap pending", "a row remap is pending")
@@ -376,7 +376,7 @@ def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
 
 
 @gpu_rule(
-    "ecc.remap_spare", "degraded", HARDWARE, "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`)."
+    "gpu.remap.spare", "degraded", HARDWARE, "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`)."
 )
 def remap_spare(node: Node, gpu: Any) -> Answer:
     """Spare rows are left: no bank without any, and fewer remaps than DCGM's limit. Remaps themselves are no fault."""
@@ -391,7 +391,7 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     return bad(expected, f"{count} rows remapped (limit {most})") if count and most and count >= most else ok(expected)
 
 
-@gpu_rule("ecc.retired_pages", "drain", NODE, "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.")
+@gpu_rule("gpu.retired_pages", "drain", NODE, "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.")
 def retired(node: Node, gpu: Any) -> Answer:
     """Before Ampere: no page waits to be retired, and fewer are than the table can hold (dynamic page retirement)."""
     pages = gpu.get("retired_pages")
@@ -414,7 +414,7 @@ def retired(node: Node, gpu: Any) -> Answer:
     return ok(f"fewer than {warn or most or 'the limit'}")
 
 
-@gpu_rule("ecc.repair", "drain", GPU, RESET)
+@gpu_rule("gpu.repair", "drain", GPU, RESET)
 def repair(node: Node, gpu: Any) -> Answer:
     """No repair of a memory channel or TPC waits for a reset (nvmlDeviceGetRepairStatus, Blackwell), and no memory is beyond repair."""
     beyond, beyond_said = node.flag(gpu, "unrepairable_memory")
@@ -428,7 +428,7 @@ def repair(node: Node, gpu: Any) -> Answer:
     return unread or (ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None)
 
 
-@gpu_rule("ecc.modes", "degraded", NODE, "Say in `policy.ecc` of the class which is right, and run site.yml; a change needs a reboot.")
+@gpu_rule("gpu.modes", "degraded", NODE, "Say in `policy.ecc` of the class which is right, and run site.yml; a change needs a reboot.")
 def modes(node: Node, gpu: Any) -> Answer:
     """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
     policy = as_map(node.document.get("policy"))
@@ -449,7 +449,7 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-@gpu_rule("ecc.ras", "drain", NODE, "Drain and reboot the node; if errors come again, have SUBJECT replaced.")
+@gpu_rule("gpu.ras", "drain", NODE, "Drain and reboot the node; if errors come again, have SUBJECT replaced.")
 def ras(node: Node, gpu: Any) -> Answer:
     """AMD: no uncorrected error in any block, no page that waits or could not be retired, no xGMI error (amdgpu's RAS files)."""
     blocks = as_map(gpu.get("ras"))
@@ -494,7 +494,7 @@ def throttle(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "power.brake",
+    "gpu.throttle.brake",
     "degraded",
     HARDWARE,
     "Look at power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not from SUBJECT.",
@@ -558,7 +558,7 @@ def temperature(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "power.enforced",
+    "gpu.power.enforced",
     "degraded",
     HARDWARE,
     "Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.",

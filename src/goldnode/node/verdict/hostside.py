@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Container, List, Optional
 
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, HARDWARE, MATCH, NODE, NOTHING, PROCESS
@@ -97,36 +97,33 @@ def edac(node: Node) -> Answer:
     return found or ok("no memory errors", f"{len(rows)} memory controllers")
 
 
-@rule(
-    "net.link",
-    "drain",
-    HARDWARE,
-    "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.",
-)
+CABLE = "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port."
+
+
+@rule("net.state", "drain", HARDWARE, CABLE)
 def interfaces(node: Node) -> Answer:
-    """Each declared interface is there and up, with its speed."""
+    """Each declared interface is there and up."""
     found: List[Said] = []
-    for name, want in sorted(as_map(node.baseline.get("network")).items()):
-        expected = "up" + (f" at {want['speed_mbps']} Mb/s" if want.get("speed_mbps") else "")
-        rows, said = node.section("network", expected)
-        if said is not None:
-            found += _about(name, said)
-            continue
+    for name in sorted(as_map(node.baseline.get("network"))):
+        rows, said = node.section("network", "up")
         row = rows.get(name)
-        if row is None:
-            found.append(bad(expected, "no such interface", subject=name))
-        elif is_fault(row) or not isinstance(row.get("state"), str):
-            found += _about(name, node.absent(row if is_fault(row) else row.get("state"), expected))
-        elif row["state"] not in ("up", "unknown"):
-            found.append(bad(expected, row["state"], subject=name))
-        elif want.get("speed_mbps") and not is_number(row.get("speed_mbps")):
-            found += _about(name, node.absent(row.get("speed_mbps"), expected))
-        elif want.get("speed_mbps"):
-            have = row["speed_mbps"]
-            found.append((ok(expected) if have == want["speed_mbps"] else bad(expected, f"up at {have} Mb/s"))._replace(subject=name))
-        else:
-            found.append(ok(expected)._replace(subject=name))
-    return _all(found, "up, at their speed")
+        if said is None and row is None:
+            said = bad("up", "no such interface")
+        if said is None and (is_fault(row) or not isinstance(fetch(row, "state"), str)):
+            said = node.absent(row if is_fault(row) else fetch(row, "state"), "up")
+        elif said is None:
+            said = ok("up") if fetch(row, "state") in ("up", "unknown") else bad("up", fetch(row, "state"))
+        found += _about(name, said)
+    return _all(found, "up")
+
+
+@rule("net.speed", "drain", HARDWARE, CABLE)
+def speed(node: Node) -> Answer:
+    """The speed of each interface that is up, where the class declares it."""
+    rows = as_map(node.capture.get("network"))
+    return _property(
+        node, "speed_mbps", lambda value: f"{value} Mb/s", {name for name, row in rows.items() if fetch(row, "state") == "down"}
+    )
 
 
 @rule(
@@ -148,10 +145,10 @@ def net_numa(node: Node) -> Answer:
     return _property(node, "numa_node", lambda value: f"node {value}")
 
 
-def _property(node: Node, key: str, say: Any) -> Answer:
+def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answer:
     found: List[Said] = []
     for name, want in sorted(as_map(node.baseline.get("network")).items()):
-        if want.get(key) is None:
+        if want.get(key) is None or name in but:
             continue
         expected = say(want[key])
         rows, said = node.section("network", expected)
@@ -541,7 +538,7 @@ def clock(node: Node) -> Answer:
     return ok("synchronised") if value else bad("synchronised", "not synchronised")
 
 
-@rule("module", "drain", NODE, "Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.")
+@rule("module.loaded", "drain", NODE, "Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.")
 def modules(node: Node) -> Answer:
     """The kernel modules that the class declares are loaded."""
     want = as_list(node.baseline.get("modules"))
@@ -557,7 +554,7 @@ def modules(node: Node) -> Answer:
     return _all(found, "loaded")
 
 
-@rule("service", "degraded", NODE, "See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.")
+@rule("service.active", "degraded", NODE, "See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.")
 def services(node: Node) -> Answer:
     """The units that the class declares are active."""
     found: List[Said] = []
