@@ -69,7 +69,7 @@ class Node:
         machine.spoil(self.root, "etc/goldnode/class.json", program_domain.class_file(document).content)
 
     def _time(self, real: Callable[[], float]) -> Callable[[], float]:
-        return lambda: real() + self.clock
+        return lambda: real() + self.clock + float((self.root / "proc/uptime").read_text().split()[0])
 
     def check(self, passive: bool = False) -> Json:
         """The verdict of `goldnode-node check --json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
