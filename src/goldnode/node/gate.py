@@ -296,6 +296,18 @@ def _slurm_resume(host: Host) -> bool:
     return True
 
 
+def resume(host: Host, text: str) -> bool:
+    """Resume the node where Slurm has it drained for a reason that begins with `text`; whether that was so.
+
+    :raises HookError: when Slurm does not answer.
+    """
+    row = _slurm_row(host) if _scontrol(host) else None
+    if row is None or not _is_drained(row) or not row["reason"].startswith(text):
+        return False
+    _scontrol_run(host, "update", f"NodeName={row['name']}", "State=RESUME")
+    return True
+
+
 # -- container runtimes
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from tests.unit.node.test_cases import converged, document, merge
 
 from goldnode.node import gate, program
 from goldnode.node.host import Host, Result
+from goldnode.node.serve import shims
 from goldnode.node.state.domains import units
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
+from goldnode.node.state.handlers import serve
+from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import check, current
 
 STAT = "1 (systemd) S " + " ".join(str(n) for n in range(4, 53))
@@ -601,3 +605,23 @@ def test_systemd_is_asked_once(node: Node) -> None:
     units.observe(node, document(), seen)
     assert len(node.commands) == 1
     assert set(seen.units["loaded"]) >= set(units.UNITS)
+
+
+def test_a_drain_of_the_health_check_program_is_taken_back_with_it(node: Node) -> None:
+    text = "goldnode: health check: the last verdict is too old; see systemctl status goldnode-watch.timer"
+    applier: Any = SimpleNamespace(host=node)
+    action: Any = SimpleNamespace(data={"reason": text})
+    node.write(shims.MEMORY, f"{text}\n".encode())
+    slurm(node, "IDLE+DRAIN", text)
+    assert serve.release(applier, action) == "resumed"
+    assert updates(node) == ["scontrol update NodeName=gpu01 State=RESUME"]
+    assert node.text(shims.MEMORY) is None
+    for state, why in (("IDLE+DRAIN", "bad fan"), ("IDLE+DRAIN", "goldnode: stack.lock: 4 differ"), ("IDLE", text)):
+        slurm(node, state, why)
+        assert "stays as it is" in serve.release(applier, action)
+    assert len(updates(node)) == 1
+    node.write("/down", b"")
+    node.write(shims.MEMORY, f"{text}\n".encode())
+    with pytest.raises(NodeError, match="cannot be resumed"):
+        serve.release(applier, action)
+    assert node.text(shims.MEMORY) is not None

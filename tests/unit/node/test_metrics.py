@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shutil
 import subprocess
@@ -163,6 +164,13 @@ def test_promtool_finds_nothing_to_say() -> None:
     ):
         done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_times_are_those_of_the_calendar() -> None:
+    for text in ("1970-01-01T00:00:00Z", "2000-02-29T23:59:59Z", "2024-02-29T12:00:00Z", "2026-03-01T00:00:00Z", "2099-12-31T01:02:03Z"):
+        assert metrics.seconds(text) == dt.datetime.fromisoformat(text).timestamp()
+    for odd in (None, "", "2026-11-22", "2026-11-22 10:00:00Z", "2026-11-22T10:00:0xZ", 7, {}):
+        assert metrics.seconds(odd) is None
 
 
 # -- the file

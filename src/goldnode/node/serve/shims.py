@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from ..verdict import current
 
+MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM has drained the node
+
 SLURM = f"""#!/bin/sh
 # goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and says what it does in slurmd's log.
 #

@@ -1,7 +1,8 @@
 """What a class lets a node tell others (`serve`): the socket of the diagnostics endpoint, and small programs for schedulers.
 
 `seen.units["serve"]` = {socket: {LoadState, ActiveState, Listen} of systemd, None in an image, where systemd is not PID 1 and where nothing is
-declared and nothing there; textfile: the file that :mod:`...serve.publish` has put into a collector's directory, None where there is none}.
+declared and nothing there; textfile: the file that :mod:`...serve.publish` has put into a collector's directory, None where there is none;
+drained: the reason for which slurm-health has drained the node, None where it has not}.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     textfile = (host.text(publish.MEMORY) or "").strip() or None
     if textfile and not (host.path(textfile).is_file() and textfile.endswith(f"/{publish.NAME}")):
         textfile = None
-    seen.units["serve"] = {"socket": socket, "textfile": textfile}
+    drained = (host.text(shims.MEMORY) or "").strip() or None if host.live else None
+    seen.units["serve"] = {"socket": socket, "textfile": textfile, "drained": drained}
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
@@ -136,7 +138,16 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     left = (seen.units.get("serve") or {}).get("textfile")
     if left and not _is_wanted(document, left):
         actions.append(Action("sanity", "file.remove", left, "the class wants no metrics there any more", IMAGE, "metrics\n"))
+    if not declared(document).get("slurm"):
+        actions += release(seen)
     return actions, [], waiting
+
+
+def release(seen: Observed) -> List[Action]:
+    """A drain of slurm-health's, which nobody would take back once that is not run any more."""
+    text = (seen.units.get("serve") or {}).get("drained")
+    reason = "slurm-health has drained the node, and will not be there to resume it"
+    return [Action("sanity", "serve.release", "Slurm", reason, BOOT, f"{text}\n", None, None, {"reason": text})] if text else []
 
 
 def _is_wanted(document: Document, path: str) -> bool:
@@ -174,4 +185,5 @@ def absent(document: Optional[Document], seen: Observed, record: Mapping[str, An
     """The metrics in a collector's directory go with goldnode, or they would grow old there and alert for ever; what the health check program
     has drained is resumed."""
     left = (seen.units.get("serve") or {}).get("textfile")
-    return [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []
+    gone = [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []
+    return gone + release(seen)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
+from ... import gate
+from ...serve import shims
 from ..model import NodeError
 
 if TYPE_CHECKING:
@@ -20,4 +22,16 @@ def start(applier: Applier, action: Action) -> None:
         raise NodeError(f"{action.target} does not start: {done.tail(3)}. Is its address in use? See `systemctl status {action.target}`.")
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"serve.start": start}
+def release(applier: Applier, action: Action) -> str:
+    """Resume the node, unless somebody has another reason for its drain by now."""
+    try:
+        resumed = gate.resume(applier.host, str(action.data["reason"]))
+    except gate.HookError as problem:
+        raise NodeError(
+            f"slurm-health has drained this node, and it cannot be resumed: {problem}. Put that right, then run again."
+        ) from None
+    applier.host.remove(shims.MEMORY)
+    return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
+
+
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"serve.start": start, "serve.release": release}
