@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
+from tests.e2e.support import Services, Site, goldnode
 from tests.simulators import apt_archive
 
 from goldnode.lab import engine, images
@@ -97,11 +97,12 @@ SERVICES = ("curl", "munge", "prometheus", "prometheus-node-exporter", "slurm-cl
 
 
 @pytest.fixture(scope="session")
-def services(world: World) -> Iterator[Node]:
-    """A converged node of class e2e_serve with real Slurm and Prometheus daemons in it, none of which runs yet."""
+def services(world: World) -> Iterator[Services]:
+    """A converged node of class e2e_serve; its daemons do not run yet."""
     node, site = world.node("services", "e2e_serve", extra=SERVICES), world.site("services")
     node.run("systemctl", "disable", "--now", *(f"{name}.service" for name in SERVICES if name not in ("curl", "slurm-client")))
     world.lock(site, node, "e2e_plain")
-    succeeded(site_yml(inventory(world.directory / "services", {"e2e_serve": [node]}), site=site))
-    yield node
+    found = Services(node, site, world.directory / "services")
+    found.converge("e2e_serve")
+    yield found
     node.destroy()

@@ -130,3 +130,15 @@ def succeeded(run: Run) -> Run:
     """The run, when it succeeded; otherwise what it printed is the failure's text."""
     assert run.rc == 0, run.output[-6000:]
     return run
+
+
+@dataclass
+class Services:
+    """A node with real Slurm and Prometheus daemons in it, and how it is put into a class."""
+
+    node: Node
+    site: Site
+    directory: Path
+
+    def converge(self, group: str) -> None:
+        succeeded(site_yml(inventory(self.directory / group, {group: [self.node]}), site=self.site))

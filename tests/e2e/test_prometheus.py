@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.support import Services
 
 from goldnode.lab.nodes import Node
 from goldnode.node.verdict import current
@@ -56,14 +57,15 @@ class Monitored:
 
 
 @pytest.fixture(scope="module")
-def monitored(services: Node) -> Monitored:
+def monitored(services: Services) -> Monitored:
+    node = services.node
     # The rules as they are, but for how long they wait.
     rules = re.sub(r"(?m)^ +for: .*\n", "", (INTEGRATIONS / "prometheus/goldnode.rules.yml").read_text())
-    services.put({"/etc/prometheus/prometheus.yml": CONF.encode(), "/etc/prometheus/goldnode.rules.yml": rules.encode()})
-    services.run("systemctl", "start", "prometheus-node-exporter.service", "prometheus.service")
-    found = Monitored(services)
+    node.put({"/etc/prometheus/prometheus.yml": CONF.encode(), "/etc/prometheus/goldnode.rules.yml": rules.encode()})
+    node.run("systemctl", "start", "prometheus-node-exporter.service", "prometheus.service")
+    found = Monitored(node)
     found.watch()
-    found.until(lambda: services.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0)
+    found.until(lambda: node.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0)
     found.until(lambda: found.ask("query?query=goldnode_last_run_timestamp_seconds{job='node'}")["result"])
     return found
 
@@ -153,7 +155,20 @@ def test_the_endpoint_outlives_what_becomes_of_it(monitored: Monitored) -> None:
     node.run("mv", "/run/goldnode/away", current.VERDICT)
 
 
-def test_the_plugin_for_kubernetes_answers(services: Node) -> None:
-    services.run("systemctl", "start", "goldnode-watch.service")
-    done = services.run("/usr/lib/goldnode/npd-plugin", check=False)
+def test_the_plugin_for_kubernetes_answers(services: Services) -> None:
+    node = services.node
+    node.run("systemctl", "start", "goldnode-watch.service")
+    done = node.run("/usr/lib/goldnode/npd-plugin", check=False)
     assert (done.rc, done.output.startswith("goldnode: could not check")) == (2, True)
+
+
+def test_a_class_that_tells_nothing_takes_it_all_away(services: Services) -> None:
+    node = services.node
+    services.converge("e2e_gate_drain")
+    left = f"ls -d /etc/systemd/system/goldnode-serve* /etc/systemd/system/sockets.target.wants/goldnode* /usr/lib/goldnode/* {TEXTFILE} 2>/dev/null"
+    assert node.shell(f"{left} || true").output.split() == [PROGRAM]
+    assert node.run("ss", "-Hltn", "sport", "=", "9478").output == ""
+    assert node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip() == "inactive"
+    services.converge("e2e_serve")
+    assert get(node, "/metrics")[0] == 200
+    assert node.run("test", "-s", TEXTFILE, check=False).rc == 0

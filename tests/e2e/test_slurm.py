@@ -7,6 +7,7 @@ import re
 import time
 
 import pytest
+from tests.e2e.support import Services
 
 from goldnode.lab.nodes import Node
 from goldnode.node import gate
@@ -83,11 +84,12 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(services: Node) -> Cluster:
-    services.put({"/etc/slurm/slurm.conf": CONF.format(name=services.name).encode()})
-    services.shell("mkdir -p /var/lib/slurm/slurmctld /var/lib/slurm/slurmd; chown slurm: /var/lib/slurm/slurmctld")
-    services.run("systemctl", "start", "munge.service", "slurmctld.service", "slurmd.service")
-    found = Cluster(services)
+def cluster(services: Services) -> Cluster:
+    node = services.node
+    node.put({"/etc/slurm/slurm.conf": CONF.format(name=node.name).encode()})
+    node.shell("mkdir -p /var/lib/slurm/slurmctld /var/lib/slurm/slurmd; chown slurm: /var/lib/slurm/slurmctld")
+    node.run("systemctl", "start", "munge.service", "slurmctld.service", "slurmd.service")
+    found = Cluster(node)
     found.wait("IDLE", "", 40)
     found.watch()
     return found

@@ -331,7 +331,17 @@ def _start(host: Host) -> List[str]:
     return told
 
 
-PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths", "TriggeredBy") + (
+PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "UnitFileState",
+    "NeedDaemonReload",
+    "FragmentPath",
+    "DropInPaths",
+    "TriggeredBy",
+    "Listen",
+) + (
     "SubState",  # this and the rest for the capture (probe/software.py), which then asks nothing of its own
     "Result",
     "NRestarts",

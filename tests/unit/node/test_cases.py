@@ -12,6 +12,7 @@ the reason after a colon. With `record` (a patch of what a first run records; nu
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
     if units_domain.watches(wanted):
         seen.links[units_domain.EVENTS_LINK] = "/etc/systemd/system/goldnode-events.service"
-    own = {name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-") and "mps" not in name}
+    own = {
+        name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-") and not re.search("mps|serve", name)
+    }
     if not units_domain.watches(wanted):
         own.pop(units_domain.EVENTS)
     seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}

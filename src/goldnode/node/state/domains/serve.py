@@ -1,13 +1,13 @@
 """What a class lets a node tell others (`serve`): the socket of the diagnostics endpoint, and small programs for schedulers.
 
-`seen.units["serve"]` = {socket: {LoadState, ActiveState, Listen} of systemd, None in an image, where systemd is not PID 1 and where nothing is
-declared and nothing there; textfile: the file that :mod:`...serve.publish` has put into a collector's directory, None where there is none;
-drained: the reason for which slurm-health has drained the node, None where it has not}.
+Of the socket, domain `units` reads what systemd has (:data:`gate.PROPERTIES`). `seen.units["serve"]` = {textfile: the file that
+:mod:`...serve.publish` has put into a collector's directory, None where there is none; drained: the reason for which slurm-health has drained
+the node, None where it has not}.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ...host import Host
 from ...serve import publish, shims
@@ -19,10 +19,9 @@ from .program import PROGRAM
 
 Document = Mapping[str, Any]
 
-SOCKET, SERVICE = "goldnode-serve.socket", "goldnode-serve.service"
+SOCKET, SERVICE = units.SOCKET, "goldnode-serve.service"
 LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"
 SLURM, NPD = "/usr/lib/goldnode/slurm-health", "/usr/lib/goldnode/npd-plugin"
-PROPERTIES = ("LoadState", "ActiveState", "Listen")
 
 SOCKET_TEXT = """# goldnode: whoever asks here starts the endpoint
 [Unit]
@@ -83,18 +82,12 @@ def declared(document: Document) -> Mapping[str, Any]:
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """What systemd has of the socket, asked only where there is one or should be."""
-    socket: Optional[Dict[str, str]] = None
-    there = declared(document).get("listen") or f"{units.FOLDER}/{SOCKET}" in seen.files
-    if there and host.live and host.path("/run/systemd/system").exists():
-        shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), SOCKET).out
-        values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-        socket = {key: values.get(key, "") for key in PROPERTIES}
+    """What has been put elsewhere than into files of goldnode's own."""
     textfile = (host.text(publish.MEMORY) or "").strip() or None
     if textfile and not (host.path(textfile).is_file() and textfile.endswith(f"/{publish.NAME}")):
         textfile = None
     drained = (host.text(shims.MEMORY) or "").strip() or None if host.live else None
-    seen.units["serve"] = {"socket": socket, "textfile": textfile, "drained": drained}
+    seen.units["serve"] = {"textfile": textfile, "drained": drained}
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
@@ -121,7 +114,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
     elif have is not None and not listen:
         actions.append(Action("sanity", "file.remove", LINK, "the class has no endpoint any more", IMAGE, f"-> {have}\n"))
-    state = (seen.units.get("serve") or {}).get("socket")
+    state = (seen.units.get("loaded") or {}).get(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
     if state is not None and not listen and active:
         names = [SOCKET, SERVICE]
@@ -171,7 +164,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     if not listen:
         return []
     remedy = f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`."
-    state = (seen.units.get("serve") or {}).get("socket")
+    state = (seen.units.get("loaded") or {}).get(SOCKET)
     if state is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"
         return [judge_item("serve.socket", listen, None, "degraded", remedy, elsewhere)]

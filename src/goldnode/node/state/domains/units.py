@@ -22,6 +22,7 @@ Document = Mapping[str, Any]
 
 FOLDER = "/etc/systemd/system"
 WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
+SOCKET = "goldnode-serve.socket"  # of domain serve: asked for in the same call
 LINK = f"{FOLDER}/timers.target.wants/{TIMER}"
 EVENTS = "goldnode-events.service"
 EVENTS_LINK = f"{FOLDER}/multi-user.target.wants/{EVENTS}"
@@ -34,6 +35,7 @@ UNITS = (
     WATCH,
     TIMER,
     EVENTS,
+    SOCKET,
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
     *gate.RUNTIMES,
