@@ -171,4 +171,5 @@ def test_a_class_that_tells_nothing_takes_it_all_away(services: Services) -> Non
     assert node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip() == "inactive"
     services.converge("e2e_serve")
     assert get(node, "/metrics")[0] == 200
+    node.run("systemctl", "start", "goldnode-watch.service")
     assert node.run("test", "-s", TEXTFILE, check=False).rc == 0
