@@ -239,12 +239,8 @@ def services(document: Mapping[str, Any]) -> list[str]:
 def copied(base: Path, target: Path) -> Path:
     """A copy of a node that shares the files of `base`: what writes into one has to put a new file in its place, as everything here does."""
     shutil.copytree(base, target, symlinks=True, copy_function=os.link)
-    # What the simulated library and the program write into.
-    for name in ("state", "run/state", "run/calls", "lock"):
-        if (target / PLACE / name).exists():
-            Path(target / PLACE / name).unlink()
-            if (base / PLACE / name).exists():
-                shutil.copy2(base / PLACE / name, target / PLACE / name)
+    shutil.rmtree(target / PLACE)  # written into by the simulated library
+    shutil.copytree(base / PLACE, target / PLACE, symlinks=True)
     return target
 
 
@@ -658,8 +654,8 @@ def later(root: Path, seconds: float) -> None:
 def spoil(root: Path, name: str, content: str | bytes | None, mode: int = 0o644) -> None:
     """Put other content into a file of the node (a path below its root, which may hold one `*` for every match); None takes it away."""
     found = sorted(root.glob(name)) if "*" in name else [root / name]
-    if not found:
-        raise FileNotFoundError(name)
+    if content is None:
+        found = [place for place in found if os.path.lexists(place)]
     for place in found:
         real = place.resolve() if place.parent.exists() else place
         if content is None:
@@ -690,33 +686,31 @@ def _fresh(root: Path) -> Any:
     shown: set[str] = set()
 
     def file(self: Any, name: str, content: str | bytes) -> None:
-        place, data = f"{root}/{name}", content.encode() if isinstance(content, str) else content
+        place, data = root / name, content.encode() if isinstance(content, str) else content
         try:
-            with open(place, "rb") as opened:
-                if opened.read() == data:
-                    return
-            os.unlink(place)
+            if place.read_bytes() == data:
+                return
+            place.unlink()
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "wb") as out:
-            out.write(data)
+            place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
 
     def link(self: Any, name: str, target: str) -> None:
         shown.add(name)
-        place, to = f"{root}/{name}", os.path.relpath(target, os.path.dirname(name))
-        if os.path.islink(place):
-            if os.readlink(place) == to:
+        place, to = root / name, os.path.relpath(target, name.rpartition("/")[0])
+        if place.is_symlink():
+            if str(place.readlink()) == to:
                 return
-            os.unlink(place)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.symlink(to, place)
+            place.unlink()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(to)
 
     with mock.patch.object(tree._Tree, "file", file), mock.patch.object(tree._Tree, "link", link):
         yield
-    for name in os.listdir(root / "sys/bus/pci/devices"):
-        if f"sys/bus/pci/devices/{name}" not in shown:
-            os.unlink(root / "sys/bus/pci/devices" / name)
-            shutil.rmtree(root / "proc/driver/nvidia/gpus" / name, ignore_errors=True)
+    for place in sorted((root / "sys/bus/pci/devices").iterdir()):
+        if f"sys/bus/pci/devices/{place.name}" not in shown:
+            place.unlink()
+            shutil.rmtree(root / "proc/driver/nvidia/gpus" / place.name, ignore_errors=True)
 
 
 def program_file() -> bytes:
