@@ -1,0 +1,1 @@
+"""What the on-node health check costs."""
