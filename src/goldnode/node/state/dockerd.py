@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import socket
 from typing import Any, Dict, List, Optional
 
 from ..host import Json
@@ -17,20 +15,18 @@ SECONDS = 10.0  # a daemon with many containers answers within a second; one tha
 GPU_FILE = re.compile(r"/dev/(nvidia|kfd|dri)")
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=SECONDS)
-        self.path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(SECONDS)
-        self.sock.connect(self.path)
-
-
 def ask(path: str, where: str = SOCKET) -> Any:
     """The answer to GET `path`, as data. Raises OSError where there is none."""
-    connection = _Connection(where)
+    import http.client  # and the e-mail parser behind it: a node without docker, or with one that does not run, needs neither
+    import socket
+
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(SECONDS)
+            self.sock.connect(where)
+
+    connection = Connection("localhost", timeout=SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

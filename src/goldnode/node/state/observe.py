@@ -402,13 +402,24 @@ def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
     Display functions of other vendors are left out: a server's own console is one.
     """
     found: List[Dict[str, Optional[str]]] = []
-    for name in host.glob("/sys/bus/pci/devices", "*"):
-        ids = [(host.text(f"{name}/{part}") or "").strip()[2:] for part in ("vendor", "device", "class")]
-        if ids[2][:2] == "12" or (ids[0] == "10de" and ids[2][:2] == "03"):
-            driver = host.path(f"{name}/driver")
-            bound = os.path.basename(os.readlink(str(driver))) if driver.is_symlink() else None
-            found.append({"address": name.rpartition("/")[2], "id": f"{ids[0]}:{ids[1]}", "driver": bound})
+    place = os.path.join(host.root, "sys/bus/pci/devices")
+    for address in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+        # A server has hundreds of functions, so the class is read first, and alone of most.
+        kind = _attribute(f"{place}/{address}/class")[2:4]
+        vendor = _attribute(f"{place}/{address}/vendor")[2:] if kind in ("03", "12") else ""
+        if kind == "12" or (vendor == "10de" and kind == "03"):
+            driver = f"{place}/{address}/driver"
+            bound = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
+            found.append({"address": address, "id": f"{vendor}:{_attribute(f'{place}/{address}/device')[2:]}", "driver": bound})
     return found
+
+
+def _attribute(name: str) -> str:
+    try:
+        with open(name, encoding="ascii", errors="replace") as opened:
+            return opened.read().strip()
+    except FileNotFoundError:  # the device has gone meanwhile
+        return ""
 
 
 def gpu_holders(host: Host) -> List[Json]:
