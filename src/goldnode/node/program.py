@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, List, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
 from . import boot, gate
 from .device import export
@@ -37,6 +37,15 @@ ELSEWHERE_RUN = {
     "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
     "watch-log": ("watch", "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)"),
     "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
+}
+
+
+# What the parts of a class document are, so that one that is something else is refused before anything works with it.
+SHAPES: Dict[str, Any] = {
+    **dict.fromkeys(("class", "digest"), str),
+    **dict.fromkeys(("os", "stack", "lock", "kernel", "platform", "policy", "baseline", "site", "health", "xid"), dict),
+    **dict.fromkeys(("packages", "modules", "blacklist", "fence", "suppressions"), list),
+    **dict.fromkeys(("gpu", "driver", "runtime"), (dict, type(None))),
 }
 
 
@@ -296,4 +305,7 @@ def read_document(host: Host, options: Any) -> Json:
         raise NodeError(f"{name}: not JSON ({problem}). Run site.yml for this host.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
+    wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
+    if wrong:
+        raise NodeError(f"{name}: not a class document, its {', '.join(wrong)} cannot be that. Run site.yml for this host.")
     return document
