@@ -43,12 +43,12 @@ def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, A
 
 
 def test_a_whole_answer(tmp_path: Path) -> None:
-    machine = host(tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'full', 'settings']")
+    machine = host(tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'settings']")
     found = asked(machine)
     assert found["error"] is None
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-1"]
     assert (found["count"], found["driver"], found["cost"]["init_ms"]) == (2, "580.1", 3)
-    assert machine.commands == [(machine.program, "device", "capture", "full", "settings")]
+    assert machine.commands == [(machine.program, "device", "capture", "settings")]
 
 
 def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_program_that_runs_unpacked_starts_the_child_there(monkeypatch: pytest
     """Without the archive, whose digest was looked at when the program itself began."""
     monkeypatch.setattr(sys, "path", ["/run/goldnode/program/0123", *sys.path[1:]])
     machine = Host()
-    found = stream.start(machine, full=False, settings=False).finish()
+    found = stream.start(machine, settings=False).finish()
     assert machine.commands == [(sys.executable, "-I", "-S", "/run/goldnode/program/0123", "device", "capture")]
     assert "ended with status" in found["error"]["text"]
     assert machine.pending is None, "who did not ask for settings has none to give"

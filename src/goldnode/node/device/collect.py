@@ -391,16 +391,18 @@ def processes(gpu: Gpu) -> Json:
     }
 
 
-def inforom(gpu: Gpu, full: bool) -> Json:
-    """Image and, where load may be put on the GPU, whether its checksums are right: they are computed from the flash."""
-    found: Json = {"image": gpu.ask("nvmlDeviceGetInforomImageVersion")}
-    if full:
-        valid = gpu.ask("nvmlDeviceValidateInforom")
-        found["valid"] = True if valid is None else False if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM else valid
-    return {"inforom": found}
+def inforom(gpu: Gpu) -> Json:
+    """Image, and whether its checksums are right."""
+    valid = gpu.ask("nvmlDeviceValidateInforom")
+    return {
+        "inforom": {
+            "image": gpu.ask("nvmlDeviceGetInforomImageVersion"),
+            "valid": True if valid is None else False if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM else valid,
+        }
+    }
 
 
-def parts(full: bool, with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Json]]]:
+def parts(with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Json]]]:
     """Name and reader of each part, in the order of reading: what names a GPU and what its driver thinks of it first."""
     found: List[Tuple[str, Callable[[Gpu], Json]]] = [
         ("identity", identity),
@@ -419,7 +421,7 @@ def parts(full: bool, with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Js
         ("nvlink", nvlink),
         ("fabric", fabric),
         ("processes", processes),
-        ("inforom", lambda gpu: inforom(gpu, full)),
+        ("inforom", inforom),
     ]
     if with_settings:
         found.append(("settings", lambda gpu: {"settings": settings.of(gpu.handle)}))
@@ -429,7 +431,7 @@ def parts(full: bool, with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Js
 # -- lines
 
 
-def stream(to: int, full: bool, with_settings: bool) -> None:
+def stream(to: int, with_settings: bool) -> None:
     """Write the lines of a capture to a file descriptor (the package's documentation has them). Returns when all was said."""
 
     def say(line: Json) -> None:
@@ -457,7 +459,7 @@ def stream(to: int, full: bool, with_settings: bool) -> None:
         }
     )
     for index in range(count):
-        _one(index, parts(full, with_settings), say)
+        _one(index, parts(with_settings), say)
     used, own = os.times(), _rss()
     say({"done": True, "cpu_ms": round((used.user + used.system) * 1000), "rss_kib": own, "init_ms": round((ready - began) * 1000)})
 

@@ -34,10 +34,10 @@ def main() -> int:
 
 
 def stream(words: list[str]) -> int:
-    """Answer `device capture [full] [settings]` line by line (see the package's documentation)."""
+    """Answer `device capture [settings]` line by line (see the package's documentation)."""
     to = os.dup(1)
     os.dup2(2, 1)
     from . import collect
 
-    collect.stream(to, "full" in words, "settings" in words)
+    collect.stream(to, "settings" in words)
     os._exit(0)  # a library that hangs while it is unloaded must not take back what it said

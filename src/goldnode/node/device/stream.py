@@ -115,15 +115,15 @@ class Pending:
         return bytes(said[out]).split(b"\n"), end
 
 
-def start(host: Host, full: bool = True, settings: bool = True, vendor: str = "nvidia") -> Pending:
+def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
     """Start asking. The answer belongs to `host` until :attr:`Host.pending` is taken from it: who asks for settings meanwhile gets them
     from there.
 
-    :param full: also what puts load on a GPU (checksums of its flash).  settings: also what `policy` compares.
+    :param settings: also what `policy` compares.
     """
     unpacked = host.program == PROGRAM and sys.path[0].startswith(PLACE)
     program = (sys.executable, "-I", "-S", sys.path[0]) if unpacked else (host.program,)
-    argv = (*program, "device", "capture", *(["full"] if full else []), *(["settings"] if settings else []))
+    argv = (*program, "device", "capture", *(["settings"] if settings else []))
     error = _left(host)
     process: Optional[subprocess.Popen[bytes]] = None
     try:

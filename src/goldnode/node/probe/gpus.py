@@ -39,7 +39,7 @@ def begin(context: Context) -> None:
 
     # Settings are asked for where policy compares them, and by whom no class tells what matters.
     settings = not context.document or bool(context.document.get("policy"))
-    context.question = stream.start(host, full=not context.passive, settings=settings)
+    context.question = stream.start(host, settings)
 
 
 def read(context: Context) -> Json:
