@@ -117,7 +117,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
     if state is not None and not listen and active:
-        names = [SOCKET, SERVICE]
+        names = ["goldnode-serve.*"]  # what of the two is loaded: systemctl does not stop a service whose file has gone, and that never ran
         why = "the class has no endpoint any more"
         actions.insert(0, Action("sanity", "units.stop", SOCKET, why, BOOT, "running\n", "stopped\n", None, {"names": names}))
     waiting: List[Waiting] = []
