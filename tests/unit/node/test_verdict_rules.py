@@ -189,7 +189,7 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("time.sync", ("time_sync.synchronised", False), MISMATCH, "degraded", False),
     ("module.loaded", ("os.modules", ["nvidia"]), MISMATCH, "drain", True),
     ("service.active", ("services", {}), UNREAD, "degraded", True),
-    ("runtime.cdi", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "missing": ["/dev/nvidia9"]}]), MISMATCH, "degraded", False),
+    ("runtime.cdi_paths", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "missing": ["/dev/nvidia9"]}]), MISMATCH, "degraded", False),
     ("capture.network", ("network", unread("the reader failed: KeyError")), UNREAD, "degraded", False),
 ]  # fmt: skip
 

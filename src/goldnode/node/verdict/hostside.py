@@ -569,13 +569,15 @@ def services(node: Node) -> Answer:
 
 
 @rule(
-    "runtime.cdi",
+    "runtime.cdi_paths",
     "degraded",
     PROCESS,
     "Make the spec anew: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers see no GPU until then.",
 )
 def cdi(node: Node) -> Answer:
-    """Every path that a CDI spec of GPUs names is there."""
+    """Every path that a CDI spec of GPUs names is there, on nodes whose class does not have goldnode keep that spec (`runtime.cdi`)."""
+    if as_map(node.document.get("runtime")).get("toolkit"):
+        return None
     rows = as_list(fetch(node.capture, "runtime.cdi"))
     found, seen = [], 0
     for row in rows:
