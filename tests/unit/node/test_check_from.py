@@ -12,6 +12,7 @@ from tests.unit.node.captures import healthy, idle, spoiled
 from tests.unit.node.test_cases import document as case_document
 
 from goldnode.compat import health
+from goldnode.node.host import Host
 from goldnode.node.program import main
 from goldnode.node.report import verdict_table
 from goldnode.node.state.finding import ELSEWHERE, MATCH
@@ -42,8 +43,9 @@ def record() -> dict[str, Any]:
 
 
 def judged(capture: dict[str, Any], **patch: Any) -> dict[str, Any]:
-    verdict = check.check(None, document(**patch), now=1795341600.0, captured=capture)  # type: ignore[arg-type] - no host is read
-    return json.loads(json.dumps(verdict))
+    verdict = check.check(Host("/nonexistent"), document(**patch), now=1795341600.0, captured=capture)
+    found: dict[str, Any] = json.loads(json.dumps(verdict))
+    return found
 
 
 def outcomes(verdict: dict[str, Any]) -> dict[str, str]:

@@ -222,6 +222,29 @@ def test_what_is_kept_does_not_grow() -> None:
     assert size < 60_000
 
 
+def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_otherwise() -> None:
+    corrupt = spoiled(healthy(), "gpus.3.inforom.valid", False)
+    blind = spoiled(healthy(), "gpus.*.inforom", {"image": "G520"})
+
+    def checked(memory: dict[str, Any], capture: dict[str, Any], passive: bool) -> tuple[list[Finding], dict[str, Any]]:
+        counted, new = deltas.step(memory, capture)
+        found = rules.judge(class_document(), capture, counted)
+        found += deltas.carried(new, memory, found, passive)
+        return [f for f in found if f.outcome != MATCH], json.loads(json.dumps(new))
+
+    first, memory = checked({}, corrupt, False)
+    for _ in range(2):
+        found, memory = checked(memory, blind, True)
+        assert [(f.id, f.subject, f.outcome, f.got) for f in found] == [("gpu.inforom", G3, MISMATCH, first[0].got)]
+        assert "by a full check" in found[0].evidence[0]
+    found, memory = checked(memory, healthy(), False)
+    assert not found
+    assert not checked(memory, blind, True)[0]
+    _, memory = checked({}, corrupt, False)
+    rebooted = spoiled(blind, "identity.boot_identity", "another/10")
+    assert not checked(memory, rebooted, True)[0], "the boot is checked in full"
+
+
 # -- the file
 
 

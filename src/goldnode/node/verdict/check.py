@@ -96,6 +96,7 @@ def examine(
         counted.first_of_boot = counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
         own = rules.judge(document, capture, counted)
         logged, memory["events"] = events(document, capture, before)
+        own += deltas.carried(memory, before, own, passive)
         found += own + counted.findings + logged + deltas.told(host, fault)
         found += deltas.standing(memory, found, str(capture.get("time")), memory["boot"])
         today = max(today, str(before.get("time") or "")[:10])  # a clock that was set back must not bring back what has expired

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 
 from ..host import Host
 from ..probe.values import is_fault
-from ..state.finding import MISMATCH, NODE, NOTHING, Finding
+from ..state.finding import DEFERRED, MISMATCH, NODE, NOTHING, UNREAD, Finding
 from .rules import as_list, as_map, fetch, is_number, plain
 
 SCHEMA = "goldnode.memory/1"
@@ -306,6 +306,39 @@ def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: O
             )
         )
     memory["standing"] = dict(list(rows.items())[-256:])
+    return found
+
+
+# What a passive check does not look at: it would load the node, or the GPU's InfoROM.
+FULL_ONLY = ("gpu.inforom", "storage.path")
+
+
+def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Finding], passive: bool) -> List[Finding]:
+    """What the last full check of this boot found and a passive one does not look at: it holds until a full check says otherwise.
+
+    `memory["full"]` is brought up to date. Returns the findings to add to those of a passive check.
+    """
+    if not passive:
+        bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
+        memory["full"] = [{**vars(item), "evidence": list(item.evidence), "time": memory.get("time")} for item in bad[:64]]
+        return []
+    rows = as_list(before.get("full")) if before.get("boot") == memory.get("boot") else []
+    memory["full"] = [row for row in rows if isinstance(row, dict)]
+    judged = {item.id for item in findings if item.outcome != DEFERRED}
+    found = []
+    for row in memory["full"]:
+        if row.get("id") in FULL_ONLY and row["id"] not in judged and row.get("outcome") in (MISMATCH, UNREAD):
+            seen = f"seen at {plain(row.get('time'), 40)} by a full check; a passive one does not look at it"
+            text = {
+                key: plain(row[key], 240) if isinstance(row.get(key), str) else None
+                for key in ("expected", "got", "remedy", "subject", "blast")
+            }
+            severity = "drain" if row.get("severity") == "drain" else "degraded"
+            found.append(
+                Finding(
+                    row["id"], row["outcome"], severity, evidence=(seen, *(plain(item) for item in as_list(row.get("evidence")))), **text
+                )
+            )
     return found
 
 
