@@ -200,6 +200,9 @@ def test_clocks_that_jump_are_told_and_spoil_no_rate() -> None:
     life.check("gpus.3.pcie.replay", 0)
     found = life.check("time_sync.clock", 9e9, "gpus.3.pcie.replay", 10)
     assert set(found) == {("time.sync", None)}
+    assert set(life.check("time_sync.clock", 9e9 + 300)) == {("time.sync", None)}, "and once more"
+    assert ack.settle(life.memory, life.capture, "time.sync") == ["time.sync"]
+    assert not life.check("time_sync.clock", 9e9 + 600)
     delta = life.deltas.of("gpu", UUID3, "pcie.replay")
     assert delta is not None
     assert delta.seconds == 300.0

@@ -82,6 +82,9 @@ def settle(memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, 
                 done.append(f"{names[0]} {what}")
             if name == ALL or any(fnmatchcase(item, name) for item in names):
                 row["base"], row["time"] = row.get("last"), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if memory.get("jump") and fnmatchcase("time.sync", name) and subject is None:
+        memory["jump"] = None
+        done.append("time.sync")
     now, known = deltas.known(capture), as_map(memory.get("known"))
     for key, value in now.items():
         kind, _, rest = key.partition("/")

@@ -26,6 +26,7 @@ MOST = 4096  # counters kept; what has not been seen longest is forgotten first
 FIRST_MINUTES = 30.0
 LIFE, LOAD = "life", "load"  # counts for the life of the thing, or since its driver was loaded or the kernel started
 WRAP = 1 << 32
+JUMP, TOLD = 60.0, 86400.0  # seconds: a jump that is remembered (the limit decides what is told), and for how long
 FROM_ZERO = "/aer.fatal"  # never right, whenever it was
 
 
@@ -127,6 +128,15 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     clock, earlier = fetch(capture, "time_sync.clock"), memory.get("clock")
     if passed is not None and is_number(clock) and is_number(earlier):
         found.clock_jump = (clock - earlier) - passed
+    jumped = memory.get("jump")
+    if found.clock_jump is not None and abs(found.clock_jump) > JUMP:
+        jumped = [found.clock_jump, uptime]
+    elif not (
+        same and isinstance(jumped, list) and len(jumped) == 2 and all(map(is_number, jumped)) and 0 <= (uptime or 0) - jumped[1] < TOLD
+    ):
+        jumped = None
+    else:  # told for a day, for stamps of logs and files are wrong around it
+        found.clock_jump = jumped[0]
     kept = as_map(memory.get("counters"))
     rows: Dict[str, Any] = {}
     volatile = _volatile(capture)
@@ -180,6 +190,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         "counters": rows,
         "known": kept_identity,
         "pending": [[item.id, item.subject, item.expected, item.got] for item in told],
+        "jump": jumped,
         "blocked": [row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)][:64],
         "standing": as_map(memory.get("standing")),
         "events": memory.get("events", {}),

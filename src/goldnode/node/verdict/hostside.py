@@ -529,7 +529,7 @@ def clock(node: Node) -> Answer:
         return None
     jump, most = (node.deltas.clock_jump if node.deltas is not None else None), node.limit("clock_jump_s")
     if jump is not None and most and abs(jump) > most:
-        return bad("a steady clock", f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} since the last check")
+        return bad("a steady clock", f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} in the last day")
     value, said = node.flag(node.capture, "time_sync.synchronised")
     if value is None:
         return said
