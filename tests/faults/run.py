@@ -185,7 +185,7 @@ def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
     judged("first", "as told")
     node.wait(PERIOD)
     row.do(node, 2)
-    judged("again", "as told")
+    judged("again", "told" if row.once else "as told")
     if row.boots:
         if row.boot is not None and node.healthy is not None:
             node.boards = node.healthy
@@ -214,6 +214,8 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
         wrong.append("control characters were printed")
     if "Traceback" in verdict["errors"]:
         wrong.append(f"a crash: {verdict['errors'].strip().splitlines()[-1]}")
+    if kind == "told":
+        return wrong
     if row.trap or kind == "healthy":
         if verdict["exit_code"] != 0:
             wrong.append(f"exit code {verdict['exit_code']}, want 0: {told}")

@@ -45,6 +45,8 @@ class Row:
     :param outlives: whether it is still there after a boot; where not, the node must be healthy then.
     :param boot: what is left of it after a boot, in place of `do`.  boots: whether the row is run after a boot at all.
     :param trap: the node is healthy, and no checker may say otherwise.
+    :param once: it is told when it happens; a later check may have nothing to say.
+    :param red: why goldnode does not do as it should, as long as it does not: the test fails once it does.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Row:
     trap: bool = False
     note: bool = False
     node: str = "board_h100"
+    once: bool = False
+    red: str | None = None
 
 
 def fault(name: str, text: str, do: Step, find: str, codes: int | tuple[int, ...] = DRAIN, **more: object) -> Row:
@@ -191,9 +195,9 @@ MORE = (
     fault("G06", "a bank has no rows left to remap to", board("gpu3.remapped.none=1"), r"ecc\.remap.*", TOLD, about=GPU3, remedy="RMA|replace|diagnostic|watch"),
     fault("G07", "the recovery action is: reboot the node", board("gpu3.field.230=2"), r"gpu\.recovery.*", DRAIN, about=GPU3, remedy="reboot", blast="node", outlives=False, boot=nothing),
     fault("G08", "the recovery action is: drain and reset", board("gpu3.field.230=4"), r"gpu\.recovery.*", DRAIN, about=GPU3, remedy="drain|reset", outlives=False, boot=nothing),
-    fault("G09", "the InfoROM is corrupt", board("gpu3.inforom.checksum=error:corrupted_inforom", "gpu3.inforom.valid=error:corrupted_inforom"), r"gpu\.inforom.*", TOLD, about=GPU3, remedy="RMA|replace|support|flash|nvflash"),
+    fault("G09", "the InfoROM is corrupt", board("gpu3.inforom.checksum=error:corrupted_inforom", "gpu3.inforom.valid=error:corrupted_inforom"), r"gpu\.inforom.*", TOLD, about=GPU3, remedy="RMA|replace|support|flash|nvflash", red="a passive check does not read the InfoROM, and forgets what the full one found"),
     fault("G10", "memory that cannot be repaired", board("gpu3.unrepairable_memory=1"), r"ecc\.(repair|unrepairable).*", DRAIN, about=GPU3, remedy="RMA|replace", blast="hardware"),
-    fault("G11", "a channel repair is pending", board("gpu3.repair.channel=1"), r"ecc\.repair.*", TOLD, about=GPU3, remedy="reset|reboot"),
+    fault("G11", "a channel repair is pending", board("gpu3.repair.channel=1", "gpu3.repair.tpc=0"), r"ecc\.repair.*", TOLD, about=GPU3, remedy="reset|reboot"),
     fault("G12", "NVLink errors mount up", board("gpu3.nvlink.2.errors.0={100000}", "gpu3.nvlink.2.errors.1={100000}"), r"(gpu\.)?nvlink.*", TOLD, about=GPU3, remedy="reset|reseat|cable|RMA|board"),
     fault("G13", "the fabric did not come up", board("gpu*.fabric.state=2"), r"(gpu\.)?fabric.*", DRAIN, remedy="fabric"),
     fault("G14", "the driver enforces less than the power limit", board("gpu3.enforced_power_limit=400000"), r"power\.enforced.*|policy\.power.*", TOLD, about=GPU3, remedy="power|cap|BMC|supply"),
@@ -212,11 +216,11 @@ MORE = (
     fault("D03", "the program that asks dies by a signal", program("os.kill(os.getpid(), signal.SIGSEGV)"), r"gpu\..*|driver\..*|policy\..*", (DRAIN, UNKNOWN)),
     fault("D04", "it answers something that is no answer", program("print('{\"half\":')"), r"gpu\..*|driver\..*|policy\..*", (DRAIN, UNKNOWN)),
     fault("D05", "it does not stop talking", program("try:\n    while True: sys.stdout.write('x' * 65536)\nexcept BrokenPipeError: pass"), r"gpu\..*|driver\..*|policy\..*", (DRAIN, UNKNOWN)),
-    fault("D06", "half loaded: nvidia_uvm is missing, nvidia-smi works", several(file("sys/module/nvidia_uvm", None), file("dev/nvidia-uvm", None), file("dev/nvidia-uvm-tools", None)), r"driver\..*|modules?\..*|os\.modules?.*|baseline\.modules.*|devices?.*|gpu\.devices.*|host\.modules?.*", TOLD, remedy="modprobe|uvm|load"),
+    fault("D06", "half loaded: nvidia_uvm is missing, nvidia-smi works", several(file("sys/module/nvidia_uvm", None), edit("proc/modules", r"^nvidia_uvm .*\n|\Z", ""), file("dev/nvidia-uvm", None), file("dev/nvidia-uvm-tools", None)), r"driver\..*|.*modules?.*|devices?.*|gpu\.devices.*", TOLD, remedy="modprobe|uvm|load"),
     fault("D07", "the library on disk is of another version", several(file("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.575.1", ""), link("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.575.1")), r"driver\.library", DRAIN, remedy="site.yml"),
     fault("D08", "the fabric manager has stopped", unit("nvidia-fabricmanager.service", "failed", "exit-code"), r"service.*|fabric.*|(baseline|host)\.service.*", TOLD, about="fabricmanager", remedy="systemctl|fabric"),
     fault("D09", "persistenced has stopped", unit("nvidia-persistenced.service", "inactive"), r"service.*|(baseline|host)\.service.*", TOLD, about="persistenced", remedy="systemctl"),
-    fault("D10", "a device node is missing", file("dev/nvidia5", None), r"gpu\..*|device.*", TOLD, about="nvidia5"),
+    fault("D10", "a device node is missing", file("dev/nvidia5", None), r"gpu\..*|device.*", TOLD),
     fault("D11", "another kernel runs", file("proc/sys/kernel/osrelease", "6.12.90+deb13-amd64\n"), r"kernel\.running", DRAIN, remedy="boot"),
     fault("D12", "nouveau is loaded", file("sys/module/nouveau/initstate", "live\n"), r"blacklist\.nouveau", DRAIN, remedy="reboot|site.yml"),
     # -- log
@@ -224,30 +228,30 @@ MORE = (
     fault("X02", "Xid 79 in a file of syslog with RFC 3339 stamps; there is no ring", syslog("var/log/kern.log", LINES + RFC3339.format("30:00", 1800, f"{XID}): 79, pid=77, name=python3, GPU has fallen off the bus.")), r"xid\.79", DRAIN, about=GPU3, remedy="reboot|power", boots=False),
     fault("X03", "the GPU fell off the bus, in the line without an Xid", log("NVRM: GPU 0000:28:00.0: GPU has fallen off the bus."), r"(xid|gpu|event|log|kernel)\..*", DRAIN, about=GPU3, remedy="reboot|power", outlives=False),
     fault("X04", "the same in two lines, the address in the first", log("NVRM: The NVIDIA GPU 0000:28:00.0 (PCI ID: 10de:2330)", "NVRM: installed in this system has", "NVRM: fallen off the bus and is not responding to commands."), r"(xid|gpu|event|log|kernel)\..*", DRAIN, about=GPU3, remedy="reboot|power", outlives=False),
-    fault("X05", "an Xid that no catalogue has", log(f"{XID}): 9999, pid=77, name=python3, something new"), r"xid\.9999", TOLD, about=GPU3, outlives=False),
+    fault("X05", "an Xid that no catalogue has", log(f"{XID}): 9999, pid=77, name=python3, something new"), r"xid\.9999", (DEGRADED, DRAIN, UNKNOWN), about=GPU3, outlives=False),
     fault("X06", "Xid 74 of NVLink", log(f"{XID}): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 2(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"), r"xid\.74", TOLD, about=GPU3, outlives=False),
     fault("X07", "Xid 64: remapping has failed", log(f"{XID}): 64, pid='<unknown>', name=<unknown>, Row Remapper Error: (0x0000000000000000) - All reserved rows for bank are remapped"), r"xid\.64", DRAIN, about=GPU3, remedy="reset", outlives=False),
     fault("X08", "Xid 119: the GSP does not answer", log(f"{XID}): 119, pid=77, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU3 GSP! Expected function 76 (GSP_RM_CONTROL)"), r"xid\.119", DRAIN, about=GPU3, remedy="reset", outlives=False),
     fault("X09", "Xid 54: auxiliary power is not connected", log(f"{XID}): 54, pid='<unknown>', name=<unknown>, AUX power is not connected"), r"xid\.54", TOLD, about=GPU3, remedy="power|cable", blast="hardware", outlives=False),
     fault("X10", "an SXid that is always fatal", log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22003, Fatal, Link 01 ROUTE error"), r"sxid\.22003", DRAIN, outlives=False),
-    fault("X11", "the API of driver and library do not match, in the log", log("NVRM: API mismatch: the client has the version 580.95.05, but", "NVRM: this kernel module has the version 575.57.08.  Please", "NVRM: make sure that this kernel module and all NVIDIA driver", "NVRM: components have the same version."), r"(xid|gpu|event|driver|log|kernel)\..*", (DEGRADED, DRAIN, UNKNOWN), outlives=False),
     fault("X12", "RmInitAdapter has failed", log("NVRM: GPU 0000:28:00.0: RmInitAdapter failed! (0x62:0x40:1860)", "NVRM: GPU 0000:28:00.0: rm_init_adapter failed, device minor number 3"), r"(xid|gpu|event|driver|log|kernel)\..*", TOLD, about=GPU3, outlives=False),
     fault("X13", "control characters and a terminal's commands in a line", log(f"{XID}): 79, pid=7, name=\x1b[2J\x1b]0;owned\x07$(reboot)`id`, GPU has fallen off the bus."), r"xid\.79", DRAIN, about=GPU3, outlives=False),
     fault("X14", "a machine check", log("mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: be00000000800400"), r"(mce|event|log|kernel|memory|cpu|host)\..*|.*mce.*", TOLD, outlives=False),
     fault("X15", "errors of a disk", log("nvme nvme1: I/O 12 QID 3 timeout, aborting", "blk_update_request: critical medium error, dev nvme1n1, sector 1234", "I/O error, dev nvme1n1, sector 5678 op 0x0:(READ) flags 0x80700 phys_seg 4 prio class 2"), r"(event|log|kernel|storage|disk|io)\..*|.*io_error.*", TOLD, about="nvme1", outlives=False),
+    fault("X16", "the ring of the kernel log has wrapped since it was read, and there is no journal", ring(first=50000), r"events\.log", UNKNOWN, remedy="journal|log_buf_len|ack", boots=False),
     # -- host
     fault("N01", "MTU 1500 instead of 9000", file(f"{LINK}/mtu", "1500\n"), r"(net|network|baseline\.network).*mtu", TOLD, about="eth0", remedy="mtu|link"),
-    fault("N02", "speed 100 of 400 Gb/s", file(f"{LINK}/speed", "100000\n"), r"(net|network|baseline\.network).*speed.*", TOLD, about="eth0", remedy="cable|switch|port|transceiver"),
+    fault("N02", "speed 100 of 400 Gb/s", file(f"{LINK}/speed", "100000\n"), r"net\.(link|speed)", TOLD, about="eth0", remedy="cable|switch|port|transceiver"),
     fault("N03", "the interface is down", several(file(f"{LINK}/operstate", "down\n"), file(f"{LINK}/carrier", "0\n"), file(f"{LINK}/speed", "-1\n")), r"(net|network|baseline\.network).*", (DEGRADED, DRAIN), about="eth0", remedy="cable|port|link|switch"),
     fault("N04", "the interface is not there", file("sys/class/net/eth0", None), r"(net|network|baseline\.network).*", TOLD, about="eth0"),
     fault("N05", "drops: one in ten packets", several(file(f"{LINK}/statistics/rx_dropped", "{1000000}\n"), file(f"{LINK}/statistics/rx_packets", "{10000000}\n")), r"(net|network).*drop.*", TOLD, about="eth0", remedy="ring|buffer|queue|cable|switch|driver|ethtool"),
-    fault("N06", "the link goes up and down", several(file(f"{LINK}/carrier_changes", "{50}\n")), r"(net|network).*(flap|carrier).*", TOLD, about="eth0", remedy="cable|transceiver|port|optic"),
+    fault("N06", "the link goes up and down", several(file(f"{LINK}/carrier_changes", "{50}\n")), r"(net|network).*(flap|carrier).*", TOLD, about="eth0", remedy="cable|transceiver|port|optic", boots=False),
     fault("N07", "an InfiniBand port at 200 of 400 Gb/s", file(f"{IB}/rate", "200 Gb/sec (4X HDR)\n"), r"(ib|infiniband|baseline\.infiniband|net).*", TOLD, about="mlx5_0", remedy="cable|switch|port"),
     fault("N08", "an InfiniBand port is down", several(file(f"{IB}/state", "1: DOWN\n"), file(f"{IB}/phys_state", "3: Disabled\n")), r"(ib|infiniband|baseline\.infiniband|net).*", TOLD, about="mlx5_0", remedy="cable|switch|port|subnet"),
     fault("N09", "an InfiniBand link fell again and again", file(f"{IB}/counters/link_downed", "{20}\n"), r"(ib|infiniband|net).*", TOLD, about="mlx5_0", remedy="cable|transceiver|optic|port"),
     fault("N10", "symbol errors of InfiniBand mount up", file(f"{IB}/counters/symbol_error", "{60000}\n"), r"(ib|infiniband|net).*", TOLD, about="mlx5_0", remedy="cable|transceiver|optic|clean|port"),
-    fault("S01", "the root is remounted read-only", several(edit("proc/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/self/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/1/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/self/mountinfo", r"( / / )rw(,relatime .*)rw,relatime$", r"\1ro\2ro,relatime"), edit("proc/1/mountinfo", r"( / / )rw(,relatime .*)rw,relatime$", r"\1ro\2ro,relatime")), r"storage\.mounts?", DRAIN, remedy="fsck|dmesg|disk|remount", boots=False),
-    fault("S02", "a declared filesystem is not mounted", several(edit("proc/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/self/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/1/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/self/mountinfo", r"^.* /scratch .*\n", ""), edit("proc/1/mountinfo", r"^.* /scratch .*\n", "")), r"storage\.mounts?", TOLD, about="/scratch", remedy="mount", boots=False),
+    fault("S01", "the root is remounted read-only", until(1, several(edit("proc/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/self/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/1/mounts", r"^(/dev/nvme0n1p2 / ext4) rw", r"\1 ro"), edit("proc/self/mountinfo", r"( / / )rw(,relatime .*)rw,relatime$", r"\1ro\2ro,relatime"), edit("proc/1/mountinfo", r"( / / )rw(,relatime .*)rw,relatime$", r"\1ro\2ro,relatime"))), r"storage\.mounts?", DRAIN, remedy="fsck|dmesg|disk|remount", boots=False),
+    fault("S02", "a declared filesystem is not mounted", until(1, several(edit("proc/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/self/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/1/mounts", r"^/dev/nvme1n1 .*\n", ""), edit("proc/self/mountinfo", r"^.* /scratch .*\n", ""), edit("proc/1/mountinfo", r"^.* /scratch .*\n", ""))), r"storage\.mounts?", TOLD, about="/scratch", remedy="mount", boots=False),
     fault("S03", "one of two disks is gone", several(file("sys/class/block/nvme1n1", None), file("sys/block/nvme1n1", None), file("sys/class/nvme/nvme1", None)), r"storage\.devices", TOLD, remedy="disk|reseat|nvme|slot", boots=False),
     fault("S04", "tasks wait for storage", several(file("proc/pressure/io", "some avg10=80.00 avg60=80.00 avg300=80.00 total={280000000}\nfull avg10=75.00 avg60=75.00 avg300=75.00 total={260000000}\n"), blocked(900, "python3", "nfs_wait_bit_killable")), r"host\.(pressure|blocked)", TOLD, remedy="storage|disk|nfs|mount|diagnose"),
     fault("M01", "a quarter of the memory is gone", edit("proc/meminfo", r"^MemTotal: .*", "MemTotal:      1585446912 kB"), r"memory\.total.*", TOLD, remedy="DIMM|memory|reseat"),
@@ -255,7 +259,7 @@ MORE = (
     fault("M03", "corrected errors of a DIMM mount up", file("sys/devices/system/edac/mc/mc0/ce_count", "{100000}\n"), r"memory\.edac", TOLD, about="mc0", remedy="DIMM|memory"),
     fault("M04", "one of two sockets", file("sys/devices/system/cpu/cpu0/topology/package_cpus_list", "0-15\n"), r"(cpu|host\.cpu|baseline\.cpu).*", TOLD, boots=False),
     fault("C01", "the CDI spec names a path that is not there", edit("etc/cdi/nvidia.json", r"libcuda\.so\.[0-9.]+", "libcuda.so.1.2.3"), r"runtime\.cdi", TOLD, about="libcuda.so.1.2.3", remedy="nvidia-ctk|site.yml|spec"),
-    fault("T01", "the clock jumps by a day", until(1, clock(86400.0)), r"time\.sync", TOLD, remedy="chrony|timesync|clock|NTP", boots=False),
+    fault("C02", "the clock jumps by a day", until(1, clock(86400.0)), r"time\.sync", TOLD, remedy="chrony|timesync|clock|NTP", boots=False, once=True),
     # -- of the checker's own
     fault("K01", "the kept counters are torn", until(1, memory('{"schema": "goldnode.memory/1", "boot')), r"memory\.state", (DEGRADED, UNKNOWN), about="sanity.json", boots=False),
     fault("K02", "the kept counters are of the wrong types", until(1, memory('{"schema": "goldnode.memory/1", "gpus": 7, "events": "x", "counters": [1, {"a": null}], "boot_id": {}, "uptime": "late", "time": []}')), r"memory\.state", (DEGRADED, UNKNOWN), boots=False),
@@ -292,7 +296,8 @@ TRAPS = (
     trap("T18", "a suppressed power limit, with owner, reason and a date to come", suppressed("2099-12-31")),
     trap("T19", "the aggregate of a card with a long life", board("gpu3.ecc_errors.0.1=100000", "gpu3.remapped.correctable=7", "gpu3.remapped.low=1")),
     trap("T20", "an Xid of an earlier boot in a file of syslog", syslog("var/log/kern.log", RFC3339.format("00:00", 70000, f"{XID}): 79, pid=77, name=python3, GPU has fallen off the bus.") + LINES), boots=False),
-    trap("T21", "the ring of the kernel log has wrapped", ring(first=50000), boots=False),
+    trap("T21", "the ring of the kernel log has wrapped, and every line was seen before", ring(first=5), boots=False),
+    trap("T23", "a container brought a library of another version; the node's own fits its driver", log("NVRM: API mismatch: the client has the version 575.57.08, but", "NVRM: this kernel module has the version 580.95.05.  Please", "NVRM: make sure that this kernel module and all NVIDIA driver", "NVRM: components have the same version.")),
     trap("T22", "a healthy pre-Ampere node: no row remapping, page retirement with nothing retired", nothing, node="board_v100"),
 )  # fmt: skip
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.faults.__main__ import PAGE, page
+from tests.faults.peers import MARKS, TOOLS
 from tests.faults.run import Bases, run
-from tests.faults.table import ROWS, Row
+from tests.faults.table import MEASURED, ROWS, Row
 from tests.simulators.hardware import build
 
 
@@ -17,6 +19,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_row(row: Row, bases: Bases) -> None:
     result = run(row, bases)
+    if row.red:
+        assert result.wrong, f"{row.name} is as it should be: take `red` from its row"
+        return
     assert result.wrong == [], row.text
 
 
@@ -26,3 +31,13 @@ def test_the_node_is_healthy_before(name: str, bases: Bases) -> None:
     for verdict in bases.verdicts[name]:
         bad = [finding for finding in verdict["findings"] if finding["outcome"] not in ("match", "deferred")]
         assert (verdict["exit_code"], verdict["rc"]) == (0, 0), bad
+
+
+def test_every_scenario_that_others_were_measured_with_has_its_row() -> None:
+    assert [row.name for row in MEASURED] == list(MARKS)
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert {len(marks.split()) for marks in MARKS.values()} == {len(TOOLS)}
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tests.faults --write"

@@ -659,7 +659,12 @@ def spoil(root: Path, name: str, content: str | bytes | None, mode: int = 0o644)
     for place in found:
         real = place.resolve() if place.parent.exists() else place
         if content is None:
-            real.unlink() if real.is_file() else shutil.rmtree(real)
+            if place.is_symlink():
+                place.unlink()
+            if real.is_file():
+                real.unlink()
+            else:
+                shutil.rmtree(real, ignore_errors=True)
         else:
             _Files(root).put(str(real.relative_to(root.resolve())), content, mode)
 
