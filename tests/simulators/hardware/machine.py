@@ -680,7 +680,7 @@ def fault(
         _bus(spoiled, root, layout(document, faults=layout_faults))
         _flavour(root, document)
     for index in range(len(spoiled.gpus)):
-        if index not in spoiled.visible():
+        if index not in spoiled.visible() and spoiled.vendor == "nvidia":
             (root / f"dev/nvidia{spoiled.gpus[index]['minor_number']}").unlink(missing_ok=True)
     return spoiled
 
