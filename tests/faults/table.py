@@ -195,7 +195,7 @@ MORE = (
     fault("G06", "a bank has no rows left to remap to", board("gpu3.remapped.none=1"), r"(gpu\.)?(ecc\.)?(remap|row).*", TOLD, about=GPU3, remedy="RMA|replace|diagnostic|watch"),
     fault("G07", "the recovery action is: reboot the node", board("gpu3.field.230=2"), r"gpu\.recovery.*", DRAIN, about=GPU3, remedy="reboot", blast="node", outlives=False, boot=nothing),
     fault("G08", "the recovery action is: drain and reset", board("gpu3.field.230=4"), r"gpu\.recovery.*", DRAIN, about=GPU3, remedy="drain|reset", outlives=False, boot=nothing),
-    fault("G09", "the InfoROM is corrupt", board("gpu3.inforom.checksum=error:corrupted_inforom", "gpu3.inforom.valid=error:corrupted_inforom"), r"gpu\.inforom.*", TOLD, about=GPU3, remedy="RMA|replace|support|flash|nvflash", red="a passive check does not read the InfoROM, and forgets what the full one found"),
+    fault("G09", "the InfoROM is corrupt", board("gpu3.inforom.checksum=error:corrupted_inforom", "gpu3.inforom.valid=error:corrupted_inforom"), r"gpu\.inforom.*", TOLD, about=GPU3, remedy="RMA|replace|support|flash|nvflash"),
     fault("G10", "memory that cannot be repaired", board("gpu3.unrepairable_memory=1"), r"(gpu\.)?(ecc\.)?(repair|unrepairable).*", DRAIN, about=GPU3, remedy="RMA|replace", blast="hardware"),
     fault("G11", "a channel repair is pending", board("gpu3.repair.channel=1", "gpu3.repair.tpc=0"), r"(gpu\.)?(ecc\.)?repair.*", TOLD, about=GPU3, remedy="reset|reboot"),
     fault("G12", "NVLink errors mount up", board("gpu3.nvlink.2.errors.0={100000}", "gpu3.nvlink.2.errors.1={100000}"), r"(gpu\.)?nvlink.*", TOLD, about=GPU3, remedy="reset|reseat|cable|RMA|board"),
@@ -258,7 +258,7 @@ MORE = (
     fault("M02", "uncorrected errors of a DIMM", file("sys/devices/system/edac/mc/mc0/ue_count", "{2}\n"), r"memory\.edac", TOLD, about="mc0", remedy="DIMM|memory"),
     fault("M03", "corrected errors of a DIMM mount up", file("sys/devices/system/edac/mc/mc0/ce_count", "{100000}\n"), r"memory\.edac", TOLD, about="mc0", remedy="DIMM|memory"),
     fault("M04", "one of two sockets", file("sys/devices/system/cpu/cpu0/topology/package_cpus_list", "0-15\n"), r"(cpu|host\.cpu|baseline\.cpu).*", TOLD, boots=False),
-    fault("C01", "the CDI spec names a path that is not there", edit("etc/cdi/nvidia.json", r"libcuda\.so\.[0-9.]+", "libcuda.so.1.2.3"), r"runtime\.cdi", TOLD, about="libcuda.so.1.2.3", remedy="nvidia-ctk|site.yml|spec"),
+    fault("C01", "the CDI spec names a path that is not there", edit("etc/cdi/nvidia.json", r"libcuda\.so\.[0-9.]+", "libcuda.so.1.2.3"), r"runtime\.cdi_paths", TOLD, about="libcuda.so.1.2.3", remedy="nvidia-ctk|site.yml|spec"),
     fault("C02", "the clock jumps by a day", until(1, clock(86400.0)), r"time\.sync", TOLD, remedy="chrony|timesync|clock|NTP", boots=False, once=True),
     # -- of the checker's own
     fault("K01", "the kept counters are torn", until(1, memory('{"schema": "goldnode.memory/1", "boot')), r"memory\.state", (DEGRADED, UNKNOWN), about="sanity.json", boots=False),
