@@ -35,7 +35,8 @@ def ours(row: Row) -> str:
         return f"**not as it should be**: {row.red}"
     if row.trap:
         return "-"
-    return " or ".join(CODES[code] for code in row.codes)
+    found = ", ".join(f"`{name}`" for name in row.find.replace("\\", "").split("|"))
+    return f"{' or '.join(CODES[code] for code in row.codes)}: {found}"
 
 
 def page() -> str:
