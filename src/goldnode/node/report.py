@@ -18,6 +18,7 @@ MARKS = {
 # What a person has to see first.
 FIRST = ("mismatch", "could_not_read", "not_exposed", "not_verified_here", "deferred", "suppressed")
 WIDTH = 120
+SAME = 3  # so many items that could not be read for one reason have a row each; more share one
 
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
@@ -35,11 +36,14 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
             f"a record of {record['hostname'] or 'some node'}, made at {record['time']} ({record['source']}); nothing of this machine was read"
         )
     rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
-    grouped = _grouped(rows)
-    if grouped:
-        lines += finding_lines([{**found[0], "id": _named(found)} for found in grouped])
+    grouped, silent = _apart(_grouped(rows))
+    if grouped or silent:
+        lines += finding_lines([{**found[0], "id": _named(found)} for found in grouped] + [_together(found) for found in silent])
     for found in grouped:
         lines += _advice(found)
+    for found in silent:
+        lines += [f"  {_together(found)['id']}: {found[0]['remedy']}"]
+        lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in found)))
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     lines += _wrapped(f"ok ({len(fine)}): ", list(dict.fromkeys(fine)))
     counts = verdict["counts"]
@@ -60,6 +64,22 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
         key = (finding["id"], finding["outcome"], finding["severity"], finding["expected"], finding["got"])
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
+
+
+def _apart(groups: List[List[Mapping[str, Any]]]) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
+    """Groups of their own, and, put together, many items that could not be read for one reason: a driver that hangs is told once."""
+    alike: Dict[Any, List[Mapping[str, Any]]] = {}
+    for found in groups:
+        if found[0]["outcome"] == "could_not_read":
+            alike.setdefault((found[0]["got"], found[0]["remedy"]), []).extend(found)
+    silent = {key: found for key, found in alike.items() if len({finding["id"] for finding in found}) > SAME}
+    rest = [found for found in groups if found[0]["outcome"] != "could_not_read" or (found[0]["got"], found[0]["remedy"]) not in silent]
+    return rest, list(silent.values())
+
+
+def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row of items that could not be read for one reason."""
+    return {**found[0], "id": f"{len({finding['id'] for finding in found})} items", "expected": "something that can be read"}
 
 
 def _named(found: Sequence[Mapping[str, Any]]) -> str:

@@ -28,12 +28,10 @@ NO_DRIVER = {
 }
 
 
-@rule(
-    "gpu.library",
-    "drain",
-    NODE,
-    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.",
-)
+SILENT_LIBRARY = "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs."
+
+
+@rule("gpu.library", "drain", NODE, SILENT_LIBRARY)
 def library(node: Node) -> Answer:
     """The GPU library answers. NVML 9, 12 and 18 say what is wrong; anything else (a driver that hangs) leaves the GPUs unknown."""
     if not node.declared or (node.container and not node.simulated):
@@ -52,7 +50,7 @@ def library(node: Node) -> Answer:
     if is_fault(fault) and fault.get("rc") in NO_DRIVER and fault.get("rc") is not True:
         return bad(expected, f"{fault.get('text')} (return code {fault['rc']})", remedy=NO_DRIVER[fault["rc"]])
     text = fault.get("text") if is_fault(fault) else "the capture has no GPUs" if fault is None else repr(fault)[:80]
-    return Said(UNREAD, expected, str(text), tuple(hung[:4]))
+    return Said(UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE)
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:

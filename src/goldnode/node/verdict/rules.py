@@ -10,9 +10,15 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, UNREAD, Finding
+from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
 
 Json = Dict[str, Any]
+
+# The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
+SILENT = {
+    UNREAD: "Mend what `gpu.library` and `goldnode-node capture` say of why it cannot be read, then check again.",
+    NOT_EXPOSED: "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.",
+}
 
 
 class Said(NamedTuple):
@@ -273,7 +279,9 @@ def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
     if said.outcome == MATCH:
         return Finding(entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject)
     about = plain(subject, 80) if subject is not None else None
-    remedy = said.remedy or entry.remedy
+    # What mends a fault is no advice where nobody knows whether there is one.
+    silent = said.outcome in SILENT and said.remedy is None
+    remedy, blast = (SILENT[said.outcome], NOTHING) if silent else (said.remedy or entry.remedy, said.blast or entry.blast or NODE)
     return Finding(
         entry.id,
         said.outcome,
@@ -283,5 +291,5 @@ def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
         remedy.replace("SUBJECT", about or "the node"),
         about,
         tuple(plain(item, 200) for item in said.evidence),
-        said.blast or entry.blast or NODE,
+        blast,
     )
