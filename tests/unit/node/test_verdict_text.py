@@ -8,7 +8,15 @@ from goldnode.node.report import verdict_table
 
 
 def verdict(*findings: dict[str, Any]) -> dict[str, Any]:
-    base = {"severity": "drain", "expected": "it", "got": "the driver hangs", "remedy": "Look.", "subject": None, "evidence": (), "blast": None}
+    base = {
+        "severity": "drain",
+        "expected": "it",
+        "got": "the driver hangs",
+        "remedy": "Look.",
+        "subject": None,
+        "evidence": (),
+        "blast": None,
+    }
     rows = [{**base, **finding} for finding in findings]
     counts = {"match": 0, "could_not_read": len(rows)}
     return {"simulated": False, "class": "c", "time": "now", "status": "drain", "exit_code": 2, "counts": counts, "findings": rows}

@@ -199,6 +199,7 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     found = _identity(document, seen)
     unseen = set() if name["id"] else {"node.os"}
     unseen |= set() if gpus is not None else {"gpu.ids", "gpu.bound", "gpu.count"}
+    unseen |= set() if all(isinstance(row.get("pci_id"), str) for row in node.listed) else {"gpu.ids"}
     unseen |= {"gpu.bound"} if any(row.get("driver") is None for row in node.listed) else set()
     found += _kernel(document, seen)
     unseen |= set() if seen.running_kernel else {"kernel.running"}

@@ -483,7 +483,12 @@ BRAKE = (0x80, "hw_power_brake", "HW power brake")
 )
 def throttle(node: Node, gpu: Any) -> Answer:
     """The hardware does not slow the GPU down: none of the fault bits is set, and their counters of nanoseconds stand still since the last
-    check. Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason)."""
+    check. Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason). AMD's cards name the kinds of what slows
+    them down (gpu_metrics)."""
+    kinds = fetch(gpu, "throttle.kinds")
+    if isinstance(kinds, list):
+        active = ", ".join(plain(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
+        return bad("no slowdown", active or "thermal", *_heat(gpu)) if "thermal" in kinds else ok("no slowdown")
     found = _slowed(node, gpu, SLOWDOWNS)
     if isinstance(found, list) and found:
         soft = all(text.startswith("SW") for text in found)

@@ -418,6 +418,10 @@ def smart(node: Node) -> Answer:
         if isinstance(fetch(row, "state"), str) and fetch(row, "state") not in ("live", "running"):
             found.append(bad("no warning", f"state {fetch(row, 'state')}", severity="drain", subject=name))
             continue
+        unknown = node.absent(fetch(row, "smart"), None) if is_fault(fetch(row, "smart")) else None
+        if unknown is not None:  # a controller that does not answer is no healthy one
+            found.append(unknown._replace(expected="no warning", subject=name))
+            continue
         errors = node.counted("disk", name, "media_errors")
         limit = node.limit("nvme_used")
         if is_number(warning):
