@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import boot
+from .plain import dataclass
 
 # The program that stays on a node: the same code, started by itself at boot, by units, and where a call may have to be killed.
 PROGRAM = "/usr/lib/goldnode/goldnode-node"

@@ -11,13 +11,13 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from typing import Any, Dict, List, NoReturn, Optional
 
 from . import boot, gate
 from .device import export
 from .device.child import ask
 from .host import Host, Json, boot_identity
+from .plain import asdict
 from .report import finding_lines, plan_text, verdict_table
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 from tests.unit.node.devices import as_declared
 
 from goldnode.node import gate
+from goldnode.node.plain import asdict
 from goldnode.node.state.domains import kernel, tuning
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain

@@ -10,11 +10,11 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host, Result, boot_identity
+from ..plain import asdict, replace
 from . import applied, deferred, history
 from . import record as records
 from .domains import apt, driver, kernel

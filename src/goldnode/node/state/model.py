@@ -5,8 +5,9 @@ Plain data, so that a plan can be printed, compared with a case file, sent to a 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..plain import asdict, dataclass, field
 
 # Phases of a resource (design, section 3): what can be true in a root filesystem, what needs a running system, what needs the GPU.
 IMAGE, BOOT, DEVICE = "image", "boot", "device"

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import calendar
 import time
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..plain import replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
 

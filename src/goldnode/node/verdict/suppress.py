@@ -7,10 +7,10 @@ nobody accepts a damaged GPU with a pattern meant for something else. After its 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, List, Mapping, Optional, Sequence
 
+from ..plain import replace
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, plain
 

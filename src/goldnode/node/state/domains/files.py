@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional
 
+from ...plain import dataclass
 from ..model import IMAGE, Action, Observed
 
 

@@ -1,0 +1,82 @@
+"""What :mod:`dataclasses` does for the values of this program, and no more of it.
+
+The standard module imports inspect, with the parser and the tokenizer of Python behind it, and compiles four functions for each class: that
+took longer than all that a check reads. A type checker is shown the standard module, so a class is written as for that.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import asdict as asdict
+    from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import replace as replace
+else:
+    MISSING = object()
+
+    class field:  # noqa: N801 - named as the standard one
+        """A value that each instance gets one of its own of."""
+
+        def __init__(self, default_factory):
+            self.factory = default_factory
+
+    def dataclass(cls=None, *, frozen=False):
+        """Give a class the constructor, comparison and text of its annotated fields; `frozen`: and a hash, and nothing is set afterwards.
+
+        No field is inherited. Fields stand in ``vars()`` in the order in which they are written.
+        """
+        if cls is None:
+            return lambda marked: dataclass(marked, frozen=frozen)
+        names = tuple(cls.__annotations__)
+        initial = {name: cls.__dict__.get(name, MISSING) for name in names}
+        own = {name: value.factory for name, value in initial.items() if isinstance(value, field)}
+        needed = [name for name in names if initial[name] is MISSING]
+        for name in own:
+            delattr(cls, name)
+
+        def construct(self, *values, **named):
+            given = dict(zip(names, values), **named)
+            found = {**initial, **given}
+            if len(found) != len(names) or len(given) != len(values) + len(named):
+                raise TypeError(f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} and {named!r}")
+            for name in needed:
+                if name not in given:
+                    raise TypeError(f"{cls.__name__} needs its {name}")
+            for name, factory in own.items():
+                if name not in given:
+                    found[name] = factory()
+            self.__dict__.update(found)
+
+        def same(self, other):
+            return vars(self) == vars(other) if type(other) is cls else NotImplemented
+
+        def text(self):
+            return f"{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+        cls.__init__, cls.__eq__, cls.__repr__, cls.__hash__ = construct, same, text, None
+        if frozen:
+
+            def hashed(self):
+                return hash(tuple(vars(self).values()))
+
+            def fixed(self, name, *_):
+                raise AttributeError(f"{cls.__name__} is a value: its {name} cannot be changed")
+
+            cls.__hash__, cls.__setattr__, cls.__delattr__ = hashed, fixed, fixed
+        return cls
+
+    def replace(value, **changes):
+        """The same with some fields changed."""
+        return type(value)(**{**vars(value), **changes})
+
+    def asdict(value):
+        """The fields by name; values in them, and in their lists, tuples and dicts, likewise."""
+        return {name: _plain(item) for name, item in vars(value).items()}
+
+    def _plain(item):
+        if isinstance(item, (list, tuple)):
+            return type(item)(map(_plain, item))
+        if isinstance(item, dict):
+            return {key: _plain(inner) for key, inner in item.items()}
+        return item
