@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.node import boot
 from goldnode.node.host import Host
 from goldnode.node.serve import metrics, publish
 from goldnode.node.verdict import current
@@ -168,10 +169,10 @@ def test_promtool_finds_nothing_to_say() -> None:
 
 def test_times_are_those_of_the_calendar() -> None:
     for text in ("1970-01-01T00:00:00Z", "2000-02-29T23:59:59Z", "2024-02-29T12:00:00Z", "2026-03-01T00:00:00Z", "2099-12-31T01:02:03Z"):
-        assert metrics.seconds(text) == dt.datetime.fromisoformat(text).timestamp()
+        assert boot.seconds(text) == dt.datetime.fromisoformat(text).timestamp()
     odd: list[Any] = [None, "", "2026-11-22", "2026-11-22 10:00:00Z", "2026-11-22T10:00:0xZ", 7, {}]
     for text in odd:
-        assert metrics.seconds(text) is None
+        assert boot.seconds(text) is None
 
 
 # -- the file

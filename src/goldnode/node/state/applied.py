@@ -13,8 +13,6 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..host import Host, Json
-from . import needs, removal
-from . import record as records
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .observe import digest, load_json, packages
@@ -49,6 +47,8 @@ def rows(host: Host) -> List[Json]:
     found = load_json(host, INDEX)
     if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("rows"):
         return list(found["rows"])
+    from . import removal  # a check that marks a document as good does without
+
     own = removal.own_document(host)
     return [row_of(own, BY_APPLY, whole=True)] if own else []
 
@@ -71,6 +71,8 @@ def row_of(document: Document, by: str, whole: bool = False) -> Json:
 
 def enter(host: Host, document: Document, by: str) -> None:
     """Note, before the first change, that the node is being taken to a document. The one it leaves is kept with the packages of now."""
+    from . import removal
+
     known = rows(host)
     own = removal.own_document(host)
     fresh = row_of(document, by)
@@ -200,6 +202,9 @@ def _keep(host: Host, known: List[Json]) -> None:
 def observe_back(host: Host, document: Document, seen: Observed) -> None:
     """Fill `seen.back`: {leave: packages that came with what is left, residual: those of which configuration was there before goldnode,
     notes: [[subject, message]], boot: what GRUB cannot write its environment to, or None}. Reads only."""
+    from . import needs, removal
+    from . import record as records
+
     record = records.read(host)
     had = load_json(host, _beside(document["digest"]))
     wanted = {package["name"] for package in document["packages"]}

@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
-from . import applied, preflight, record, removal
+from . import preflight
 from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
@@ -106,6 +106,8 @@ def look(host: Host, document: Document, back: bool = False) -> Observed:
     for domain in sorted(DOMAINS, key=lambda domain: domain is policy):  # last: meanwhile the GPU library answers a capture that has begun
         domain.observe(host, document, seen)
     if back:
+        from . import applied
+
         applied.observe_back(host, document, seen)
     return seen
 
@@ -138,6 +140,8 @@ def plan(
 
 def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
     """The plan that takes goldnode away, from what was seen and from its record `known`. Pure."""
+    from . import removal  # and its like: a check neither removes nor returns
+
     actions, refusals, notes, waiting = removal.removal(document, seen, known, DOMAINS)
     return Plan(
         tuple(actions),
@@ -153,6 +157,7 @@ def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[st
 
 def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
     """Observe a host and judge what of goldnode is on it, by the class document and the record that are on it. Reads only."""
+    from . import record, removal
 
     def now() -> Plan:
         document, known = removal.own_document(host), record.read(host)

@@ -19,11 +19,11 @@ The rules, each with its source:
 
 from __future__ import annotations
 
-import calendar
 import time
 from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..boot import seconds
 from ..plain import replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
@@ -609,7 +609,7 @@ _IDS = {
 
 def _history(history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[str, Any], log: Json) -> List[Json]:
     """What needed a reset or a restart, once per boot and GPU."""
-    boot, at = log.get("boot_id"), _time(capture)
+    boot, at = log.get("boot_id"), seconds(capture.get("time"))
     found = list(history)
     if isinstance(boot, str) and boot and at is not None:
         have = {(item["boot_id"], item["address"]) for item in history}
@@ -623,7 +623,7 @@ def _history(history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[
 
 def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any]) -> List[Finding]:
     """GPUs and switches that needed a reset or restart in two boots or more within the days that the class says."""
-    days, times, now = limits.get("repeat_days"), limits.get("xid_repeats"), _time(capture)
+    days, times, now = limits.get("repeat_days"), limits.get("xid_repeats"), seconds(capture.get("time"))
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
     by_address: Dict[str, List[Json]] = {}
@@ -638,13 +638,6 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
             remedy = "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards."
             found.append(Finding("gpu.repeated_faults", MISMATCH, DRAIN, f"fewer than {times} boots", text, remedy, where, said, HARDWARE))
     return found
-
-
-def _time(capture: Mapping[str, Any]) -> Optional[int]:
-    try:
-        return calendar.timegm(time.strptime(str(capture.get("time")), "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return None
 
 
 # -- small things

@@ -12,7 +12,6 @@ Field `gpu_settings` of what was seen: {} where the class declares nothing of th
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...device.child import ask
@@ -543,6 +542,8 @@ def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple
         for profile in want.get("profiles", ()) if known else ():
             if profile not in known:
                 same = [name for name in known if name.partition(".")[0] == profile.partition(".")[0]]
+                import difflib  # rarely needed
+
                 near = difflib.get_close_matches(profile, same or known, 1, 0)[0]
                 yield f"has no MIG profile {profile} (it has {', '.join(known)})", near
 

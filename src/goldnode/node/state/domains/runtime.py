@@ -28,7 +28,6 @@ from ... import gate
 from ...host import Host
 from .. import dockerd
 from .. import enginetext as text_of
-from .. import record as records
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, gpu_holders, load_json
@@ -193,6 +192,8 @@ def without_ours(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]
 
     containerd does not start when a file that it imports is not there, so that import goes whatever else has become of its line.
     """
+    from .. import record as records  # rarely needed
+
     text = records.unmerged_text(path, texts["before"], texts["after"], now)
     return text_of.without_import(text, DROP_IN) if text is not None and path == CONTAINERD else text
 
@@ -234,6 +235,8 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     if have is None or not ours:
         result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
         return None if have is None and not result else result
+    from .. import record as records
+
     # What goldnode gave for an earlier class, and this one does not want, leaves.
     there = text_of.read_json(have)
     base = records.unmerged_text(DAEMON, ours["before"], ours["after"], have)
