@@ -5,6 +5,7 @@ read, its digest taken). systemctl and ldconfig are played by ``cat``, so that t
 answer of the GPU library, played in place of it, or a dash. Prints nothing; what the program prints goes to /dev/null.
 """
 
+import gc
 import hashlib
 import os
 import sys
@@ -16,11 +17,13 @@ def main() -> int:
     with open(file, "rb") as opened:  # noqa: PTH123 - pathlib would be imported for this alone
         hashlib.sha256(opened.read()).hexdigest()
     sys.path[0] = unpacked
+    gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:
+        from goldnode.node import start
         from goldnode.node.verdict import current
 
-        return current.answer(sys.argv[2:], root)
-    from goldnode.node import program
+        return start.leave(current.answer(sys.argv[2:], root))
+    from goldnode.node import program, start
     from goldnode.node.device import stream
     from goldnode.node.host import Host
 
@@ -40,7 +43,7 @@ def main() -> int:
 
     stream.PLACE = unpacked
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
-    return int(program.main())
+    return start.leave(program.main())
 
 
 sys.exit(main())

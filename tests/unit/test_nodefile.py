@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -95,3 +96,18 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
     assert "there is no class document" in check.stdout
     wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
     assert wrong.returncode == 3, "a wrong use must not read as a verdict"
+
+
+def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:
+    """A check ends without the interpreter's own end: what it has printed is out before that, and what cannot be printed is said."""
+    file = tmp_path / "goldnode-node"
+    file.write_bytes(nodefile.build())
+    command = [sys.executable, "-I", "-S", str(file), "check", "--json", "--root", str(tmp_path / "empty")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["exit_code"] == 3
+    with Path("/dev/full").open("w") as full:
+        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert failed.returncode not in (0, 1, 2)
+    assert "No space left on device" in failed.stderr

@@ -65,6 +65,6 @@ if __name__ == "__main__":
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = settle(archive) if archive else None
 
-    from goldnode.node.start import main
+    from goldnode.node.start import leave, main
 
-    sys.exit(main(engine, archive))
+    sys.exit(leave(main(engine, archive)))
