@@ -5,39 +5,26 @@ Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, NoReturn, Optional
+from types import SimpleNamespace
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import boot, gate
-from .device import export
-from .device.child import ask
 from .host import Host, Json, boot_identity
 from .plain import asdict
 from .report import finding_lines, plan_text, verdict_table
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
-from .state.model import PARTS, NodeError
+from .state.model import NodeError
 from .verdict import check as checking
 from .verdict import current
 
-POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
-Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
-
-
-# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
-ELSEWHERE_RUN = {
-    "capture": ("probe.command", "print what this node says of itself, as JSON; with --from: what a record says"),
-    "diagnose": ("diagnose.command", "five checks in order, two samples a second apart: which of the four bottlenecks it is"),
-    "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
-    "watch-log": ("watch", "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)"),
-    "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
-}
+FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
 
 
 # What the parts of a class document are, so that one that is something else is refused before anything works with it.
@@ -49,60 +36,26 @@ SHAPES: Dict[str, Any] = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say `drain`."""
+def plain(given: Sequence[str]) -> Any:
+    """The options of a check of this node with flags alone, as its units start it; None for any other words: :mod:`.words` understands those.
 
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        raise SystemExit(checking.UNKNOWN)
+    To import argparse and to describe every command to it takes as long as a probe of the node.
+    """
+    flags = {"--" + name.replace("_", "-"): name for name in FLAGS}
+    if given[:1] != ["check"] or not flags.keys() >= set(given[1:]):
+        return None
+    said = {flags[word] for word in given[1:]}
+    return SimpleNamespace(command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS})
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run one command; returns the exit code."""
-    parser = Parser(prog="goldnode-node", description="Hold this node against its node class.")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    for name, text in (
-        ("check", "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class"),
-        ("plan", "show what would be changed to make the node what its class says, and why"),
-        ("apply", "apply one part of the plan"),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
-        command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
-        command.add_argument("--json", action="store_true", help="print JSON")
-        if name == "check":
-            command.add_argument("--quiet", action="store_true", help="print the summary only")
-            command.add_argument(
-                "--from",
-                dest="record",
-                metavar="FILE",
-                help="judge a recorded capture, or the output of nvidia-smi -q -x; nothing is written",
-            )
-            command.add_argument("--no-write", action="store_true", help=f"do not write {checking.VERDICT}, and leave the gate as it is")
-            command.add_argument("--no-gate", action="store_true", help="write the verdict, and leave the gate as it is")
-            command.add_argument("--passive", action="store_true", help="as the timer does: put no load of its own on the node")
-            command.add_argument("--cached", action="store_true", help="tell the verdict that holds now, without looking at the node")
-        if name in ("plan", "apply"):
-            command.add_argument("--absent", action="store_true", help="take everything of goldnode's from the node, as its record says")
-        if name == "apply":
-            command.add_argument("--part", choices=PARTS, help="the part to apply; needed without --absent, which takes all away")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    for name, (module, text) in ELSEWHERE_RUN.items():
-        command = commands.add_parser(name, help=text, description=text)
-        if given[:1] == [name]:
-            found = importlib.import_module(f"{__package__}.{module}")
-            command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
-            found.arguments(command)
-            command.set_defaults(run=found.run)
-    policy = commands.add_parser("policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY)
-    policy.add_argument("verb", choices=("apply", "assert", "export"))
-    policy.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
-    policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
-    policy.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(given)
-    if options.command == "apply" and bool(options.part) == options.absent:
-        parser.error("apply wants one of --part and --absent")
+    options = plain(given)
+    if options is None:
+        from .words import parse
+
+        options = parse(given)
     try:
         return run(options)
     except NodeError as problem:
@@ -115,7 +68,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def run(options: Any) -> int:
     """The command that was asked for."""
     host = Host(options.root)
-    if options.command in ELSEWHERE_RUN:
+    if hasattr(options, "run"):
         return int(options.run(host, options))
     if options.command == "check":
         if options.cached:
@@ -254,6 +207,9 @@ def run_policy(host: Host, options: Any) -> int:
 
 def export_policy(host: Host, options: Any) -> int:
     """What the GPUs are set to. AMD's where amdgpu drives cards, else NVIDIA's."""
+    from .device import export
+    from .device.child import ask
+
     vendor = "amd" if host.path("/sys/module/amdgpu").exists() and not host.path("/sys/module/nvidia").exists() else "nvidia"
     answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
     if "error" in answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.node import plain
+from goldnode.node import plain, program, words
 
 SOURCE = Path(plain.__file__).parents[2]
 
@@ -88,3 +89,28 @@ def test_the_values_of_the_engine_need_neither_dataclasses_nor_inspect() -> None
     said = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert not {"dataclasses", "inspect"} & set(said)
+
+
+def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
+    flags = ["--json", "--quiet", "--no-write", "--no-gate", "--passive", "--cached"]
+    for size in range(len(flags) + 1):
+        for chosen in itertools.combinations(flags, size):
+            given = ["check", *chosen, *chosen[:1]]
+            assert vars(program.plain(given)) == vars(words.parse(given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["plan"],
+        ["--json"],
+        ["check", "--class", "x"],
+        ["check", "--root", "/x"],
+        ["check", "--from=x"],
+        ["check", "--pass"],
+        ["check", "x"],
+    ],
+)
+def test_anything_else_is_left_to_argparse(given: list[str]) -> None:
+    assert program.plain(given) is None
