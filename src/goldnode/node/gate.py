@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
@@ -249,7 +250,7 @@ def _command(host: Host, words: Sequence[str], text: str) -> bool:
 
 
 def _scontrol(host: Host) -> Optional[str]:
-    return next((name for name in SLURM if host.path(name).exists()), None)
+    return next((name for name in SLURM if host.exists(name)), None)
 
 
 def _scontrol_run(host: Host, *arguments: str) -> str:
@@ -378,19 +379,18 @@ def _keep(host: Host, name: str, value: Json) -> None:
 @contextlib.contextmanager
 def _alone(host: Host) -> Iterator[None]:
     """One check at a time acts: the boot's, the timer's and a person's may meet."""
-    here = host.path(GUARD)
-    here.parent.mkdir(parents=True, exist_ok=True)
-    with here.open("a") as opened:
+    here = host.located(GUARD)
+    os.makedirs(os.path.dirname(here), exist_ok=True)
+    with open(here, "a") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
 
 def _busy(host: Host) -> bool:
     """Whether a goldnode run is changing the node right now: it holds the engine's lock."""
-    here = host.path(ENGINE)
-    if not here.exists():
+    if not host.exists(ENGINE):
         return False
-    with here.open("a") as opened:
+    with open(host.located(ENGINE), "a") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

@@ -6,13 +6,17 @@ Everything that runs on a node is written against :class:`Host`, so that the sam
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from . import boot
 from .plain import dataclass
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The program that stays on a node: the same code, started by itself at boot, by units, and where a call may have to be killed.
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
@@ -55,25 +59,53 @@ class Host:
         self.pending: Any = None  # a capture's question to the GPU library, while it is open (device/stream.py)
         self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
 
-    def path(self, name: str) -> Path:
+    def located(self, name: str) -> str:
         """Where the absolute path `name` of the node lies on the machine this code runs on."""
-        return Path(self.root) / name.lstrip("/")
+        return f"{self.root.rstrip('/')}/{name.lstrip('/')}"
 
-    def real(self, name: str) -> Path:
-        """Like :meth:`path`, with symbolic links followed inside the root (an absolute link must not lead out)."""
+    def path(self, name: str) -> Path:
+        """:meth:`located` for whoever does more with it than a check does, which has no time to import pathlib."""
+        from pathlib import Path
+
+        return Path(self.located(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is something at the end of all links. Raises OSError where that cannot be told."""
+        try:
+            os.stat(self.located(name))
+        except OSError as problem:
+            if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+                return False
+            raise
+        except ValueError:  # no name at all: with a NUL in it
+            return False
+        return True
+
+    def is_link(self, name: str) -> bool:
+        """Whether it is a symbolic link."""
+        return os.path.islink(self.located(name))
+
+    def is_dir(self, name: str) -> bool:
+        """Whether it is a directory, or a link to one."""
+        return os.path.isdir(self.located(name))
+
+    def real(self, name: str) -> str:
+        """Like :meth:`located`, with symbolic links followed inside the root (an absolute link must not lead out)."""
         current = name
         for _ in range(40):
-            here = self.path(current)
-            if not here.is_symlink():
+            here = self.located(current)
+            try:
+                target = os.readlink(here)
+            except OSError:  # no link; whatever else is wrong with it shows to whoever opens it
                 return here
-            target = os.readlink(str(here))
             current = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def data(self, name: str) -> Optional[bytes]:
         """The content of a file, or None when there is none (in /proc also when its process ends while it is read)."""
         try:
-            return self.real(name).read_bytes()
+            with open(self.real(name), "rb") as opened:
+                return opened.read()
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
             return None
 
@@ -84,10 +116,14 @@ class Host:
 
     def glob(self, directory: str, pattern: str) -> List[str]:
         """Node paths in `directory` that match `pattern`, sorted."""
-        here = self.path(directory)
-        if not here.is_dir():
-            return []
-        return sorted(f"{directory.rstrip('/')}/{found.name}" for found in here.glob(pattern))
+        if not set(pattern) & set("*?["):
+            found = [pattern] if self.exists(f"{directory}/{pattern}") else []
+        else:
+            try:
+                found = [name for name in os.listdir(self.located(directory)) if fnmatchcase(name, pattern)]
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                found = []
+        return sorted(f"{directory.rstrip('/')}/{name}" for name in found)
 
     def run(self, *argv: str, timeout: float = 60, stdin: Optional[str] = None) -> Result:
         """Run a program and wait. Never raises for what the program does: the result says it."""
@@ -117,18 +153,18 @@ class Host:
 
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file in place atomically: readers see the old content or the new, and so does the next boot."""
-        import tempfile  # most runs write nothing
-
-        target = self.path(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=f".{target.name}.")
+        target = self.located(name)
+        folder, _, base = target.rpartition("/")
+        os.makedirs(folder or "/", exist_ok=True)
+        temporary = f"{folder}/.{base}.{os.urandom(8).hex()}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)
                 out.flush()
                 os.fchmod(out.fileno(), mode)
                 os.fsync(out.fileno())
-            os.replace(temporary, str(target))
+            os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise
@@ -141,12 +177,12 @@ class Host:
         """Put changed lines of somebody else's file in place, with its mode; where it is a link, what that leads to is changed."""
         here = self.real(name)
         content = "".join(lines).encode("utf-8", "surrogateescape")
-        self.write("/" + os.path.relpath(str(here), self.root), content, here.stat().st_mode & 0o7777)
+        self.write("/" + os.path.relpath(here, self.root), content, os.stat(here).st_mode & 0o7777)
 
     def remove(self, name: str) -> None:
         """Take a file away; that it is not there is no error."""
         try:
-            self.path(name).unlink()
+            os.unlink(self.located(name))
         except FileNotFoundError:
             return
 

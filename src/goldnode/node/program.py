@@ -210,7 +210,7 @@ def export_policy(host: Host, options: Any) -> int:
     from .device import export
     from .device.child import ask
 
-    vendor = "amd" if host.path("/sys/module/amdgpu").exists() and not host.path("/sys/module/nvidia").exists() else "nvidia"
+    vendor = "amd" if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia") else "nvidia"
     answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
     if "error" in answer:
         raise NodeError(f"the GPUs cannot be read: {answer['error']}. Look at dmesg on the node.")

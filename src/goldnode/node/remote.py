@@ -52,7 +52,7 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
             forget_program(host)
         return {"plan": found.to_json()}
     told = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
-    if not host.path(PROGRAM).exists():  # a node that was only asked keeps nothing of whoever asked
+    if not host.exists(PROGRAM):  # a node that was only asked keeps nothing of whoever asked
         host.remove(INITRAMFS_CACHE)
         forget_program(host)
     return {"plan": told}
@@ -60,7 +60,7 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
 
 def forget_program(host: Host) -> None:
     """A node that nothing is to be taken from does not keep what this program has unpacked to answer that."""
-    shutil.rmtree(str(host.path(UNPACKED)), ignore_errors=True)
+    shutil.rmtree(host.located(UNPACKED), ignore_errors=True)
     with contextlib.suppress(OSError):  # something else is in it, or it never was
         host.path(UNPACKED).parent.rmdir()
 

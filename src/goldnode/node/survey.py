@@ -38,7 +38,7 @@ def survey(host: Host) -> Json:
         "automatic": observe.automatic(host.text("/var/lib/apt/extended_states") or ""),
         "sources": observe.apt_sources(host),
         "pins": observe.apt_pins(host),
-        "runfile": next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
+        "runfile": next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None),
         "driver": drivers(host, built_for),
         "loaded": loaded(host) if own else None,
         "dkms": dkms(host),
@@ -47,7 +47,7 @@ def survey(host: Host) -> Json:
         "settings": settings(host) if own else None,
         "runtime": {name: packages[name]["version"] for name in NAMES if name in packages},
         "host": tuned(host) if own else None,
-        "goldnode": host.path("/etc/goldnode/class.json").exists(),
+        "goldnode": host.exists("/etc/goldnode/class.json"),
     }
 
 
@@ -86,7 +86,7 @@ def dkms(host: Host) -> List[Json]:
     for tree in host.glob("/var/lib/dkms", "*"):
         for version in host.glob(tree, "[0-9]*"):
             name, number = tree.rpartition("/")[2], version.rpartition("/")[2]
-            kernels = [row.rpartition("/")[2] for row in host.glob(version, "*") if host.path(f"{row}/{os.uname().machine}").is_dir()]
+            kernels = [row.rpartition("/")[2] for row in host.glob(version, "*") if host.is_dir(f"{row}/{os.uname().machine}")]
             found.append({"name": name, "version": number, "kernels": kernels, "package": owners.get(f"{name}-{number}")})
     return found
 
@@ -112,7 +112,7 @@ def tuned(host: Host) -> Json:
     governors = sorted({(host.text(f"{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in cpus} - {""})
     mtu = {}
     for name in host.glob("/sys/class/net", "*"):
-        if host.path(f"{name}/device").exists():
+        if host.exists(f"{name}/device"):
             mtu[name.rpartition("/")[2]] = int((host.text(f"{name}/mtu") or "0").strip() or 0)
     return {
         "governors": governors,

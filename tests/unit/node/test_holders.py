@@ -45,8 +45,9 @@ def test_daemons_of_the_driver_and_goldnodes_own_units_are_no_jobs(tmp_path: Pat
 def test_a_process_that_ends_while_it_is_read_is_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process(tmp_path, 7, "job.scope")
 
-    def gone(path: Path) -> bytes:
-        raise ProcessLookupError(3, "No such process", str(path))
+    def gone(name: str, mode: str) -> None:
+        raise ProcessLookupError(3, "No such process", name)
 
-    monkeypatch.setattr(Path, "read_bytes", gone)
-    assert Host(str(tmp_path)).text("/proc/7/comm") is None
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", gone)
+        assert Host(str(tmp_path)).text("/proc/7/comm") is None

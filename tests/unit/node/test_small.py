@@ -365,3 +365,32 @@ def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(monkeypatch: pyte
     with pytest.raises(NodeError, match="apt finds no way to install the locked set") as caught:
         Applier(Host("/", live=False), wanted, {}, lambda text: None).transact(action)
     assert ("from the site's mirror alone" in str(caught.value)) is only
+
+
+@pytest.mark.parametrize(
+    "pattern", ["goldnode-*.conf", "goldnode.conf", "?-gold*", "9[0-9]-x", "*", "gone", ".*", "dangling", "[", "dang*"]
+)
+def test_a_folder_is_searched_as_pathlib_does(tmp_path: Path, pattern: str) -> None:
+    for name in ("goldnode-a.conf", "goldnode-.conf", "goldnode.conf", "Goldnode-a.conf", "1-gold", "90-x", ".hidden", "x.conf~", "["):
+        write(tmp_path, f"/etc/d/{name}", "x")
+    (tmp_path / "etc/d/dangling").symlink_to("nowhere")
+    (tmp_path / "etc/link").symlink_to("d")
+    host = Host(str(tmp_path))
+    for folder in ("/etc/d", "/etc/d/", "/etc/link", "/etc/none", "/etc/d/90-x"):
+        here = tmp_path / folder.strip("/")
+        theirs = sorted(f"{folder.rstrip('/')}/{found.name}" for found in here.glob(pattern)) if here.is_dir() else []
+        assert host.glob(folder, pattern) == theirs
+
+
+def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
+    write(tmp_path, "/etc/file", "inside")
+    for name, target in (("a", "/etc/file"), ("b", "../etc/a"), ("c", "c")):
+        (tmp_path / "etc" / name).symlink_to(target)
+    host = Host(str(tmp_path))
+
+    assert [host.text(f"/etc/{name}") for name in ("file", "a", "b", "none", "file/x")] == ["inside"] * 3 + [None] * 2
+    with pytest.raises(OSError, match="too many levels"):
+        host.text("/etc/c")
+    with pytest.raises(IsADirectoryError):
+        host.text("/etc")
+    assert [host.exists(f"/etc/{name}") for name in ("file", "c", "none", "file/x", "n\0l")] == [True, False, False, False, False]

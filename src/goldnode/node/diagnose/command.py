@@ -70,7 +70,7 @@ def load(name: str) -> Json:
 def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
     """The class document, None where there is none: diagnose works without."""
     try:
-        with open(str(host.path(name)) if name == CLASS else name, "rb") as opened:
+        with open(host.located(name) if name == CLASS else name, "rb") as opened:
             found = json.loads(opened.read(MOST))
     except (OSError, ValueError):
         if name != CLASS:

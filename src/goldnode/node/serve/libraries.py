@@ -40,7 +40,7 @@ def installed(host: Host) -> List[Dict[str, Any]]:
     found: List[Dict[str, Any]] = []
     for top, pattern, below in TOOLKITS:
         for place in host.glob(top, pattern):
-            if host.path(place).is_symlink() or not host.path(place).is_dir():
+            if host.is_link(place) or not host.is_dir(place):
                 continue
             folders += [f"{place}/{name}" for name in below]
             version = _toolkit(host, place)
@@ -48,12 +48,12 @@ def installed(host: Host) -> List[Dict[str, Any]]:
                 found.append({"name": pattern.rstrip("*"), "version": version, "path": place})
     for folder in folders:
         try:
-            names = os.listdir(str(host.path(folder)))
+            names = os.listdir(host.located(folder))
         except OSError:
             continue
         for name in names:
             match = NAME.match(name)
-            if match and match.group(1) in KNOWN and not host.path(f"{folder}/{name}").is_symlink():
+            if match and match.group(1) in KNOWN and not host.is_link(f"{folder}/{name}"):
                 found.append({"name": match.group(1), "version": match.group(2), "path": f"{folder}/{name}"})
     return sorted(found, key=lambda row: (row["name"], row["path"]))[:MOST]
 

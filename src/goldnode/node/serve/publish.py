@@ -59,7 +59,7 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
         host.remove(MEMORY)
     if not wanted:
         return []
-    if not host.path(os.path.dirname(wanted)).is_dir():
+    if not host.is_dir(os.path.dirname(wanted)):
         return [f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"]
     if before != wanted:
         host.write(MEMORY, f"{wanted}\n".encode())
@@ -96,9 +96,8 @@ def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
 
 def load(host: Host, name: str) -> Any:
     """A JSON file of goldnode's own; None when it is not there, torn, or larger than anything goldnode writes."""
-    here = host.path(name)
     try:
-        if here.stat().st_size > BIGGEST:
+        if os.stat(host.located(name)).st_size > BIGGEST:
             return None
         return json.loads(host.text(name) or "null")
     except (OSError, ValueError, RecursionError):

@@ -48,7 +48,7 @@ def begin(host: Host) -> None:
     """Put the program in its place. What an earlier run still owes stays; what it has begun says nothing of this one."""
     import shutil
 
-    shutil.rmtree(str(host.path(MADE)), ignore_errors=True)
+    shutil.rmtree(host.located(MADE), ignore_errors=True)
     host.write(PROGRAM, TEXT.encode(), 0o755)
 
 
@@ -86,11 +86,11 @@ def newest_is_fresh(host: Host) -> bool:
     if sorted_.rc != 0 or not newest or not mark.is_file():
         return False
     begun = mark.stat().st_mtime
-    if any(entry.name.endswith(".list") and entry.stat().st_mtime >= begun for entry in os.scandir(str(host.path("/var/lib/dpkg/info")))):
+    if any(entry.name.endswith(".list") and entry.stat().st_mtime >= begun for entry in os.scandir(host.located("/var/lib/dpkg/info"))):
         return False
     for place in SHAPING:
-        for where, _, names in os.walk(str(host.path(place.format(release=newest)))):
-            here = [where] if where != str(host.path("/etc")) else []
+        for where, _, names in os.walk(host.located(place.format(release=newest))):
+            here = [where] if where != host.located("/etc") else []
             if any(os.lstat(name).st_ctime >= begun for name in (*here, *(f"{where}/{name}" for name in names if name not in PASSING))):
                 return False
     return True
@@ -100,4 +100,4 @@ def forget(host: Host) -> None:
     """Nothing is owed any more."""
     import shutil
 
-    shutil.rmtree(str(host.path(PLACE)), ignore_errors=True)
+    shutil.rmtree(host.located(PLACE), ignore_errors=True)

@@ -11,7 +11,7 @@ from ..host import Host, Json
 def relations(host: Host) -> Json:
     """What each installed package needs (its Pre-Depends and Depends), and what it provides, by name: {depends, provides}."""
     fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
-    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields).out
+    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields).out
     depends: Dict[str, List[List[str]]] = {}
     provides: Dict[str, List[str]] = {}
 

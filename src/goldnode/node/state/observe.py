@@ -90,7 +90,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
         files=managed_files(host),
-        links={name: os.readlink(str(host.path(name))) if host.path(name).is_symlink() else None for name in LINKS},
+        links={name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS},
         sources=apt_sources(host),
         pins=apt_pins(host),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
@@ -98,9 +98,9 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
         trial=load_json(host, TRIAL) or {},
-        simulated=host.path(SIMULATOR).exists(),
+        simulated=host.exists(SIMULATOR),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
-        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.path(p).exists()), None),
+        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None),
     )
     driver = document.get("driver") or {}
     seen.left_over = left_over(host, list(driver.get("replaces") or ()), seen)
@@ -108,17 +108,17 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
     release = document["kernel"]["release"]
-    if driver and host.path(f"/lib/modules/{release}").exists():
+    if driver and host.exists(f"/lib/modules/{release}"):
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document["blacklist"], keep)
     seen.owed = bool(deferred.owed(host))
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
-            if host.path(f"/sys/module/{module}/initstate").exists():
+            if host.exists(f"/sys/module/{module}/initstate"):
                 seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
     # A simulator's bus is the container's own; without one it shows the bus of the machine below.
-    if own or (host.live and host.path(SIMULATED_BUS).exists()):
+    if own or (host.live and host.exists(SIMULATED_BUS)):
         seen.gpus = gpus(host)
     if driver.get("library"):
         seen.library = library(host, driver["library"])
@@ -184,7 +184,7 @@ def packages(host: Host) -> Dict[str, Json]:
     """Every package dpkg knows, from one dpkg-query. Names of another architecture carry it (``libcuda1:i386``)."""
     fields = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
     # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
-    found = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields)
+    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
     host.commands.append(("dpkg-query",))
     if found.rc != 0:  # nothing that is planned on no packages at all would be right
         raise NodeError(f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again.")
@@ -220,7 +220,7 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
             except IsADirectoryError:
                 continue
             # A link that leads nowhere has no content and no mode: it is written anew, or goes.
-            mode = host.real(name).stat().st_mode & 0o7777 if data is not None else 0
+            mode = os.stat(host.real(name)).st_mode & 0o7777 if data is not None else 0
             result[name] = {"content": printable(data or b""), "mode": mode}
     return result
 
@@ -309,7 +309,7 @@ def apt_pins(host: Host) -> List[Json]:
                 rows.extend({"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split())
     # A package may ship its pins, as NVIDIA's pinning packages do; one that the class installs is no contradiction.
     files = sorted({str(row["file"]) for row in rows})
-    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-S", *files).out if files else ""
+    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out if files else ""
     owners = {line.rpartition(": ")[2]: line.partition(":")[0] for line in said.splitlines() if ": " in line}
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
@@ -350,15 +350,15 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
     for name in host.glob("/boot", "initrd.img-*"):
         # What has no modules is a copy of somebody's, or one that is being made (`.bak`, `.dpkg-bak`, `.new`): none that this class can boot,
         # and to make it anew would destroy it.
-        if not host.path("/lib/modules/" + name[len("/boot/initrd.img-") :]).is_dir():
+        if not host.is_dir("/lib/modules/" + name[len("/boot/initrd.img-") :]):
             continue
-        stat = host.path(name).stat()
+        stat = os.stat(host.located(name))
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
         if key not in cache:
             from . import initramfs  # and its decompressors: an image that is known needs none
 
             try:
-                listing = initramfs.contents(str(host.path(name)), lambda inner: "etc/modprobe.d/goldnode-" in inner)
+                listing = initramfs.contents(host.located(name), lambda inner: "etc/modprobe.d/goldnode-" in inner)
                 cache[key] = {
                     "unwanted": initramfs.modules_named(listing.names, unwanted),
                     "files": {"/" + inner.lstrip("./"): digest(data) for inner, data in listing.files.items()},
@@ -376,7 +376,7 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     text = host.text("/boot/grub/grub.cfg")
     if text is None:
         places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
-        other = any(host.path(name).exists() for name in places)
+        other = any(host.exists(name) for name in places)
         loader = "systemd-boot" if other else None
         return {"loader": loader, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
     from . import grub
@@ -447,7 +447,7 @@ def opened_files(host: Host, directory: str) -> List[str]:
     """What a process has open. A file that it closes meanwhile is left out alone: whoever works opens and closes files all the time."""
     found = []
     try:
-        for entry in os.scandir(str(host.path(directory + "/fd"))):
+        for entry in os.scandir(host.located(directory + "/fd")):
             with contextlib.suppress(FileNotFoundError):
                 found.append(os.readlink(entry.path))
     except OSError:  # the process has gone
@@ -476,7 +476,7 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     major = re.search(r"(\d+)\.\d+\.\d+", built.group(1)) if built else None
     installed: Optional[str] = None
     for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
-        if host.path(f"/usr/bin/{candidate}").exists():
+        if host.exists(f"/usr/bin/{candidate}"):
             installed = host.run(candidate, "--version").out.splitlines()[0] if host.run(candidate, "--version").rc == 0 else None
             break
     return {"kernel": built.group(1) if built else None, "installed": installed}
@@ -486,4 +486,4 @@ def library(host: Host, name: str) -> Optional[str]:
     """The file behind a shared library as the dynamic loader finds it, or None. A simulator's is passed over: packages are judged by theirs."""
     found = re.findall(rf"^\s*{re.escape(name)} .*=> (\S+)$", host.run("ldconfig", "-p").out, re.MULTILINE)
     own = [path for path in found if not path.startswith(SIMULATOR + "/")]
-    return "/" + os.path.relpath(str(host.real(own[0])), host.root) if own else None
+    return "/" + os.path.relpath(host.real(own[0]), host.root) if own else None

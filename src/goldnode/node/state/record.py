@@ -42,13 +42,13 @@ def write(host: Host, record: Mapping[str, Any]) -> None:
 
 def first_contact(host: Host) -> None:
     """Note how the node was, before the first change ever. Where goldnode has been before, it is too late to know."""
-    if host.path(RECORD).exists() or managed_files(host):
+    if host.exists(RECORD) or managed_files(host):
         return
     sources = [{key: row[key] for key in ("file", "uri", "suite")} for row in apt_sources(host)]
     first = {
         "holds": sorted(name for name, package in packages(host).items() if package["hold"]),
         "kernel": platform.release() if host.live and not is_container(host) else None,
-        "directories": [name for name in PLACES if host.path(name).is_dir()],
+        "directories": [name for name in PLACES if host.is_dir(name)],
         "sources": sources,
     }
     write(host, {"first": first})
@@ -97,7 +97,7 @@ def extended_record(
 def residual_states(host: Host) -> List[str]:
     """Packages of which configuration files alone are there."""
     fields = "${Package}\t${db:Status-Status}\n"
-    found = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-W", "-f", fields)
+    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
     rows = [line.split("\t") for line in found.out.splitlines()]
     return sorted({row[0] for row in rows if row[1] == "config-files"})
 
@@ -144,7 +144,7 @@ def before_link(host: Host, name: str, target: str) -> None:
     """Note where a link that is not goldnode's own leads, before it is made to lead elsewhere."""
     record = read(host)
     known = record.setdefault("links", {})
-    have = os.readlink(str(host.path(name))) if host.path(name).is_symlink() else None
+    have = os.readlink(host.located(name)) if host.is_link(name) else None
     known[name] = {"before": known[name]["before"] if name in known else have, "after": target}
     write(host, record)
 

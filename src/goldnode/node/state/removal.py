@@ -91,16 +91,16 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
     """
     seen = observe(host, completed(document), keep=False)
     brought = list(record.get("brought", ()))
-    directories = {name: sorted(os.listdir(str(host.path(name)))) for name in records.PLACES if host.path(name).is_dir()}
+    directories = {name: sorted(os.listdir(host.located(name))) for name in records.PLACES if host.is_dir(name)}
     traces: Json = {
         "units": running_units(host),
-        "gate": host.live and any(host.path(name).exists() for name in (gate.STATE, gate.MEMORY)),
+        "gate": host.live and any(host.exists(name) for name in (gate.STATE, gate.MEMORY)),
         "marks": marks(host, record),
-        "own": [name for name in OWN if host.path(name).is_dir()],
+        "own": [name for name in OWN if host.is_dir(name)],
         "directories": directories,
         "packaged": packaged(host, directories),
         "merged": {name: host.text(name) for name in record.get("merged", {})},
-        "links": {name: os.readlink(str(host.path(name))) for name in record.get("links", {}) if host.path(name).is_symlink()},
+        "links": {name: os.readlink(host.located(name)) for name in record.get("links", {}) if host.is_link(name)},
         "unfiled": [name for name in ("nvidia", "amdgpu") if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None],
         "residual": records.residual_states(host) if brought else [],
         "offered": offered(host, list(record.get("was", {}))),
@@ -140,7 +140,7 @@ def packaged(host: Host, directories: Iterable[str]) -> List[str]:
     names = list(directories)
     if not names:
         return []
-    said = Host("/").run("dpkg-query", f"--admindir={host.path('/var/lib/dpkg')}", "-S", *names).out
+    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *names).out
     return sorted({line.rpartition(": ")[2] for line in said.splitlines() if ": " in line})
 
 

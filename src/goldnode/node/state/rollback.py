@@ -99,7 +99,7 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
         for name in host.glob(directory, "*"):
             base = name.rpartition("/")[2]
             if not base.startswith("goldnode-") and not (only and target == "sources"):
-                shutil.copy(str(host.real(name)), f"{place}/{target}/{base}")
+                shutil.copy(host.real(name), f"{place}/{target}/{base}")
     if only:
         seen = replace(seen, sources=[])
     keys = {file.path: file for file in apt.keys(document)}

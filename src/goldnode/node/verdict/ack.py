@@ -38,7 +38,7 @@ def run(host: Host, options: Any) -> int:
         raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
     capture = _capture(host)
     memory, fault = deltas.load(host, capture)
-    left = host.path(deltas.SET_ASIDE).exists()
+    left = host.exists(deltas.SET_ASIDE)
     if fault is not None and not fnmatchcase("memory.state", options.id):
         raise NodeError(f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which sets it aside.")
     if not memory and not left:

@@ -10,6 +10,7 @@ A state file that cannot be used (torn, of another machine, from the future) is 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..host import Host
@@ -390,7 +391,7 @@ def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Option
 def told(host: Host, fault: Optional[str]) -> List[Finding]:
     """The finding about a state file that could not be used, now or before."""
     try:
-        left = host.path(SET_ASIDE).exists()
+        left = host.exists(SET_ASIDE)
     except OSError:
         left = False
     if fault is None and not left:
@@ -406,6 +407,6 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
 
 def save(host: Host, memory: Mapping[str, Any], fault: Optional[str]) -> None:
     """Keep what is to be kept; a file that could not be used is set aside first. Raises OSError."""
-    if fault is not None and host.path(MEMORY).exists():
-        host.path(MEMORY).replace(host.path(SET_ASIDE))
+    if fault is not None and host.exists(MEMORY):
+        os.replace(host.located(MEMORY), host.located(SET_ASIDE))
     host.write(MEMORY, json.dumps(memory, separators=(",", ":")).encode(), 0o600)

@@ -36,7 +36,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     if place(seen) is None:
         for row in rows:
             inner = inner_name(row["name"], seen.other_modules[row["name"]])
-            if host.path(f"/sys/module/{inner}/initstate").exists():
+            if host.exists(f"/sys/module/{inner}/initstate"):
                 seen.loaded[inner] = (host.text(f"/sys/module/{inner}/version") or "").strip()
                 info = seen.other_modules[row["name"]]
                 if info is not None:
@@ -52,7 +52,7 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
     """For each module what modinfo says of it, the identity of its file (size and time), its own identity and those of what it
     was built against as goldnode has recorded them ({module: identity}), and the file's time in ns; None where modprobe would not find it."""
     found: Dict[str, Optional[Json]] = dict.fromkeys(names)
-    if not host.path(f"/lib/modules/{release}").exists():
+    if not host.exists(f"/lib/modules/{release}"):
         return found
     said = Host("/").run("modinfo", "-b", host.root, "-k", release, *names)
     host.commands.append(("modinfo", "-k", release, *names))

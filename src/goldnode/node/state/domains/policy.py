@@ -12,6 +12,7 @@ Field `gpu_settings` of what was seen: {} where the class declares nothing of th
 
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...device.child import ask
@@ -178,7 +179,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
             shown = host.run("systemctl", "show", MPS_NAME, "-p", "ActiveState,Job").out
             rows = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
             found["mps"] = {
-                "installed": host.path(MPS_PROGRAM).exists(),
+                "installed": host.exists(MPS_PROGRAM),
                 "active": rows.get("ActiveState") == "active",
                 "job": bool(rows.get("Job")),
             }
@@ -198,12 +199,12 @@ def driver_load(host: Host) -> str:
     sysfs gives every directory that it makes a new inode number, so that a module that was loaded again has another one. The simulated
     driver notes when it was loaded.
     """
-    if host.path(SIMULATOR).exists():
+    if host.exists(SIMULATOR):
         lines = (host.text(SIMULATED_MEMORY) or "").splitlines()
         loads = [line for line in lines if line.startswith("booted=")]
     else:
-        paths = [host.path(f"/sys/module/{module}") for module in MODULES.values()]
-        loads = [str(path.stat().st_ino) for path in paths if path.exists()]
+        names = [f"/sys/module/{module}" for module in MODULES.values()]
+        loads = [str(os.stat(host.located(name)).st_ino) for name in names if host.exists(name)]
     return "/".join([str(boot_identity(host)), *loads])
 
 

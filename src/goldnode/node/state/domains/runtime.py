@@ -78,10 +78,8 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         found["config"] = host.text(CONTAINERD)
         found["tomllib"] = text_of.toml_reader() is not None
         found["imported"] = _imported(host, found["config"])
-        found["written"] = max(
-            (host.path(name).stat().st_mtime for name in (CONTAINERD, DROP_IN) if host.path(name).exists()), default=None
-        )
-    found["hook"] = host.path(HOOK).stat().st_ctime if host.path(HOOK).exists() else None
+        found["written"] = max((os.stat(host.located(name)).st_mtime for name in (CONTAINERD, DROP_IN) if host.exists(name)), default=None)
+    found["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
     if toolkit:
         found["specs"] = _specs(host, KIND[toolkit["vendor"]])
         found["gpus"] = seen.simulated or place(seen) is None
@@ -119,7 +117,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         "pid": int(rows.get("MainPID") or 0),
         "job": bool(rows.get("Job")),
         "started": started,
-        "kept": host.path(f"{gate.KEPT}/{name}").exists(),
+        "kept": host.exists(f"{gate.KEPT}/{name}"),
     }
 
 
@@ -148,14 +146,14 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
             if spec["kind"] != kind:
                 continue
             versions = {match.group(1) for path in spec["paths"] for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)] if match}
-            missing = [path for path in spec["paths"] if not (host.path(path).exists() or host.path(path).is_symlink())]
+            missing = [path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))]
             found.append({"file": name, "devices": spec["devices"], "missing": missing, "driver": ", ".join(sorted(versions)) or None})
     return found
 
 
 def _refresh_unit(host: Host, name: str) -> Dict[str, Any]:
-    file = next((f"{place}/{name}" for place in UNITS if host.path(f"{place}/{name}").exists()), None)
-    return {"unit": file, "enabled": host.path(_wants(name)).is_symlink()}
+    file = next((f"{place}/{name}" for place in UNITS if host.exists(f"{place}/{name}")), None)
+    return {"unit": file, "enabled": host.is_link(_wants(name))}
 
 
 def _wants(name: str) -> str:
@@ -166,13 +164,13 @@ def _amd(host: Host) -> Dict[str, Any]:
     """Render nodes that amdgpu made, with the card of the same device, and the numbers of the groups that may open them."""
     nodes = []
     for name in host.glob("/sys/class/drm", "renderD*"):
-        driver = host.path(f"{name}/device/driver")
-        if driver.is_symlink() and os.path.basename(os.readlink(str(driver))) == "amdgpu":
+        driver = f"{name}/device/driver"
+        if host.is_link(driver) and os.path.basename(os.readlink(host.located(driver))) == "amdgpu":
             cards = [os.path.basename(card) for card in host.glob(f"{name}/device/drm", "card[0-9]*")]
             nodes.append({"render": f"/dev/dri/{os.path.basename(name)}", **({"card": f"/dev/dri/{cards[0]}"} if cards else {})})
     rows = [line.split(":") for line in (host.text("/etc/group") or "").splitlines()]
     groups = sorted(int(row[2]) for row in rows if len(row) > 2 and row[0] in ("render", "video"))
-    return {"kfd": host.path("/dev/kfd").exists(), "nodes": nodes, "groups": groups}
+    return {"kfd": host.exists("/dev/kfd"), "nodes": nodes, "groups": groups}
 
 
 # -- what is wanted

@@ -7,6 +7,7 @@ the node, None where it has not}.
 
 from __future__ import annotations
 
+import os
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ...host import Host
@@ -84,7 +85,7 @@ def declared(document: Document) -> Mapping[str, Any]:
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """What has been put elsewhere than into files of goldnode's own."""
     textfile = (host.text(publish.MEMORY) or "").strip() or None
-    if textfile and not (host.path(textfile).is_file() and textfile.endswith(f"/{publish.NAME}")):
+    if textfile and not (os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")):
         textfile = None
     drained = (host.text(shims.MEMORY) or "").strip() or None if host.live else None
     seen.units["serve"] = {"textfile": textfile, "drained": drained}

@@ -146,7 +146,7 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
             found["fstab"].append({"line": number, "first": fields[0], "text": line})
     if wanted.get("swap") is False or found["masked_by_us"]:
         shipped = {name.rpartition("/")[2] for name in host.glob("/usr/lib/systemd/system", "*.swap")}
-        shipped |= {name for name in SWAP_SERVICES if host.path(f"/usr/lib/systemd/system/{name}").exists()}
+        shipped |= {name for name in SWAP_SERVICES if host.exists(f"/usr/lib/systemd/system/{name}")}
         own = {name.rpartition("/")[2] for name in host.glob(UNITS, "*.swap")}
         for unit in sorted({"swap.target", *shipped, *own, *found["masked_by_us"]}):
             here = host.path(f"{UNITS}/{unit}")
@@ -159,7 +159,7 @@ def _memlock(host: Host) -> Json:
     """systemd's default, and whether this machine may raise the limit at all: a container mostly may not, and pam_limits then refuses
     every login (it denies the session when setrlimit fails)."""
     default: Read = None
-    if host.live and host.path("/run/systemd/system").exists():
+    if host.live and host.exists("/run/systemd/system"):
         shown = host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
         default = shown.out.strip() if shown.rc == 0 and shown.out.strip() else {"error": f"systemctl show: {shown.tail(1)}"}
     hard = re.search(r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE)

@@ -130,7 +130,7 @@ status=$(field status)
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """What systemd has loaded, what the gate last decided, and whom it would tell. One systemctl call."""
     loaded: Optional[Dict[str, Dict[str, str]]] = None
-    if host.live and host.path("/run/systemd/system").exists():
+    if host.live and host.exists("/run/systemd/system"):
         stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
         named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
         loaded = gate.units(host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))}))

@@ -34,7 +34,7 @@ def build(applier: Applier, action: Action) -> str:
             f"kernel {release} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
             f"Install gcc-{built.group(1)}, then run again."
         )
-    if not host.path(f"/lib/modules/{release}/build").exists():
+    if not host.exists(f"/lib/modules/{release}/build"):
         raise NodeError(f"the headers of {release} are not installed, so no module can be built. Lock the stack again: it names them.")
     version = source_version(applier, source, data["version"], data.get("package"))
     applier.say(f"building {data['module']} {version} for {release}")
@@ -56,7 +56,7 @@ def source_version(applier: Applier, source: str, version: str, package: Optiona
     if package is None:
         return version
     offered = [name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")]
-    offered = [item for item in offered if applier.host.path(f"/usr/src/{source}-{item}/dkms.conf").exists()]
+    offered = [item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")]
     plain = version.partition(":")[2] or version
     fits = [item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))] or offered
     if len(fits) != 1:

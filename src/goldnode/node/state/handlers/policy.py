@@ -43,7 +43,7 @@ def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]
     host = applier.host
     results: List[Json] = []
     rows = [{key: action.data[key] for key in ("uuid", "field", "value")} for action in actions]
-    parted = host.path(MIG_PARTED).exists()
+    parted = host.exists(MIG_PARTED)
     layouts = [action for action in actions if action.data["field"] == "mig" and parted]
     if layouts:
         # Before anything that a reset of the GPU would take away again, and after ECC, whose pending mode survives one.

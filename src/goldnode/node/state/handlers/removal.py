@@ -61,7 +61,7 @@ def unmerge(applier: Applier, action: Action) -> None:
         host.remove(action.target)
     else:
         here = host.real(action.target)  # a link stays one: what it leads to is changed
-        host.write("/" + os.path.relpath(str(here), host.root), content.encode(), here.stat().st_mode & 0o7777)
+        host.write("/" + os.path.relpath(here, host.root), content.encode(), os.stat(here).st_mode & 0o7777)
     record = records.read(host)
     record.get("merged", {}).pop(action.target, None)
     records.write(host, record)
@@ -100,7 +100,7 @@ def leave(applier: Applier, action: Action) -> Optional[str]:
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
                 raise NodeError(f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again.")
-    if "docker.io" in purge and host.path(DOCKER).exists():
+    if "docker.io" in purge and host.exists(DOCKER):
         told.append(f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}")
     purge_configuration(applier, purge)
     return "\n".join([*told, *data["lines"]])

@@ -33,7 +33,7 @@ def keep_original(applier: Applier, name: str) -> None:
         return
     originals[name] = None
     if data is not None:
-        mode = applier.host.real(name).stat().st_mode & 0o7777
+        mode = os.stat(applier.host.real(name)).st_mode & 0o7777
         originals[name] = {"backup": BACKUPS + name, "mode": mode}
         applier.host.write(BACKUPS + name, data, mode)
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
@@ -46,7 +46,7 @@ def config(applier: Applier, action: Action) -> Optional[str]:
     keep_original(applier, name)
     place, mode = name, 0o644
     if before is not None:  # a link stays one: what it leads to is changed
-        place, mode = "/" + os.path.relpath(str(host.real(name)), host.root), host.real(name).stat().st_mode & 0o7777
+        place, mode = "/" + os.path.relpath(host.real(name), host.root), os.stat(host.real(name)).st_mode & 0o7777
     host.write(place, action.data["content"].encode(), mode)
     fault = unreadable(applier, name)
     if fault is None:

@@ -20,7 +20,7 @@ def set_value(applier: Applier, action: Action) -> Optional[str]:
     for name in action.data["files"]:
         try:
             # In place: such a file takes a value, and cannot be replaced by another file.
-            with host.real(name).open("w") as opened:
+            with open(host.real(name), "w") as opened:
                 opened.write(f"{want}\n")
         except OSError as problem:
             raise NodeError(
