@@ -139,13 +139,14 @@ def run_check(host: Host, options: Any) -> int:
             checking.keep(host, checked)
         except OSError as problem:
             verdict = checking.unkept(verdict, problem)
+    text = json.dumps(verdict, indent=1)
     if not options.no_write:
-        host.write(checking.VERDICT, json.dumps(verdict, indent=1).encode())
+        host.write(checking.VERDICT, text.encode())
     if options.json:
-        print(json.dumps(verdict, indent=1))
+        print(text)
     else:
-        text = verdict_table(verdict)
-        print(text.splitlines()[-1] if options.quiet else text)
+        table = verdict_table(verdict)
+        print(table.splitlines()[-1] if options.quiet else table)
     told = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
         from .serve import publish
