@@ -89,17 +89,19 @@ def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
 
     yield build
     for node in world.lab.nodes():
-        node.destroy()
+        if node.name != SERVICES_NODE:  # which several modules share
+            node.destroy()
 
 
 # A scheduler and a monitoring system, as Debian packages them: one node is controller and compute node, and watches itself.
+SERVICES_NODE = "services"
 SERVICES = ("curl", "munge", "prometheus", "prometheus-node-exporter", "slurm-client", "slurmctld", "slurmd")
 
 
 @pytest.fixture(scope="session")
 def services(world: World) -> Iterator[Services]:
     """A converged node of class e2e_serve; its daemons do not run yet."""
-    node, site = world.node("services", "e2e_serve", extra=SERVICES), world.site("services")
+    node, site = world.node(SERVICES_NODE, "e2e_serve", extra=SERVICES), world.site("services")
     node.run("systemctl", "disable", "--now", *(f"{name}.service" for name in SERVICES if name not in ("curl", "slurm-client")))
     world.lock(site, node, "e2e_plain")
     found = Services(node, site, world.directory / "services")

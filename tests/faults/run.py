@@ -32,7 +32,9 @@ Json = dict[str, Any]
 # Outcomes that say something is wrong, or that nobody knows.
 BAD = ("mismatch", "could_not_read", "not_verified_here")
 PERIOD = 300.0
-HANG = 2.0  # seconds after which a driver of a scoreboard's node counts as hung, instead of the minutes that a real one is given
+# Seconds after which a driver counts as hung: of a node whose driver is made to, instead of the minutes that a real one is given; and of the
+# others, which only wait for a busy machine.
+HANG, PATIENCE = 2.0, 60.0
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Node:
     clock: float = 0.0  # how far it is off
     elapsed: float = 0.0  # seconds that have passed on the node since it was made
     said: list[str] = field(default_factory=list)
+    hangs: bool = False  # whether its driver is one that hangs
 
     @property
     def machine(self) -> machine.Machine:
@@ -58,6 +61,7 @@ class Node:
         """Add faults of boards and bus."""
         if self.boards is None:
             raise AssertionError("this node has no GPUs")
+        self.hangs = self.hangs or any("=hang" in one for one in faults)
         before = self.boards
         self.boards = machine.fault(self.machine, before, self.document, *faults, layout_faults=self.on_bus)
 
@@ -87,7 +91,7 @@ class Node:
             stack.enter_context(mock.patch.dict(os.environ, self.variables))
             stack.enter_context(mock.patch.object(program, "Host", lambda root="/", live=None: host if root == "/" else _host(root, live)))
             stack.enter_context(mock.patch.object(time, "time", self.now))
-            stack.enter_context(_hurried())
+            stack.enter_context(_hurried(HANG if self.hangs else PATIENCE))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             code = program.main(["check", "--json", "--no-gate", *(["--passive"] if passive else [])])
@@ -106,23 +110,23 @@ def _host(root: str, live: bool | None) -> Any:
 
 
 @contextlib.contextmanager
-def _hurried() -> Iterator[None]:
+def _hurried(limit: float) -> Iterator[None]:
     """No patience with a driver that hangs: the limits are the product's own, only smaller."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(child, "LIMIT", HANG))
-        stack.enter_context(mock.patch.object(child.ask, "__defaults__", (HANG,)))
+        stack.enter_context(mock.patch.object(child, "LIMIT", limit))
+        stack.enter_context(mock.patch.object(child.ask, "__defaults__", (limit,)))
         stack.enter_context(mock.patch.object(child, "GRACE", 0.5))
         try:
             from goldnode.node.device import stream
         except ImportError:
             pass
         else:
-            for name, value in (("LIMIT", HANG), ("STALL", HANG), ("GRACE", 0.5)):
+            for name, value in (("LIMIT", limit), ("STALL", limit), ("GRACE", 0.5)):
                 if hasattr(stream, name):
                     stack.enter_context(mock.patch.object(stream, name, value))
             defaults = stream.Pending.finish.__defaults__
             if defaults:
-                stack.enter_context(mock.patch.object(stream.Pending.finish, "__defaults__", tuple(HANG for _ in defaults)))
+                stack.enter_context(mock.patch.object(stream.Pending.finish, "__defaults__", tuple(limit for _ in defaults)))
         yield
 
 

@@ -105,6 +105,7 @@ def program(body: str) -> Step:
     """Another program in place of the one that asks the GPUs."""
 
     def do(node: Node, turn: int) -> None:
+        node.hangs = True
         machine.spoil(node.root, "goldnode-node", f"#!{sys.executable} -I\nimport os, signal, sys, time\n{body}\n", 0o755)
 
     return do
