@@ -98,7 +98,7 @@ class Host:
                 target = os.readlink(here)
             except OSError:  # no link; whatever else is wrong with it shows to whoever opens it
                 return here
-            current = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(current), target))
+            current = os.path.normpath(os.path.join("/", os.path.dirname(current), target))  # as in a chroot, .. of / is /
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def data(self, name: str) -> Optional[bytes]:
