@@ -542,7 +542,7 @@ def _builds(folder: _Folder) -> None:
             folder.tell("nvidia_drivers.yml", path, f"driver {key[1]} ({key[2]}) on kernel {key[0]} was seen to build and to fail")
         seen[key] = row["builds"]
         exact = rows.get(key[0])
-        if exact and row["builds"] and key[1] in [str(item) for item in exact["known_to_fail"]]:
+        if exact and row["builds"] and {key[1], f"{key[1]} ({key[2]})"} & {str(item) for item in exact["known_to_fail"]}:
             folder.tell("nvidia_drivers.yml", path, f"driver {key[1]} was seen to build on kernel {key[0]}, where the table says it fails")
     for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
         kernel = re.fullmatch(r">=(\d+\.\d+)", str(bad["when"].get("kernel")))

@@ -58,7 +58,7 @@ REFUSED = [
     # kernel and driver
     ("a100-kernel-seen-to-fail", "kernel-driver", A100 | R550 | {"flavour": "open", "kernel": "6.12.117+deb13-amd64"}, "block",
      ("550.163.01 (open) on kernel 6.12.117 was seen to fail", "use kernel 6.12.94", "580.178.04")),
-    ("a100-kernel-stable-update", "kernel-driver", A100 | R550 | {"kernel": "6.12.110+deb13-amd64"},
+    ("a100-kernel-stable-update", "kernel-driver", A100 | R550 | {"flavour": "open", "kernel": "6.12.110+deb13-amd64"},
      "block", ("since 6.12.107", "6.12.94")),
     ("a100-kernel-too-new", "kernel-driver", A100 | R535 | {"kernel": "7.0.3-amd64", "driver": "535.274.02"}, "block", ("535.309.01",)),
     ("older-than-a-failing-one", "kernel-driver", A100 | R550 | {"kernel": "6.17.1-amd64", "driver": "550.144.03"}, "block",
@@ -66,7 +66,7 @@ REFUSED = [
     ("not-patched-for-it", "kernel-driver", A100 | R550 | {"kernel": "7.2.12+deb13-amd64", "driver_package": "550.163.01-4~bpo13+1"}, "block",
      ("known to fail",)),
     ("patched-but-not-for-a-later-update", "kernel-driver",
-     A100 | R550 | {"kernel": "6.12.110+deb13-amd64", "driver_package": "550.163.01-4~bpo13+1"}, "block", ("since 6.12.107",)),
+     A100 | R550 | {"flavour": "open", "kernel": "6.12.110+deb13-amd64", "driver_package": "550.163.01-4~bpo13+1"}, "block", ("since 6.12.107",)),
     ("unknown-build", "kernel-driver", A100 | {"branch": "615", "driver": "615.71.09", "flavour": "open", "kernel": "7.2.12-amd64"}, "unknown",
      ("no source says", "580.178.04")),
     ("which-update", "kernel-driver", A100 | R535 | {"driver": "535.104.05", "kernel": "6.1.0-18-amd64"}, "unknown", ()),

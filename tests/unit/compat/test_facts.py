@@ -164,7 +164,8 @@ def test_branch_and_floor() -> None:
         ("6.12.94+deb13-amd64", "550.163.01", "proprietary", "ok", "seen"),
         ("6.12.117+deb13-amd64", "550.163.01", "open", "fails", "seen"),
         # Stated: listed as failing, or the branch has the fix for this very series.
-        ("6.12.107", "550.163.01", "proprietary", "fails", "stated"),
+        ("6.12.107", "550.163.01", "open", "fails", "seen"),
+        ("6.12.117", "550.163.01", "proprietary", "ok", "seen"),
         ("6.17", "550.163.01", "proprietary", "fails", "stated"),
         ("6.8.12", "525.147.05", "proprietary", "fails", "stated"),
         ("6.10", "545.29.06", "proprietary", "fails", "stated"),

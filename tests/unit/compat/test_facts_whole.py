@@ -246,7 +246,7 @@ BROKEN = {
     "seen-against-the-table": (
         "nvidia_drivers.yml",
         "{kernel: 6.12.107, driver: 550.163.01, flavour: open, builds: false",
-        "{kernel: 6.12.107, driver: 550.163.01, flavour: proprietary, builds: true",
+        "{kernel: 6.12.107, driver: 550.163.01, flavour: open, builds: true",
         "was seen to build on kernel 6.12.107, where the table says it fails",
     ),
     "known-bad-against-the-table": (

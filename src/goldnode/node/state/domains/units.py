@@ -45,6 +45,8 @@ WATCH_TEXT = f"""# goldnode: holds the node against its class while it works: a 
 [Unit]
 Description=goldnode passive check of the node class
 After=goldnode-sanity.service
+# However often it is asked for, it is made: a check that is refused is a node that nobody looks at.
+StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot
