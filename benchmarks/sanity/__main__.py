@@ -88,7 +88,7 @@ def contenders(folder: Path, root: Path, peers: Path | None) -> dict[str, tuple[
 def run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
     """Return wall time, CPU and greatest memory of one run, with all that it started and waited for."""
     meter = [sys.executable, "-I", "-S", str(Path(__file__).with_name("meter.py"))]
-    done = subprocess.run([*meter, *command], env=dict(environment), capture_output=True, text=True, check=True)
+    done = subprocess.run([*meter, *command], env=dict(environment), cwd=tempfile.gettempdir(), capture_output=True, text=True, check=True)
     wall, cpu, mib, code = map(float, done.stdout.split())
     if code not in (0, 1, 2) or "Traceback" in done.stderr:
         raise SystemExit(f"{' '.join(command)} ended with {code:.0f}: {done.stderr[-2000:]}")
