@@ -66,6 +66,10 @@ class LockError(GoldnodeError):
     """A lock is missing, stale or could not be resolved."""
 
 
+class ImageError(GoldnodeError):
+    """A container image, its matrix, lock, build or registry is not what it has to be."""
+
+
 class EditedLockError(LockError):
     """A lock's content is not what its digest says: it was edited by hand or damaged."""
 
