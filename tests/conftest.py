@@ -12,3 +12,24 @@ from goldnode.lab import engine
 def docker_client() -> DockerClient:
     """The Docker engine. There being none is a failure that says what to do, not a skip."""
     return engine.connect()
+
+
+# What takes longest begins first, so that no process is left with it at the end while the others have nothing to do.
+LONGEST = (
+    "tests/e2e/test_real.py",
+    "tests/lab/test_molecule_stacks.py",
+    "tests/e2e/test_real_debian13.py",
+    "tests/e2e/test_real_prebuilt.py",
+)
+DEARER = ("real", "images", "lab")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files by what they cost; the tests of a file keep their order (`--no-loadscope-reorder` makes xdist keep this one)."""
+    cost: dict[str, int] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        marks = [place for place, mark in enumerate(DEARER, start=len(LONGEST)) if item.get_closest_marker(mark)]
+        mine = LONGEST.index(file) if file in LONGEST else min(marks, default=len(LONGEST) + len(DEARER))
+        cost[file] = min(cost.get(file, mine), mine)
+    items.sort(key=lambda item: cost[item.nodeid.partition("::")[0]])

@@ -108,3 +108,20 @@ def services(world: World) -> Iterator[Services]:
     found.converge("e2e_serve")
     yield found
     node.destroy()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab of the module's own, for tests with real packages."""
+    directory = tmp_path_factory.mktemp("real")
+    found = Lab(f"real-{os.getpid()}-{directory.name}", engine.connect(), state=directory)
+    try:
+        yield found
+    finally:
+        found.down()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """This machine's own archives, and locks made now: a committed lock may hold what Debian has moved on from."""
+    return Site(catalog=CATALOG, locks=tmp_path_factory.mktemp("locks"))

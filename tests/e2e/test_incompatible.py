@@ -99,7 +99,10 @@ BLOCKED = {
             "",
             "tried",
             stack_like(
-                "debian13_r550", ("release: 6.12.94+deb13-amd64", "release: 6.12.117+deb13-amd64"), ("version: null", "version: 550.163.01")
+                "debian13_r550",
+                ("release: 6.12.94+deb13-amd64", "release: 6.12.117+deb13-amd64"),
+                ("flavour: proprietary", "flavour: open"),
+                ("version: null", "version: 550.163.01"),
             ),
         ),
         ("[kernel-driver]", "550.163.01", "6.12.117"),

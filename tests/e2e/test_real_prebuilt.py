@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +11,12 @@ import yaml
 from tests.e2e.conftest import CATALOG
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 
-from goldnode.lab import engine
 from goldnode.lab.nodes import Lab, NodeSpec
 
 pytestmark = pytest.mark.real
 STACK = "debian12_r535"
 # What builds modules; kmod and perl-base belong to every Debian.
 BUILDERS = re.compile(r"^(dkms|gcc(-\d+)?|cpp(-\d+)?|make|binutils.*|dpkg-dev|.*-dkms|linux-(headers|kbuild|compiler)-.*)$")
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    found = Lab(f"realbuilt-{os.getpid()}", engine.connect(), state=tmp_path_factory.mktemp("realbuilt"))
-    try:
-        yield found
-    finally:
-        found.down()
 
 
 def test_a_node_without_compiler_gets_the_real_driver(lab: Lab, tmp_path: Path) -> None:
