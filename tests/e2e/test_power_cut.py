@@ -101,7 +101,6 @@ class Machine:
             self.scratch,
             cut=f"DRIVE CUT {cut}" if cut else None,
             kernel=kernel,
-            limit=900,  # emulated, on a machine that others use too
         )
         (self.scratch / "console").rename(self.scratch / f"console-{self.image.stem}-{self.boots}")
         assert cut or disk.DONE + "0" in console, console[-4000:]

@@ -7,6 +7,7 @@ the guest itself, booted for that. Every test works on a copy. What the guest do
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -177,8 +178,11 @@ def base(archives: list[Archive], cache: Path | None = None) -> Base:
     )
     home = (cache or Path.home() / ".cache" / "goldnode" / "qemu") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
     facts = home / "disk.json"
-    if not facts.exists():
-        home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process makes it, and the others wait for it
+        if facts.exists():
+            return Base(home / "disk.raw", tuple(json.loads(facts.read_text())["releases"]))
         with tempfile.TemporaryDirectory(prefix="making-", dir=home) as scratch:
             releases = _make(Path(scratch), archives)
             (Path(scratch) / "disk.raw").replace(home / "disk.raw")
@@ -253,15 +257,15 @@ def boot(
     scratch: Path,
     *,
     kernel: tuple[Path, Path] | None = None,
-    limit: float = 420,
+    limit: float = 900,
     cut: str | None = None,
 ) -> str:
     """Boots `disk` until the guest powers off or reboots (QEMU ends at either) and returns its serial console.
 
     `payload`: files of the second disk: `run` is executed, `then` names the systemctl verb that ends it (poweroff when
     it is not there; reboot is what a person would do, and QEMU ends there as well); `kernel`: (vmlinuz, initrd) booted directly, without firmware and GRUB.
-    A guest that is not done after `limit` seconds is killed, with a GuestError. `cut`: what on the console stands for the moment at which
-    the power goes: QEMU is killed, and what the guest had not written is lost.
+    A guest that is not done after `limit` seconds (emulated, beside others) is killed, with a GuestError. `cut`: what on the console
+    stands for the moment at which the power goes: QEMU is killed, and what the guest had not written is lost.
     """
     files = scratch / "payload"
     shutil.rmtree(files, ignore_errors=True)
