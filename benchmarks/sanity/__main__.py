@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import hashlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from tests.faults import classes
 from tests.simulators.hardware import build, machine
 
 from goldnode import nodefile
+from goldnode.node import __main__ as starting
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- figures: written by benchmarks/run sanity -->", "<!-- end of figures -->"
@@ -52,9 +54,12 @@ def node(folder: Path, library: Path) -> Path:
 def contenders(folder: Path, root: Path, peers: Path | None) -> dict[str, tuple[str, list[str]]]:
     """Return what is started, by name: its title and its command line."""
     data = nodefile.build()
-    file, unpacked, played = folder / "goldnode-node", folder / "unpacked", folder / "played"
+    digest = hashlib.sha256(data).hexdigest()
+    file, unpacked, played = folder / "goldnode-node", folder / "program" / digest, folder / "played"
     file.write_bytes(data)
     zipfile.ZipFile(io.BytesIO(data)).extractall(unpacked)
+    shutil.copy(unpacked / "__main__.py", unpacked / "starting.py")  # launch.py is __main__ itself
+    (unpacked.parent / starting.STAMP).write_text(f"{starting.marked(file.stat())} {digest}", encoding="ascii")
     python = [sys.executable, "-I", "-S"]
     driver = [*python, str(unpacked), "device", "capture", "settings"]
     answer = subprocess.run(driver, capture_output=True, check=True).stdout

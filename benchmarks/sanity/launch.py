@@ -1,12 +1,12 @@
 """Starts the on-node program as a node does, on a directory that plays the node: ``python -I -S launch.py FILE UNPACKED ROOT PLAYED -- check …``.
 
-FILE is the self-contained file, UNPACKED what it unpacks itself to once per boot. What the file does at each start is done here too (it is
-read, its digest taken). systemctl and ldconfig are played by ``cat``, so that the start of a program stays in the figures. PLAYED: a recorded
-answer of the GPU library, played in place of it, or a dash. Prints nothing; what the program prints goes to /dev/null.
+FILE is the self-contained file, UNPACKED what it unpacks itself to once per boot. What the file does at each start is done here too (it sees
+that it is the file whose digest an earlier start has taken). systemctl and ldconfig are played by ``cat``, so that the start of a program
+stays in the figures. PLAYED: a recorded answer of the GPU library, played in place of it, or a dash. Prints nothing; what the program prints
+goes to /dev/null.
 """
 
 import gc
-import hashlib
 import os
 import sys
 
@@ -14,9 +14,12 @@ import sys
 def main() -> int:
     file, unpacked, root, played = sys.argv[1:5]
     sys.argv = [file, *sys.argv[6:]]
-    with open(file, "rb") as opened:  # noqa: PTH123 - pathlib would be imported for this alone
-        hashlib.sha256(opened.read()).hexdigest()
     sys.path[0] = unpacked
+    import starting  # __main__ of the file
+
+    starting.PLACE = os.path.dirname(unpacked)  # noqa: PTH120 - pathlib would be imported for this alone
+    if starting.known(file) is None:
+        raise SystemExit("the program does not know its own file: not what a node does at each start")
     gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:
         from goldnode.node import start

@@ -54,6 +54,62 @@ def test_sources_are_unpacked_once_and_run_from_there(program: Path) -> None:
     assert [entry.name for entry in Path(start.PLACE).iterdir()] == [here.name], "nothing half made is left"
 
 
+def later(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the program had been put there a while ago."""
+    now = program.stat().st_ctime_ns + 10_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+
+
+@as_root
+def test_a_file_that_was_hashed_is_known_until_it_changes(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(program, monkeypatch)
+    engine = start.settle(str(program))
+    found = start.known(str(program))
+    assert found is not None
+    assert "sha256:" + found == engine
+    monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
+    assert start.settle(str(program)) == engine
+    assert sys.path[0] == str(unpacked(program))
+    # Changed in its place, of the same size and with its old times.
+    times = program.stat()
+    data = program.read_bytes()
+    program.write_bytes(data[:-1] + b"?")
+    os.utime(program, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert start.known(str(program)) is None
+    # Another file in its place.
+    program.rename(program.parent / "away")
+    program.write_bytes(data)
+    assert start.known(str(program)) is None
+    assert start.settle(str(program)) == engine
+
+
+@as_root
+@pytest.mark.parametrize(
+    "spoilt", ["", "x", "1 2 3 4 " + "0" * 64, "\xff" * 90, "{mark} ../../../../tmp/" + "0" * 45, "{mark} " + "f" * 64]
+)
+def test_a_stamp_that_says_nothing_is_not_believed(program: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str) -> None:
+    later(program, monkeypatch)
+    engine = start.settle(str(program))
+    (Path(start.PLACE) / start.STAMP).write_text(spoilt.replace("{mark}", start.marked(program.stat())))
+    assert start.known(str(program)) is None
+    assert start.settle(str(program)) == engine
+
+
+@as_root
+def test_a_stamp_in_a_directory_of_others_is_not_read(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(program, monkeypatch)
+    start.settle(str(program))
+    Path(start.PLACE).chmod(0o777)
+    assert start.known(str(program)) is None
+
+
+@as_root
+def test_a_file_of_this_very_moment_is_not_stamped(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: program.stat().st_ctime_ns)
+    start.settle(str(program))
+    assert start.known(str(program)) is None
+
+
 @as_root
 def test_what_earlier_versions_left_goes_when_none_of_them_can_still_run(program: Path) -> None:
     old, young = Path(start.PLACE) / "old", Path(start.PLACE) / "young"

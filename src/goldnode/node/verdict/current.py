@@ -6,7 +6,6 @@ A verdict counts when it is of this boot and of the class that the node has now,
 
 from __future__ import annotations
 
-import json
 import sys
 
 from .. import boot
@@ -65,13 +64,15 @@ def answer(arguments: Sequence[str], root: str = "/") -> int:
     """`check --cached`: print the verdict that holds now and return its exit code; else say why none does, and return 3."""
     verdict, why = load(root)
     if why is not None:
+        import json
+
         remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
         if "--json" in arguments:
             print(json.dumps({"schema": SCHEMA, "status": "could_not_check", "exit_code": UNKNOWN, "reason": why, "remedy": remedy}))
         print(f"goldnode-node: {why}. {remedy}", file=sys.stderr)
         return UNKNOWN
     if "--json" in arguments:
-        print(json.dumps(verdict, indent=1))
+        print(_text(root, VERDICT))  # as the check wrote it
     else:
         from ..report import verdict_table
 
@@ -92,6 +93,34 @@ def _json(root: str, name: str) -> Any:
     """The value in a JSON file: None when there is no file, the text itself (which is no verdict) when it is torn."""
     text = _text(root, name)
     try:
-        return json.loads(text) if text else None
+        return loads(text) if text else None
     except ValueError:
         return text
+
+
+class _Plain:
+    """What Python's own scanner of JSON asks its caller about: the defaults of json.loads."""
+
+    strict, memo = True, {}  # type: ignore[var-annotated]
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int = float, int
+    parse_constant = float
+
+
+def loads(text: str) -> Any:
+    """`json.loads`, by the part of it that is compiled into Python: the rest of the package is regular expressions for other cases, and to
+    import those takes longer than everything else of a cached answer. Raises ValueError."""
+    try:
+        from _json import make_scanner
+    except ImportError:
+        import json
+
+        return json.loads(text)
+    text = text.strip(" \t\n\r")
+    try:
+        value, end = make_scanner(_Plain())(text, 0)  # type: ignore[arg-type]  # typeshed knows the decoder alone
+    except StopIteration:
+        raise ValueError("no JSON value") from None
+    if end != len(text):
+        raise ValueError("something follows the JSON value")
+    return value
