@@ -26,10 +26,11 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from . import boot
 from .host import Host, Json, boot_identity
+from .plain import NamedTuple
 from .state.finding import DEFERRED, ELSEWHERE, MATCH, NOT_EXPOSED, SUPPRESSED
 from .verdict import current
 

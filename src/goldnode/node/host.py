@@ -120,7 +120,7 @@ class Host:
             found = [pattern] if self.exists(f"{directory}/{pattern}") else []
         else:
             try:
-                found = [name for name in os.listdir(self.located(directory)) if fnmatchcase(name, pattern)]
+                found = matching(os.listdir(self.located(directory)), pattern)
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 found = []
         return sorted(f"{directory.rstrip('/')}/{name}" for name in found)
@@ -163,7 +163,8 @@ class Host:
                 out.write(content)
                 out.flush()
                 os.fchmod(out.fileno(), mode)
-                os.fsync(out.fileno())
+                if not name.startswith("/run/"):  # in memory: it does not outlast the power
+                    os.fsync(out.fileno())
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
@@ -185,6 +186,15 @@ class Host:
             os.unlink(self.located(name))
         except FileNotFoundError:
             return
+
+
+def matching(names: Sequence[str], pattern: str) -> List[str]:
+    """The names that match a shell pattern. One with a single star, as nearly all are, needs no regular expression."""
+    before, star, after = pattern.partition("*")
+    if star and not set(before + after) & set("*?["):
+        least = len(before) + len(after)
+        return [name for name in names if name.startswith(before) and name.endswith(after) and len(name) >= least]
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def is_container(host: Host) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 from typing import Iterator, List, Tuple
 
@@ -41,6 +40,8 @@ def primary_fingerprints(data: bytes) -> List[str]:
 
     Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
     """
+    import hashlib  # OpenSSL behind it: only where a key is looked at
+
     found = []
     for tag, body in packets(dearmor(data)):
         if tag in (_SECRET_KEY, _SECRET_SUBKEY):

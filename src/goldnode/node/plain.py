@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import field as field
     from dataclasses import replace as replace
+    from typing import NamedTuple as NamedTuple
 else:
+    from _collections import _tuplegetter
+
     MISSING = object()
 
     class field:  # noqa: N801 - named as the standard one
@@ -80,3 +83,35 @@ else:
         if isinstance(item, dict):
             return {key: _plain(inner) for key, inner in item.items()}
         return item
+
+    class NamedTuple(tuple):
+        """What typing.NamedTuple does, without compiling a constructor for each class."""
+
+        __slots__ = ()
+
+        def __init_subclass__(cls):
+            cls._fields = tuple(cls.__annotations__)
+            cls._defaults = {name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}
+            for place, name in enumerate(cls._fields):
+                setattr(cls, name, _tuplegetter(place, name))
+
+        def __new__(cls, *values, **named):
+            if named or len(values) != len(cls._fields):
+                given = dict(zip(cls._fields, values), **named)
+                found = {**cls._defaults, **given}
+                if len(found) != len(cls._fields) or len(given) != len(values) + len(named):
+                    raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and {named!r}")
+                values = [found[name] for name in cls._fields]
+            return tuple.__new__(cls, values)
+
+        def __repr__(self):
+            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+
+        def __getnewargs__(self):
+            return tuple(self)
+
+        def _replace(self, **changes):
+            return type(self)(**{**self._asdict(), **changes})
+
+        def _asdict(self):
+            return dict(zip(self._fields, self))

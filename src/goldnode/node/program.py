@@ -15,8 +15,9 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from . import boot, gate
 from .host import Host, Json, boot_identity
+from .lines import by_lines
 from .plain import asdict
-from .report import finding_lines, plan_text, verdict_json, verdict_table
+from .report import finding_lines, plan_text, verdict_table
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
@@ -139,7 +140,7 @@ def run_check(host: Host, options: Any) -> int:
             checking.keep(host, checked)
         except OSError as problem:
             verdict = checking.unkept(verdict, problem)
-    text = verdict_json(verdict)
+    text = by_lines(verdict)
     if not options.no_write:
         host.write(checking.VERDICT, text.encode())
     if options.json:
@@ -164,7 +165,7 @@ def run_recorded(host: Host, options: Any) -> int:
     document = read_document(host, options)
     verdict = checking.check(host, document, captured=command.load(options.record))
     if options.json:
-        print(verdict_json(verdict))
+        print(by_lines(verdict))
     else:
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)

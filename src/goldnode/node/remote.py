@@ -15,7 +15,7 @@ import sys
 from typing import Any, Dict, Mapping, Optional
 
 from .host import PROGRAM, Host
-from .report import verdict_json
+from .lines import by_lines
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, EARLIER, NodeError
 from .state.observe import INITRAMFS_CACHE
@@ -91,7 +91,7 @@ def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archi
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
     # A verdict is of the node as it is: whatever was changed, it is judged anew.
     verdict = checking.check(host, document)
-    host.write(checking.VERDICT, verdict_json(verdict).encode())
+    host.write(checking.VERDICT, by_lines(verdict).encode())
     if not after.actions and not gate.reasons(verdict):
         kept.mark(host, document, good=True)
     # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.

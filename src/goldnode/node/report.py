@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .state.model import PRESENT
@@ -142,12 +141,3 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     return "\n".join(lines) if plan["actions"] or plan["refusals"] else "\n".join(["nothing to do", *lines])
-
-
-def verdict_json(verdict: Mapping[str, Any]) -> str:
-    """A verdict as its file has it: JSON with a line for each key and each finding. The encoder that indents is ten times slower."""
-    rows = []
-    for key, value in verdict.items():
-        items = ",\n".join("  " + json.dumps(item) for item in value) if isinstance(value, list) else ""
-        rows.append(f" {json.dumps(key)}: " + (f"[\n{items}\n ]" if items else json.dumps(value)))
-    return "{\n" + ",\n".join(rows) + "\n}"

@@ -12,9 +12,10 @@ what it grew between the samples; one that is smaller in the second has wrapped 
 from __future__ import annotations
 
 import shlex
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..host import Json
+from ..plain import NamedTuple
 from ..probe.machine import plain
 from ..probe.values import is_fault, known
 

@@ -87,11 +87,20 @@ def text(
     """
     verdict = verdict if isinstance(verdict, dict) else {}
     found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
+    written: Dict[Tuple[str, str], str] = {}  # the labels of one GPU come again with each of its samples
     for name, labels, value in _samples(verdict, captured, gate, fault, age):
         number = _number(value)
         if number is None:
             continue
-        key = ",".join(f'{label}="{escaped(content)}"' for label, content in labels.items() if content is not None)
+        parts = []
+        for label, content in labels.items():
+            if content is not None:
+                pair = (label, content if isinstance(content, str) else str(content))
+                part = written.get(pair)
+                if part is None:
+                    part = written[pair] = f'{label}="{escaped(pair[1])}"'
+                parts.append(part)
+        key = ",".join(parts)
         before = found[name].get(key)
         # One sample twice would make the whole file unreadable for Prometheus: of two, the worse is told.
         found[name][key] = number if before is None else max(before, number)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..host import Host, Json
+from ..plain import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .observe import digest, load_json, packages

@@ -7,7 +7,9 @@ Nothing else asks which distribution it is on. Names: Debian's and Ubuntu's own 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
+
+from ..plain import NamedTuple
 
 
 class Family(NamedTuple):

@@ -10,7 +10,9 @@ guessed. The rules of choosing are those of GRUB 2.06's ``normal/menu.c`` (``get
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
+
+from ..plain import NamedTuple
 
 SIGNATURE = b"# GRUB Environment Block\n"
 PREFIX = "/boot/grub"

@@ -16,7 +16,9 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
+from typing import IO, Any, Callable, Dict, Iterable, List, Tuple
+
+from ..plain import NamedTuple
 
 WANTED_LIMIT = 1024 * 1024  # bytes of one wanted file
 _NAME_LIMIT = 4096  # PATH_MAX, which the kernel's own reader keeps to

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import struct
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
+from ..hashes import sha256
 from ..host import Host, Json, boot_identity, is_container
 from . import deferred
 from .family import builds_modules
@@ -235,7 +235,7 @@ def printable(data: bytes) -> str:
 
 def digest(data: bytes) -> str:
     """``sha256:`` and the hexadecimal digest."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+    return "sha256:" + sha256(data).hexdigest()
 
 
 def load_json(host: Host, name: str) -> Any:

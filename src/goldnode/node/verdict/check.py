@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .. import boot, probe
 from ..host import Host, Json
-from ..plain import replace
+from ..plain import NamedTuple, replace
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look

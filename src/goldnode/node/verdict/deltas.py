@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host
+from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, NODE, NOTHING, UNREAD, Finding
 from .rules import as_list, as_map, fetch, is_number, plain

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..boot import seconds
-from ..plain import replace
+from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
 

@@ -7,8 +7,9 @@ itself is *could not read*. Equal verdicts on all GPUs are one finding; whatever
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
 

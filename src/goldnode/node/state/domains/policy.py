@@ -13,10 +13,11 @@ Field `gpu_settings` of what was seen: {} where the class declares nothing of th
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...device.child import ask
 from ...host import PROGRAM, Host, Json, boot_identity
+from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import SIMULATOR, load_json

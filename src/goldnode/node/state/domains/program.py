@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, List, Mapping
 
+from ...hashes import sha256
 from ...host import PROGRAM as PROGRAM
+from ...lines import by_lines
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
@@ -44,12 +45,12 @@ def document_digest(document: Document) -> str:
     """The digest that a class document must carry: SHA-256 of its canonical JSON without `digest` and `site`."""
     inner = {key: value for key, value in document.items() if key not in ("digest", "site")}
     text = json.dumps(inner, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256:" + sha256(text.encode()).hexdigest()
 
 
 def class_file(document: Document) -> Wanted:
     """The class document, with the site's mirrors: what the boot check judges by."""
-    content = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    content = by_lines(document, ordered=True) + "\n"
     show = f"class {document['class']} {document['digest']}\nstack {document['stack']['name']} lock {document['lock']['digest']}\n"
     return Wanted(CLASS, content, "node_class", f"this node is of class {document['class']}", show=show)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ...host import Host, Json
+from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
