@@ -51,7 +51,15 @@ def node(folder: Path, library: Path) -> Path:
     return root
 
 
-def contenders(folder: Path, root: Path, peers: Path | None) -> dict[str, tuple[str, list[str]]]:
+# What mej/nhc is asked, of the machine that runs the benchmark: it reads no other root, and its own GPU checks need programs that NVIDIA has
+# withdrawn (nvidia-healthmon). Limits that no machine breaks.
+NHC = (
+    "check_hw_cpuinfo", "check_hw_physmem 1k 1024TB", "check_hw_swap 0 1024TB", "check_fs_mount_rw -f /", "check_fs_free / 1k", "check_fs_ifree / 1",
+    "check_ps_loadavg 9999 9999 9999", "check_file_test -r /etc/passwd",
+)  # fmt: skip
+
+
+def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -> dict[str, tuple[str, list[str]]]:
     """Return what is started, by name: its title and its command line."""
     data = nodefile.build()
     digest = hashlib.sha256(data).hexdigest()
@@ -87,6 +95,11 @@ def contenders(folder: Path, root: Path, peers: Path | None) -> dict[str, tuple[
                     "-c", "row_remap", "-c", "vbios_mismatch", "-c", "clock_freq", "--gpu_num=8", "--gpu_app_freq=1980", "--gpu_app_mem_freq=2619",
                 ],
             )  # fmt: skip
+    if nhc is not None:
+        (folder / "nhc.conf").write_text("".join(f"* || {check}\n" for check in NHC), encoding="utf-8")
+        quiet = ["MARK_OFFLINE=0", "DETACHED_MODE=0", "NHC_RM=none", f"INCDIR={nhc / 'scripts'}", f"HELPERDIR={nhc / 'helpers'}"]
+        title = f"mej/nhc: {len(NHC)} checks of the host, none of a GPU"
+        found["nhc"] = (title, ["bash", str(nhc / "nhc"), "-c", str(folder / "nhc.conf"), "-D", str(nhc), "-l", "-", *quiet])
     return found
 
 
@@ -105,7 +118,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "best": min(values)}
 
 
-def measure(runs: int, peers: Path | None) -> dict[str, Any]:
+def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
     """Return all figures."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -114,7 +127,7 @@ def measure(runs: int, peers: Path | None) -> dict[str, Any]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON"))}
         environment |= {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)}
         os.environ.update(LD_LIBRARY_PATH=environment["LD_LIBRARY_PATH"], GOLDNODE_SIMULATOR=environment["GOLDNODE_SIMULATOR"])
-        chosen = contenders(folder, root, peers)
+        chosen = contenders(folder, root, peers, nhc)
         taken: dict[str, list[dict[str, float]]] = {key: [] for key in chosen}
         names = list(chosen)
         for number in range(runs + 1):
@@ -172,7 +185,7 @@ def tables(found: Mapping[str, Any]) -> str:
         cells = [_ms(row["wall"]), _ms(row["cpu"]), f"{row['mib']['median']:.1f}", f"{row['cpu']['median'] / floor:.1f}x"]
         rows.append(f"| {row['title']} | {' | '.join(cells)} |")
     rows.append("")
-    for name in ("gpumedic", "gpucm"):
+    for name in ("gpumedic", "gpucm", "nhc"):
         if name in figures:
             ratio = figures[name]["cpu"]["median"] / figures["check"]["cpu"]["median"]
             rows.append(f"{name} : `goldnode-node check`, CPU with the driver's process: {ratio:.2f}x.")
@@ -194,9 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/run sanity", description=__doc__)
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--peers", type=Path, help="folder of the peers' programs; without it they are left out")
+    parser.add_argument("--nhc", type=Path, help="checkout of mej/nhc; without it it is left out")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks")
     options = parser.parse_args()
-    found = measure(options.runs, options.peers)
+    found = measure(options.runs, options.peers, options.nhc and options.nhc.resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "sanity.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     page = options.out / "sanity.md"

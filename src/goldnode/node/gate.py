@@ -26,13 +26,17 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from . import boot
 from .host import Host, Json, boot_identity
 from .plain import NamedTuple
 from .state.finding import DEFERRED, ELSEWHERE, MATCH, NOT_EXPOSED, SUPPRESSED
 from .verdict import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeAlias
+
 
 REPORT, DRAIN, BLOCK = "report", "drain", "block"
 SCHEMA = "goldnode.gate/1"
@@ -52,7 +56,7 @@ NOBODY = "drain has nobody to tell: the node is not of a Slurm cluster, and the 
 HOOK_TIME = 45.0  # seconds for one call; two of them and the check fit into the time limit of the unit
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo, at login
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 class Reason(NamedTuple):

@@ -10,13 +10,14 @@ import errno
 import os
 import subprocess
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from . import boot
 from .plain import dataclass
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
 # The program that stays on a node: the same code, started by itself at boot, by units, and where a call may have to be killed.
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
@@ -220,4 +221,4 @@ def boot_identity(host: Host) -> Optional[str]:
     return boot.identity(host.text("/proc/sys/kernel/random/boot_id") or "", host.text("/proc/1/stat") or "")
 
 
-Json = Dict[str, Any]
+Json: TypeAlias = "Dict[str, Any]"

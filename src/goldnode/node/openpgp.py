@@ -9,7 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Iterator, List, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, List, Tuple
+
 
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----",

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional, Sequence
 
 from . import boot, gate
 from .host import Host, Json, boot_identity
@@ -24,6 +23,11 @@ from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from .state.model import NodeError
 from .verdict import check as checking
 from .verdict import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence
+
 
 FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
 

@@ -12,13 +12,17 @@ import contextlib
 import json
 import shutil
 import sys
-from typing import Any, Dict, Mapping, Optional
 
 from .host import PROGRAM, Host
 from .lines import by_lines
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, EARLIER, NodeError
 from .state.observe import INITRAMFS_CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
 
 UNPACKED = "/run/goldnode/program"  # by the first lines of the file, in __main__.py
 

@@ -9,12 +9,15 @@ OTHER_CLASS when the class is: then the controller ships what differs. Any other
 from __future__ import annotations
 
 import json
-from typing import List, Optional
 
 from .host import Host
 from .state.domains.program import CLASS, OTHER, OTHER_CLASS
 from .state.engine import plan
 from .state.observe import digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 
 def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None) -> int:

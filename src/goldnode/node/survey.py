@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from typing import Dict, List, Optional
 
 from .host import Host, Json, is_container
 from .state import observe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
+
 
 SCHEMA = "goldnode.survey/1"
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import Any, List, NoReturn
 
 from .state.domains.program import CLASS
 from .state.model import PARTS
 from .verdict.current import UNKNOWN, VERDICT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, NoReturn
+
 
 POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
 Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""

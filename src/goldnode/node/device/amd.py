@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Any, Callable, Iterator, Mapping, Sequence, Tuple
 
 from ..host import Json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterator, Mapping, Sequence, Tuple
+
 
 MICRO = 1000000
 

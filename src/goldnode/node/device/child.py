@@ -7,10 +7,14 @@ import json
 import os
 import signal
 import subprocess
-from typing import Any, Mapping
 
 from ..host import ENVIRONMENT, Host, Json
 from . import SCHEMA
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
 
 __all__ = ["GRACE", "LIMIT", "SCHEMA", "ask"]
 

@@ -14,11 +14,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
 
 from ..host import ENVIRONMENT, PROGRAM, Host, Json
 from . import SCHEMA
 from .child import GRACE, LIMIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
 
 STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB

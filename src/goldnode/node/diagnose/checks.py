@@ -12,12 +12,16 @@ what it grew between the samples; one that is smaller in the second has wrapped 
 from __future__ import annotations
 
 import shlex
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..host import Json
 from ..plain import NamedTuple
 from ..probe.machine import plain
 from ..probe.values import is_fault, known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 
 COMPUTE, INPUT, COMMUNICATION, MISMATCH = "compute", "input", "communication", "mismatch"
 OK, FOUND, UNKNOWN = "ok", "found", "unknown"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, List, Mapping, Optional
 
 from ..host import Host, Json
 from ..probe.machine import plain
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
 from . import checks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional
+
 
 MARKS = {checks.OK: "ok", checks.FOUND: "FOUND", checks.UNKNOWN: "not known"}
 TITLES = {

@@ -3,12 +3,15 @@ Pure: judges what :mod:`running` has read."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
-
 from ..host import Json
 from ..probe.machine import plain
 from ..probe.values import is_fault
 from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of, rows_of, word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 
 COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
 

@@ -10,12 +10,16 @@ import os
 import re
 import stat
 import time
-from typing import Any, Dict, List, Optional
 
 from ..host import Json
 from ..probe import aside
 from ..probe.machine import plain
 from ..probe.values import Files, is_fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
 
 DEVICE = re.compile(r"/dev/(nvidia\d+|kfd)$")
 # A library of CUDA's, with the part that a wheel puts in for a digest, and what follows `.so`.

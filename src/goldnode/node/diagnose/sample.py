@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Mapping, Optional, Tuple
 
 from ..boot import uptime
 from ..host import Host, Json
 from ..probe import Context, events, gpus, machine, network, pci
 from ..probe.values import Files, is_fault, unread
 from . import running
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional, Tuple
+
 
 INTERVAL = 1.0
 # A driver that initialises eight GPUs anew took 25 s (Azure/AgentBaker 2829); whoever looks on does not wait for ever.

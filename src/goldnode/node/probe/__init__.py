@@ -7,10 +7,14 @@ is started first, so that the host is read while the driver works.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Mapping, Optional
 
 from ..host import Host, Json, boot_identity, is_container
 from .values import Files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
 
 SCHEMA = "goldnode.capture/1"
 CAPTURE = "/run/goldnode/capture.json"

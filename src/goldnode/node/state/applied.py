@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..host import Host, Json
 from ..plain import NamedTuple
@@ -18,13 +17,18 @@ from .domains.program import CLASS, class_file
 from .model import Observed
 from .observe import digest, load_json, packages
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias
+
+
 PLACE = "/var/lib/goldnode/classes"
 INDEX = f"{PLACE}/index.json"
 SCHEMA = "goldnode.kept/1"
 BY_APPLY, BY_ROLLBACK = "apply", "rollback"
 KEEP = 8
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 class GoneError(Exception):

@@ -11,7 +11,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host, Result, boot_identity
 from ..plain import asdict, replace
@@ -25,7 +24,12 @@ from .model import ABSENT, Action, NodeError, Plan
 from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, apt_sources, automatic, boot_choice, initramfs_contents, load_json
 from .removal import completed, own_document
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
 APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs

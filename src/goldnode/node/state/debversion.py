@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import List, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Tuple
+
 
 _HEAD = re.compile(r"(\D*)(\d*)")
 

@@ -10,10 +10,14 @@ new kernel got its own, that one is not made twice.
 from __future__ import annotations
 
 import os
-from typing import Callable, List
 
 from ..host import Host
 from .model import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, List
+
 
 PLACE = "/var/lib/goldnode/deferred"
 PROGRAM = f"{PLACE}/update-initramfs"

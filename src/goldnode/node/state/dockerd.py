@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional
 
 from ..host import Json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
 
 SOCKET = "/var/run/docker.sock"
 SECONDS = 10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from . import preflight
@@ -11,7 +10,12 @@ from .domains import apt, driver, files, kernel, modules, packages, policy, prog
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
 DOMAINS = (modules, runtime, policy, tuning, units, serve)

@@ -7,9 +7,12 @@ Nothing else asks which distribution it is on. Names: Debian's and Ubuntu's own 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Tuple
 
 from ..plain import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple
 
 
 class Family(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 from ..plain import dataclass
 from .model import Observed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Tuple
+
 
 MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
     "match",

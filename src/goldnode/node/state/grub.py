@@ -10,9 +10,13 @@ guessed. The rules of choosing are those of GRUB 2.06's ``normal/menu.c`` (``get
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Tuple, Union
 
 from ..plain import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple, TypeAlias, Union
+
 
 SIGNATURE = b"# GRUB Environment Block\n"
 PREFIX = "/boot/grub"
@@ -222,8 +226,8 @@ class _Node:
 
 
 # The script: a word is a list of (text, is it a variable's name, was it quoted).
-_Part = Tuple[str, bool, bool]
-_Word = List[_Part]
+_Part: TypeAlias = "Tuple[str, bool, bool]"
+_Word: TypeAlias = "List[_Part]"
 
 
 class _Command(NamedTuple):
@@ -241,12 +245,12 @@ class _Loop(NamedTuple):
     body: List["_Statement"]
 
 
-_Statement = Union[_Command, _If, _Loop]
-_Token = Tuple[int, Optional[_Word]]  # line, word; None ends a command
+_Statement: TypeAlias = "Union[_Command, _If, _Loop]"
+_Item: TypeAlias = "Tuple[int, Optional[_Word]]"  # line, word; None ends a command
 
 
-def _lex(text: str) -> List[_Token]:
-    tokens: List[_Token] = []
+def _lex(text: str) -> List[_Item]:
+    tokens: List[_Item] = []
     line, at = 1, 0
     word: Optional[_Word] = None
     while at <= len(text):

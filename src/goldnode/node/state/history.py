@@ -6,11 +6,15 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, List, Mapping, Optional
 
 from ..host import Host, boot_identity
 from .domains.program import CLASS
 from .observe import load_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional
+
 
 HISTORY = "/var/lib/goldnode/history"
 SCHEMA = "goldnode.applied/1"

@@ -16,9 +16,13 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterable, List, Tuple
 
 from ..plain import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any, Callable, Dict, Iterable, List, Tuple
+
 
 WANTED_LIMIT = 1024 * 1024  # bytes of one wanted file
 _NAME_LIMIT = 4096  # PATH_MAX, which the kernel's own reader keeps to

@@ -5,9 +5,12 @@ Plain data, so that a plan can be printed, compared with a case file, sent to a 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
-
 from ..plain import asdict, dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 
 # Phases of a resource (design, section 3): what can be true in a root filesystem, what needs a running system, what needs the GPU.
 IMAGE, BOOT, DEVICE = "image", "boot", "device"

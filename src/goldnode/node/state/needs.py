@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Set, Tuple
 
 from ..host import Host, Json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Set, Tuple
 
 
 def relations(host: Host) -> Json:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import struct
-from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from .. import openpgp
 from ..hashes import sha256
@@ -17,6 +16,11 @@ from . import deferred
 from .family import builds_modules
 from .model import NodeError, Observed
 from .needs import relations, unneeded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Optional
+
 
 # Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
 MANAGED = (

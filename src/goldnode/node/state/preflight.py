@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any, List, Mapping, Optional
 
 from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, TypeAlias
+
 
 MIB = 1 << 20
 # A kernel image and two copies of its initramfs (update-initramfs writes the new one beside the old); seen: 8 + 2 x 60 MiB.
@@ -17,7 +21,7 @@ BUILD_SPACE = 1024 * MIB
 # Unpacked size of a .deb, as a multiple of what is downloaded; seen: 3.1 for driver libraries, 4.4 for headers.
 UNPACK = 5
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 def identity(document: Document, seen: Observed) -> List[Refusal]:

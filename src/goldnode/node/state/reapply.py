@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Mapping, Tuple
 
 from ..host import Host
 from . import preflight
@@ -14,7 +13,12 @@ from .finding import Finding
 from .model import BOOT, DEVICE, Action, NodeError, Observed
 from .observe import observe_use
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Mapping, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 PARTS = ("gpu_policy", "host_tuning")
 DOMAINS = (policy, tuning)

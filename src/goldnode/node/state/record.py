@@ -19,10 +19,14 @@ import json
 import os
 import platform
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
 
 from ..host import Host, Json, is_container
 from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, managed_files, packages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
+
 
 # Places where goldnode may make a directory; those that were there before stay when they are empty.
 _BESIDE = {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import gate
 from ..host import Host, Json
@@ -23,7 +22,12 @@ from .needs import bare, relations, unneeded
 from .observe import boot_choice, load_json, modinfo, observe
 from .preflight import broken_by_others, in_use, locked
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 # Directories that hold nothing but goldnode's; the record goes last of those that outlive a boot.
 OWN = ("/usr/lib/goldnode", "/var/cache/goldnode", "/var/lib/goldnode", "/run/goldnode")

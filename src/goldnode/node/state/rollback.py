@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, List, Mapping, Tuple
 
 from ..host import Host, Json
 from ..plain import replace
@@ -19,7 +18,12 @@ from .engine import look, plan
 from .model import NodeError, Plan, Refusal
 from .removal import own_document
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 FIELDS = ("document", "class", "class_digest", "lock_digest", "stack", "release", "time", "good")
 
 

@@ -7,12 +7,16 @@ None}. Until it is settled the default stays what it was, so that the boot after
 from __future__ import annotations
 
 import json
-from typing import Any, List, Mapping, Optional, Sequence
 
 from ..host import Host, boot_identity
 from .finding import ELSEWHERE, MATCH, NOT_EXPOSED
 from .model import NodeError
 from .observe import TRIAL, load_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, Sequence
+
 
 # Findings that only say that it is not the default yet.
 OWN = ("boot.next", "boot.trial")

@@ -6,13 +6,17 @@ import json
 import sys
 import time
 from fnmatch import fnmatchcase
-from typing import Any, Dict, Mapping, Optional
 
 from ..host import Host
 from ..probe import CAPTURE
 from ..state.model import NodeError
 from . import deltas
 from .rules import as_list, as_map, plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
 
 # Which counters belong to which finding.
 COUNTED = {

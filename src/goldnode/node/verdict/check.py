@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .. import boot, probe
 from ..host import Host, Json
@@ -16,6 +15,11 @@ from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
 from . import current, deltas, rules, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 
 SCHEMA = current.SCHEMA
 VERDICT = current.VERDICT

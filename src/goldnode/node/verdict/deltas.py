@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..host import Host
 from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, NODE, NOTHING, UNREAD, Finding
 from .rules import as_list, as_map, fetch, is_number, plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
 
 SCHEMA = "goldnode.memory/1"
 MEMORY = "/var/lib/goldnode/sanity.json"

@@ -21,14 +21,18 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..boot import seconds
 from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
 
-Json = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Json: TypeAlias = "Dict[str, Any]"
 
 DRAIN, DEGRADED, NONE = "drain", "degraded", "none"
 BLAST = {
@@ -156,7 +160,7 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
 
 def remembered(memory: Mapping[str, Any]) -> Json:
     """``memory["events"]`` with everything of a wrong type left out."""
-    kept = memory.get("events") if isinstance(memory, Mapping) else None
+    kept = memory.get("events") if isinstance(memory, dict) else None
     kept = kept if isinstance(kept, dict) else {}
     acked = kept.get("acked")
     history = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
-
 from ..probe.values import is_fault
 from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, plain, rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional
+
 
 RESET = "Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT` (of an NVSwitch board all together, with the fabric manager stopped)."
 RMA = "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Container, List, Optional
-
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, HARDWARE, MATCH, NODE, NOTHING, PROCESS
 from .hardware import in_driver
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, is_number, ok, rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Container, List, Optional
 
 
 def _about(subject: str, said: Optional[Said]) -> List[Said]:

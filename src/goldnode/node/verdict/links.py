@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
-
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, GPU, HARDWARE, NODE, NOTHING
 from .hardware import _key
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 
 RESEAT = "Power the node off and reseat SUBJECT and its riser; then look at the slot's settings in the firmware (`lspci -vv -s SUBJECT`, LnkCap and LnkSta)."
 # Widths that stand for a link that is down: nothing, or a register that reads all ones.

@@ -7,13 +7,16 @@ itself is *could not read*. Equal verdicts on all GPUs are one finding; whatever
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
-
 from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
 
-Json = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, TypeAlias, Union
+
+
+Json: TypeAlias = "Dict[str, Any]"
 
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {
@@ -35,7 +38,7 @@ class Said(NamedTuple):
     subject: Optional[str] = None
 
 
-Answer = Union[None, Said, Iterable[Said]]
+Answer: TypeAlias = "Union[Said, Iterable[Said], None]"
 
 
 class Rule(NamedTuple):

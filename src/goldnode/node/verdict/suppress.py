@@ -8,11 +8,15 @@ nobody accepts a damaged GPU with a pattern meant for something else. After its 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Any, List, Mapping, Optional, Sequence
 
 from ..plain import replace
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, Sequence
+
 
 # What no class can accept: that this is its node at all, and that what judges is what was declared.
 NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "memory.state")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from fnmatch import fnmatchcase
-from typing import Any, Iterable, List, Mapping
 
 from ..model import Observed, Refusal
 from ..observe import printable
 from .files import Wanted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable, List, Mapping, TypeAlias
+
+
 # Places in a URI that only a GPU vendor's package repository has (layout: compat facts, distros.yml, repositories).
 VENDOR_PATHS = ("/compute/cuda/repos/", "repo.radeon")
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 def archives(document: Document) -> List[Mapping[str, Any]]:

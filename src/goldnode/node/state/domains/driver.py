@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
-
 from ..model import IMAGE, Action, Observed
 from ..observe import digest
 from .files import Wanted
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 INITRAMFS_HOOK = """#!/bin/sh

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional
-
 from ...plain import dataclass
 from ..model import IMAGE, Action, Observed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional
 
 
 @dataclass(frozen=True)

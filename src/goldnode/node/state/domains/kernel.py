@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, List, Mapping, Tuple
 
 from ..model import BOOT, Action, Note, Observed
 from .files import Wanted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Tuple, TypeAlias
+
+
 DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 HOOK = """#!/bin/sh
 # goldnode: runs after dkms whenever a kernel arrives, and says so for each module of the stack that it would boot without.

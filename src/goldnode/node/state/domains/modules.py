@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...host import Host, Json
 from ..finding import Finding, judge_item, place
@@ -17,11 +16,16 @@ from ..observe import RECORD, load_json
 from . import driver as driver_domain
 from .files import Wanted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
 LOAD = "/etc/modules-load.d/goldnode.conf"
 SOFTDEP = "/etc/modprobe.d/goldnode-modules.conf"
 PART = "gpu_driver"
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 FIELDS = ("version", "license", "vermagic", "signer", "name", "srcversion")
 
 

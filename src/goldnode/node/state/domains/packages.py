@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
 
 from ..debversion import compare
 from ..family import kernel_release
 from ..model import BOOT, IMAGE, PARTS, Action, Observed
 from .apt import in_family
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, TypeAlias
+
+
 ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", "module": "gpu_driver", "base": "kernel"}
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 
 def repair(document: Document, seen: Observed) -> List[Action]:

@@ -13,7 +13,6 @@ Field `gpu_settings` of what was seen: {} where the class declares nothing of th
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...device.child import ask
 from ...host import PROGRAM, Host, Json, boot_identity
@@ -24,7 +23,12 @@ from ..observe import SIMULATOR, load_json
 from .files import Wanted
 from .units import gpu_users
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "gpu_policy"
 # Order of setting. Persistence first, or the driver forgets the rest when the last client leaves; then what may reset a GPU.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any, List, Mapping
 
 from ...hashes import sha256
 from ...host import PROGRAM as PROGRAM
@@ -11,13 +10,18 @@ from ...lines import by_lines
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, TypeAlias
+
+
 CLASS = "/etc/goldnode/class.json"
 # Exit status of the program that is asked for a plan as another program, or of another class document: see node/resident.py.
 OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 
 # Ordering only: the check may find the node bad, and it must never be the check that keeps a runtime from starting.
 UNIT_TEXT = f"""# goldnode: holds this boot against the node class

@@ -22,7 +22,6 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import gate
 from ...host import Host
@@ -33,7 +32,12 @@ from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waitin
 from ..observe import RECORD, gpu_holders, load_json
 from .files import Wanted
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "container_runtime"
 DAEMON = "/etc/docker/daemon.json"

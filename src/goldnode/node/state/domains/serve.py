@@ -8,7 +8,6 @@ the node, None where it has not}.
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ...host import Host
 from ...serve import publish, shims
@@ -18,7 +17,12 @@ from . import units
 from .files import Wanted
 from .program import PROGRAM
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 SOCKET, SERVICE = units.SOCKET, "goldnode-serve.service"
 LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ...host import Host, Json
 from ...plain import NamedTuple
@@ -18,6 +17,11 @@ from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
 from .files import Wanted
 from .units import gpu_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeAlias, Union
+
 
 PART = "host_tuning"
 SYSCTL = "/etc/sysctl.d/90-goldnode.conf"
@@ -57,9 +61,9 @@ IOMMU_AGAINST: Mapping[str, Tuple[str, ...]] = {
 PAGE_WORDS = ("hugepages", "hugepagesz", "default_hugepagesz")
 REPEATED = (*PAGE_WORDS, "console", "earlycon", "module_blacklist", "modprobe.blacklist")  # words that may stand more than once
 
-Document = Mapping[str, Any]
+Document: TypeAlias = "Mapping[str, Any]"
 # A live value: its text, None where the machine has no such thing, {error} where it could not be read.
-Read = Union[str, None, Json]
+Read: TypeAlias = "Union[str, Json, None]"
 
 
 def policy(document: Document) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ gate: what the gate says of itself (:data:`gate.STATE`), None before its first d
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ... import gate
 from ...host import Host
@@ -18,7 +17,12 @@ from ..observe import load_json
 from .files import Wanted
 from .program import CLASS, PROGRAM
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
 
 FOLDER = "/etc/systemd/system"
 WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional
 
 from ..domains import driver as driver_domain
 from ..domains import modules
 from ..model import NodeError
 from ..observe import RECORD, compiler, load_json, modinfo
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional
+
     from ..apply import Applier
     from ..model import Action
 

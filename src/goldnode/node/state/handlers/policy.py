@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from ...device.child import ask
 from ..domains.policy import ABSENT, RECORD, RECORD_SCHEMA, driver_load
 from ..model import NodeError
 from ..observe import load_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
     from ...host import Json
     from ..apply import Applier
     from ..model import Action

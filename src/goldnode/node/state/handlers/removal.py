@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
 
 from ... import gate
 from .. import record as records
@@ -14,7 +13,10 @@ from ..model import NodeError
 from ..observe import JOURNAL
 from ..removal import OWN
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional, Sequence
+
     from ..apply import Applier
     from ..model import Action
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from .. import dockerd
 from .. import enginetext as text_of
@@ -14,7 +13,10 @@ from ..domains import runtime
 from ..model import NodeError
 from ..observe import RECORD, load_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional
+
     from ..apply import Applier
     from ..model import Action
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Optional
-
 from ... import gate
 from ...serve import shims
 from ..model import NodeError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional
+
     from ..apply import Applier
     from ..model import Action
 

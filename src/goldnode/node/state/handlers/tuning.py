@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from ..domains import tuning
 from ..model import NodeError
 from ..observe import boot_choice, load_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional
+
     from ..apply import Applier
     from ..model import Action
 
