@@ -240,9 +240,14 @@ def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSo
 
     Raises SigningKeyError and SiteError.
     """
+    return archive_sources(stack.item.archives, stack.item.os.codename, catalog, site)
+
+
+def archive_sources(names: Sequence[str], codename: str, catalog: Catalog, site: Site) -> list[AptSource]:
+    """Return the archives `names` of an OS release for apt; see `apt_sources`."""
     check_archives(site, catalog.archives)
     found = []
-    for name in stack.item.archives:
+    for name in names:
         archive = catalog.archives[name].item
         key, fingerprints = archive_key(name, archive, site)
         if key is None:
@@ -252,7 +257,7 @@ def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSo
             AptSource(
                 id=name,
                 uri=archive_url(site, name),
-                suite=archive.suite.format(codename=stack.item.os.codename),
+                suite=archive.suite.format(codename=codename),
                 components=tuple(archive.components),
                 keyring=key,
                 fingerprints=tuple(fingerprints),

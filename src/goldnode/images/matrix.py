@@ -1,0 +1,452 @@
+"""The matrix of container images: backend x runtime version x flavour x OS, declared once in `images/containers/matrix.yml`.
+
+A release (one version of one backend) lists its components once: what each is called as a wheel, as a Debian package, and which version
+of it the release has. Flavours pick components. From that follow the rows, one per image, with what has to be asked of apt and pip. Nothing
+here asks an archive: that is `goldnode.images.resolve`, and its answers are the locks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from goldnode import yamlsource
+from goldnode.compat import facts
+from goldnode.errors import ImageError, nearest
+from goldnode.images.model import NAME, Image
+from goldnode.yamlsource import KeyPath, Source
+
+MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file in place of goldnode's own
+
+Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
+Layout = Literal["cuda", "python", "none"]
+
+
+def _fits(pattern: re.Pattern[str], fault: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f'"{value}" {fault}')
+        return value
+
+    return AfterValidator(check)
+
+
+def _requirement(value: str) -> str:
+    try:
+        Requirement(value)
+    except InvalidRequirement as problem:
+        raise ValueError(f'"{value}" is not a requirement: {str(problem).splitlines()[0]} | write it as NAME==VERSION') from None
+    return value
+
+
+_Word = Annotated[str, _fits(re.compile(r"[a-z0-9]+(?:[._+][a-z0-9]+)*"), "is no part of a tag | use small letters, digits and dots")]
+_Version = Annotated[str, _fits(re.compile(r"[0-9a-z]+(?:\.[0-9a-z]+)*"), "is no version | use digits and dots, or distro")]
+_Distribution = Annotated[str, _fits(re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*"), "is no name of a wheel | write it as the index does")]
+_Deb = Annotated[str, _fits(re.compile(r"\?essential|[a-z0-9][a-z0-9+.-]+"), "is no package name | correct it")]
+_Vendor = Annotated[
+    str,
+    _fits(
+        re.compile(r"[a-z0-9.:-]+/[a-z0-9._/-]+@sha256:[0-9a-f]{64}"),
+        "is no reference by digest | write it as HOST/REPOSITORY@sha256:…, since a tag can be given to another content",
+    ),
+]
+
+
+def _some(value: tuple[str, ...]) -> tuple[str, ...]:
+    # Not pydantic's own length check: that counts what is well formed, and hides the entry that is not.
+    if not value:
+        raise ValueError("an empty list, expected at least one entry | add one")
+    return value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class System(_Model):
+    """One OS release that images are built on."""
+
+    id: str = Field(description="ID of its os-release.")
+    release: str = Field(description="VERSION_ID of its os-release.")
+    codename: str = Field(description="Code name, for the suites of its archives.")
+    architectures: Annotated[tuple[Literal["amd64"], ...], AfterValidator(_some)] = Field(description="dpkg's names.")
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(description="Its own Python, which wheels are chosen for.")
+    glibc: Annotated[str, Field(pattern=r"^2\.\d+$")] = Field(description="Its glibc, which bounds the manylinux tags of wheels.")
+    archives: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Ids of catalog/archives.yml.")
+
+
+class Licence(_Model):
+    """Terms that parts of images are under, with what they mean for publishing."""
+
+    title: str = Field(description="What the label says: an SPDX expression where there is one.")
+    redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
+    note: str = Field(description="Why, in one sentence, and where it was read.")
+
+
+class Component(_Model):
+    """One part of a release: where it comes from on each OS, and which version the release has."""
+
+    version: str | dict[str, str] | None = Field(
+        default=None, description="Expected upstream version, or one per OS; null: none is claimed."
+    )
+    wheel: _Distribution | None = Field(default=None, description="Name of the wheel; its version is `version`.")
+    requires: tuple[Annotated[str, AfterValidator(_requirement)], ...] = Field(
+        default=(), description="Further requirements for pip beside the wheel."
+    )
+    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Debian packages, or a list per OS.")
+    layout: Literal["cuda", "python"] = Field(
+        default="python",
+        description="cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below /usr/local.",
+    )
+    licence: str | None = Field(default=None, description="Key of `licences`; null: Debian's own archive says it per package.")
+    index: str | None = Field(
+        default=None, description="Name of an index of the site (`indexes` in the site file) that alone has the wheel."
+    )
+
+
+class Flavour(_Model):
+    """One flavour of a release: what it adds to the image it stands on."""
+
+    parent: str | None = Field(
+        description="Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: nothing."
+    )
+    components: tuple[str, ...] = Field(default=(), description="Keys of the release's `components`.")
+    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Further Debian packages, or a list per OS.")
+    os: tuple[str, ...] | None = Field(default=None, description="Keys of `systems`; null: all of the release.")
+    exercised: bool | None = Field(
+        default=None, description="Whether it is built and smoked in this project's own tests; null: as the release."
+    )
+    title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
+
+
+class Release(_Model):
+    """One runtime version of one backend."""
+
+    version: _Version = Field(description="What the tag says; distro where the parts share no version.")
+    os: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Keys of `systems`.")
+    prefer: dict[str, Literal["debs", "wheels"]] = Field(
+        default_factory=dict, description="Where components that are both come from, by OS; default: wheels."
+    )
+    components: dict[str, Component] = Field(default_factory=dict)
+    flavours: dict[_Word, Flavour]
+    source: Literal["built"] | dict[Literal["vendor"], _Vendor] = Field(
+        default="built", description="built: from packages and wheels; vendor: the base is an image of the vendor's, by digest."
+    )
+    exercised: bool = Field(default=True, description="Whether it is built and smoked in this project's own tests.")
+    note: str | None = Field(default=None, description="What a reader should know before choosing it.")
+
+
+class BackendRows(_Model):
+    """All releases of one backend."""
+
+    title: str
+    purity: str = Field(description="Policy in purity.yml that its images are inspected by.")
+    releases: tuple[Release, ...]
+
+
+class MatrixFile(_Model):
+    """images/containers/matrix.yml."""
+
+    matrix: Literal[1]
+    systems: dict[_Word, System]
+    licences: dict[str, Licence] = Field(default_factory=dict)
+    backends: dict[Backend, BackendRows]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of the matrix with all that locks, recipes, labels and tests need to know of it.
+
+    `debs` (apt's names) and `wheels` (PEP 508) are what this image asks for beyond its parent. `parts` are the versions it claims, its parent's
+    included; `min_driver` is the driver below which its CUDA does not start (compat/facts), None for other backends. `layout` says where
+    its own wheels go: see `Component.layout`; none: it has none. `vendor` is a reference by digest where the base is not built here.
+    """
+
+    image: Image
+    system: System
+    title: str
+    debs: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    layout: Layout = "none"
+    parts: Mapping[str, str] = field(default_factory=dict)
+    components: Mapping[str, Component] = field(default_factory=dict)
+    purity: str = ""
+    licences: tuple[str, ...] = ()
+    redistribution: Literal["free", "private"] = "free"
+    min_driver: str | None = None
+    exercised: bool = True
+    vendor: str | None = None
+    index: str | None = None
+    note: str | None = None
+    file: Path = Path()
+    line: int = 1
+
+    @property
+    def name(self) -> str:
+        """The image's name, by which everything calls it."""
+        return self.image.name
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """Ids of the archives its packages come from."""
+        return self.system.archives
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Architectures it is built for, as dpkg names them."""
+        return self.system.architectures
+
+    @property
+    def cuda_home(self) -> str | None:
+        """Directory of this release's CUDA, `/usr/local/cuda-12.4`; None for other backends."""
+        if self.image.backend != "cuda":
+            return None
+        return "/usr/local/cuda-" + ".".join(self.image.version.split(".")[:2])
+
+    @property
+    def locks(self) -> Path:
+        """The directory of the matrix's locks."""
+        return self.file.parent / "locks"
+
+    def error(self, message: str, *, remedy: str | None = None) -> ImageError:
+        """An error at this image's flavour in the matrix."""
+        return ImageError(message, file=self.file, line=self.line, remedy=remedy)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All images, by name, parents before their children."""
+
+    file: Path
+    images: dict[str, Row]
+
+    def row(self, name: str) -> Row:
+        """Return one image. Raises ImageError with the nearest right name."""
+        if name not in self.images:
+            raise ImageError(f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images))
+        return self.images[name]
+
+    def chain(self, name: str) -> list[Row]:
+        """Return the image and what it stands on, the first layer first."""
+        found = [self.row(name)]
+        while found[0].image.parent is not None:
+            found.insert(0, self.row(found[0].image.parent))
+        return found
+
+    def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[Row]:
+        """Return the images that `patterns` name, with all that they stand on, parents first; without patterns: all.
+
+        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). `exercised` leaves out, where no pattern is
+        given, what this project does not build itself. Raises ImageError for a pattern that nothing fits, with the nearest name.
+        """
+        from fnmatch import fnmatchcase
+
+        wanted: set[str] = set()
+        for pattern in patterns:
+            fitting = [name for name, row in self.images.items() if pattern == row.image.backend or fnmatchcase(name, pattern)]
+            if not fitting:
+                known = {*self.images, *(row.image.backend for row in self.images.values())}
+                raise ImageError(f'"{pattern}" fits no image of the matrix', file=self.file, remedy=nearest(pattern, known))
+            wanted.update(fitting)
+        if not patterns:
+            wanted = {name for name, row in self.images.items() if row.exercised or not exercised}
+        whole = {row.name for name in wanted for row in self.chain(name)}
+        return [row for name, row in self.images.items() if name in whole]
+
+
+def builtin_matrix() -> Path:
+    """Return goldnode's own matrix file."""
+    return Path(__file__).resolve().parents[3] / "images" / "containers" / "matrix.yml"
+
+
+def load_matrix(path: Path | None = None) -> Matrix:
+    """Read the matrix at `path`, of $GOLDNODE_MATRIX, or goldnode's own. Raises ImageError for the first fault, with file and line."""
+    if path is None:
+        named = os.environ.get(MATRIX)
+        path = Path(named).expanduser() if named else builtin_matrix()
+    source = yamlsource.read(path, error=ImageError)
+    document = yamlsource.validate(MatrixFile, source, error=ImageError)
+    return Matrix(path, _ordered(_Reader(document, source).rows(), source))
+
+
+class _Reader:
+    """Turns a validated file into rows; every fault names the line it was written on."""
+
+    def __init__(self, document: MatrixFile, source: Source) -> None:
+        self.document, self.source = document, source
+
+    def error(self, message: str, path: KeyPath, remedy: str | None = None) -> ImageError:
+        return ImageError(message, file=self.source.file, line=self.source.line(path), remedy=remedy)
+
+    def rows(self) -> dict[str, Row]:
+        found: dict[str, Row] = {}
+        for backend, group in self.document.backends.items():
+            for number, release in enumerate(group.releases):
+                path: KeyPath = ("backends", backend, "releases", number)
+                self._check_release(release, path)
+                for flavour in release.flavours:
+                    for name in self._systems(release, flavour, path):
+                        row = self._row(backend, group, release, flavour, name, path)
+                        if row.name in found:
+                            raise self.error(
+                                f'image "{row.name}" is declared twice, first on line {found[row.name].line}',
+                                (*path, "flavours", flavour),
+                                "keep one of the two",
+                            )
+                        found[row.name] = row
+        return {name: self._with_parent(row, found) for name, row in found.items()}
+
+    def _check_release(self, release: Release, path: KeyPath) -> None:
+        for index, name in enumerate(release.os):
+            self._known("OS", name, self.document.systems, (*path, "os", index))
+        for name in release.prefer:
+            self._known("OS", name, release.os, (*path, "prefer", name))
+        for name, component in release.components.items():
+            place = (*path, "components", name)
+            if component.licence is not None:
+                self._known("licence", component.licence, self.document.licences, (*place, "licence"))
+            for key in ("version", "debs"):
+                value = getattr(component, key)
+                for system in value if isinstance(value, dict) else ():
+                    self._known("OS", system, release.os, (*place, key, system))
+            if component.wheel is None and not component.debs:
+                raise self.error(f'component "{name}" is neither a wheel nor a Debian package', place, "give it `wheel` or `debs`")
+            if component.wheel is not None and component.version is None:
+                raise self.error(f'component "{name}" is a wheel without a version', place, "give it `version`")
+
+    def _systems(self, release: Release, flavour: str, path: KeyPath) -> tuple[str, ...]:
+        chosen = release.flavours[flavour].os
+        for index, name in enumerate(chosen or ()):
+            self._known("OS", name, release.os, (*path, "flavours", flavour, "os", index))
+        return release.os if chosen is None else chosen
+
+    def _known(self, what: str, name: str, known: Iterable[str], path: KeyPath) -> None:
+        if name not in known:
+            raise self.error(f'{what} "{name}" is not declared', path, nearest(name, known))
+
+    def _row(self, backend: str, group: BackendRows, release: Release, flavour: str, system: str, path: KeyPath) -> Row:
+        item = release.flavours[flavour]
+        place = (*path, "flavours", flavour)
+        debs: list[str] = list(_of(item.debs, system))
+        wheels: list[str] = []
+        layouts: set[Literal["cuda", "python"]] = set()
+        licences: list[str] = []
+        parts: dict[str, str] = {}
+        indexes: set[str] = set()
+        for index, name in enumerate(item.components):
+            self._known("component", name, release.components, (*place, "components", index))
+            component = release.components[name]
+            version = component.version.get(system) if isinstance(component.version, dict) else component.version
+            packages = _of(component.debs, system)
+            as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
+            if as_deb:
+                debs.extend(packages)
+            elif component.wheel is not None and version is not None:
+                wheels.append(f"{component.wheel}=={version}")
+                wheels.extend(component.requires)
+                layouts.add(component.layout)
+            else:
+                raise self.error(
+                    f'component "{name}" has no package on {system}', (*place, "components", index), "name one, or leave it out"
+                )
+            if component.index is not None and not as_deb:
+                indexes.add(component.index)
+            if version is not None:
+                parts[name] = version
+            if component.licence is not None:
+                licences.append(component.licence)
+        if len(layouts) > 1 or len(indexes) > 1:
+            raise self.error("the wheels of one image go to one place and come from one index", place, "make two flavours of it")
+        image = Image(
+            name=f"{backend}-{release.version}-{flavour}-{system}",
+            backend=backend,
+            version=release.version,
+            flavour=flavour,
+            os=system,
+            parent=self._parent(backend, release, flavour, system, place),
+        )
+        if not NAME.match(image.name):
+            raise self.error(f'"{image.name}" is no name of an image', place, "use small letters, digits and dots")
+        return Row(
+            image=image,
+            system=self.document.systems[system],
+            title=item.title or f"{group.title}, {flavour}",
+            debs=tuple(dict.fromkeys(debs)),
+            wheels=tuple(dict.fromkeys(wheels)),
+            layout=next(iter(layouts), "none"),
+            parts=parts,
+            components={name: release.components[name] for name in item.components},
+            purity=group.purity,
+            licences=tuple(dict.fromkeys(self.document.licences[name].title for name in licences)),
+            redistribution="private" if any(self.document.licences[name].redistribution == "private" for name in licences) else "free",
+            min_driver=_min_driver(backend, release.version),
+            exercised=release.exercised if item.exercised is None else item.exercised,
+            vendor=release.source["vendor"] if isinstance(release.source, dict) and item.parent is None else None,
+            index=next(iter(indexes), None),
+            note=release.note,
+            file=self.source.file,
+            line=self.source.line(place),
+        )
+
+    def _parent(self, backend: str, release: Release, flavour: str, system: str, path: KeyPath) -> str | None:
+        stands_on = release.flavours[flavour].parent
+        if stands_on is None:
+            return None
+        return f"{backend}-{release.version}-{stands_on}-{system}" if stands_on in release.flavours else f"{stands_on}-{system}"
+
+    def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
+        """The row with the parts, licences and terms of what it stands on."""
+        from dataclasses import replace
+
+        parent = row.image.parent
+        seen = {row.name}
+        parts, licences, terms, exercised = dict(row.parts), list(row.licences), row.redistribution, row.exercised
+        while parent is not None:
+            if parent not in rows:
+                raise row.error(f'image "{row.name}" stands on "{parent}", which is not in the matrix', remedy=nearest(parent, rows))
+            if parent in seen:
+                raise row.error(f'image "{row.name}" stands on itself, by way of "{parent}"', remedy="correct `parent`")
+            seen.add(parent)
+            below = rows[parent]
+            parts = {**below.parts, **parts}
+            licences = [*below.licences, *licences]
+            terms = "private" if "private" in (terms, below.redistribution) else "free"
+            exercised = exercised and below.exercised
+            parent = below.image.parent
+        return replace(row, parts=parts, licences=tuple(dict.fromkeys(licences)), redistribution=terms, exercised=exercised)
+
+
+def _of(value: tuple[str, ...] | dict[str, tuple[str, ...]], system: str) -> tuple[str, ...]:
+    return value.get(system, ()) if isinstance(value, dict) else value
+
+
+def _min_driver(backend: str, version: str) -> str | None:
+    """The driver minimum of a CUDA version's major family (minor-version compatibility), from the facts."""
+    if backend != "cuda":
+        return None
+    major = version.partition(".")[0]
+    for row in facts.load("cuda.yml")["driver_minimum_per_major"]:
+        if str(row["major"]) == major:
+            return str(row["min_driver_minor_version_compat"])
+    return None
+
+
+def _ordered(rows: Mapping[str, Row], source: Source) -> dict[str, Row]:
+    """The rows with parents before children, else as written."""
+    found: dict[str, Row] = {}
+
+    def add(row: Row) -> None:
+        if row.image.parent is not None and row.image.parent not in found:
+            add(rows[row.image.parent])
+        found.setdefault(row.name, row)
+
+    for row in rows.values():
+        add(row)
+    return found

@@ -1,0 +1,637 @@
+"""Resolving images: apt and pip decide, goldnode asks them for the image's OS and Python and writes down the answer; then the files are fetched.
+
+Debian packages are resolved in a throw-away apt root, on top of what the parent's lock has. Wheels are resolved by pip for the image's Python and
+platform. pip judges markers (`python_version < "3.12"`) for the Python it runs on, so what it found is followed once more with the image's
+own, and what was left out is asked for. Libraries of CUDA wheels are parts of one release: for them nothing is added, it is only checked that
+all they require is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from urllib3.exceptions import HTTPError
+
+from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.errors import ImageError, LockError, UnsolvableError, nearest
+from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
+from goldnode.images.matrix import Row, System
+from goldnode.lock.aptroot import AptRoot, Stanza, apt_root, cache_directory
+from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.model import LockedArchive
+from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
+from goldnode.lock.transport import Transport, masked
+from goldnode.site import Site, archive_url, load_site
+
+# What a dpkg status needs of a record for apt to resolve on top of it.
+_STATUS = (
+    "Package",
+    "Architecture",
+    "Multi-Arch",
+    "Essential",
+    "Version",
+    "Source",
+    "Provides",
+    "Pre-Depends",
+    "Depends",
+    "Conflicts",
+    "Breaks",
+    "Replaces",
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Locked:
+    """What came of locking one image: its lock, the one before, and whether anything is different."""
+
+    row: Row
+    lock: ImageLock
+    old: ImageLock | None
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One locked file that is no longer what the lock says: `vanished`, `changed`, or (not a fault) `newer`."""
+
+    kind: str
+    name: str
+    message: str
+
+
+class Resolver:
+    """Resolves rows of one run; archives are read once per OS."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog | None = None,
+        site: Site | None = None,
+        offline: bool = False,
+        cache: Path | None = None,
+        today: dt.date | None = None,
+    ) -> None:
+        self.catalog = catalog if catalog is not None else load_catalog()
+        self.site = site if site is not None else load_site()
+        self.offline = offline
+        self.cache = cache if cache is not None else cache_directory()
+        self.today = today or dt.datetime.now(tz=dt.UTC).date()
+        self._stack = contextlib.ExitStack()
+        self._roots: dict[tuple[object, ...], AptRoot] = {}
+
+    def __enter__(self) -> Resolver:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+    def lock(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None) -> Locked:
+        """Resolve `row` on top of `chain`, the rows below it with their locks, the first layer first.
+
+        With `keep` versions stay wherever the archives still have them, and where nothing moved the old lock is returned as it is.
+        Raises ImageError, UnsolvableError, SigningKeyError and SiteError.
+        """
+        root = self._root(row.system)
+        have = [deb for _, lock in chain for deb in lock.debs]
+        debs = self._debs(row, root, have, keep) if row.debs else []
+        wheels = self._wheels(row, chain, keep) if row.wheels else []
+        below = chain[-1] if chain else None
+        lock = ImageLock(
+            lock=1,
+            image=row.name,
+            intent=intent_digest(row),
+            resolved=self.today.isoformat(),
+            parent=None if below is None else {"image": below[0].name, "lock": below[1].digest},  # type: ignore[arg-type]
+            vendor=row.vendor,
+            archives=[LockedArchive(id=item.id, suite=item.suite, components=list(item.components)) for item in root.sources]
+            if debs
+            else [],
+            debs=debs,
+            wheels=wheels,
+        )
+        _check_parts(row, lock)
+        if keep is not None:
+            same = keep.model_copy(update={"resolved": lock.resolved, "tools": lock.tools})
+            if same == lock:
+                return Locked(row, keep, keep, False)
+        return Locked(row, lock, keep, True)
+
+    def check(self, row: Row, lock: ImageLock) -> list[Moved]:
+        """Return what of `lock` its archives and indexes no longer have, have with other bytes, or have newer."""
+        found: list[Moved] = []
+        if lock.debs:
+            root = self._root(row.system)
+            root.pin({})
+            offered: dict[str, dict[str, set[str]]] = {}
+            for stanza in root.show(item.name for item in lock.debs):
+                offered.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+            for deb in lock.debs:
+                versions = offered.get(deb.name, {})
+                if deb.version not in versions:
+                    there = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
+                    found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {there}"))
+                elif deb.sha256 not in versions[deb.version]:
+                    found.append(Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"))
+        if lock.wheels and not self.offline:
+            there = {item.name: item for item in self._pinned(row, lock.wheels)}
+            for wheel in lock.wheels:
+                if wheel.name not in there:
+                    found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
+                elif there[wheel.name].sha256 != wheel.sha256:
+                    found.append(Moved("changed", wheel.name, f"{wheel.name} {wheel.version} is another file, {there[wheel.name].file}"))
+        return found
+
+    # Debian packages
+
+    def _root(self, system: System) -> AptRoot:
+        key = (system.id, system.codename, system.archives, system.architectures)
+        if key not in self._roots:
+            sources = archive_sources(system.archives, system.codename, self.catalog, self.site)
+            root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
+            if self.offline:
+                root.require_lists()
+            else:
+                root.update()
+            self._roots[key] = root
+        return self._roots[key]
+
+    def _debs(self, row: Row, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None) -> list[LockedDeb]:
+        below = self._control(row, root, have)
+        status = root.directory / "status-below"
+        status.write_text(_status(below.values()), encoding="utf-8")
+        root.use_status(status)
+        pins = {item.name: item.version for item in have}
+        if keep is not None:
+            offered = {(stanza["Package"], stanza["Version"]) for stanza in root.show(item.name for item in keep.debs)}
+            pins |= {item.name: item.version for item in keep.debs if (item.name, item.version) in offered}
+        root.pin(pins)
+        try:
+            downloads = root.resolve(row.debs)
+        except UnsolvableError as error:
+            if keep is not None:
+                return self._debs(row, root, have, None)
+            raise row.error(
+                f'apt cannot install what image "{row.name}" asks for: {error.message.partition(": ")[2]}',
+                remedy="correct its packages, or let what it stands on move: `goldnode images lock --upgrade` with the name of its parent",
+            ) from error
+        stanzas = _records(root, downloads)
+        self._keep_control(stanzas.values())
+        graph = Graph({**below, **stanzas})
+        asked = [name for name in row.debs if name in stanzas]
+        essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"] if "?essential" in row.debs else []
+        reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential"), **dict.fromkeys(asked, "requested")}
+        several = len({source.uri for source in root.sources}) < len(root.sources)
+        suites = root.suites(item.name for item in downloads) if several else {}
+        found = []
+        for item in sorted(downloads, key=lambda entry: entry.name):
+            archive, path = _origin(item, root.sources, suites)
+            stanza = stanzas[item.name]
+            found.append(
+                LockedDeb(
+                    name=item.name,
+                    version=stanza["Version"],
+                    architecture=stanza["Architecture"],
+                    sha256=item.sha256,
+                    size=item.size,
+                    path=path,
+                    archive=archive,
+                    why=reasons.get(item.name, "chosen by apt"),
+                )
+            )
+        return found
+
+    def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
+        """The archive's records of `debs`, by name: from the archive, else as an earlier run kept them."""
+        offered: dict[tuple[str, str], Stanza] = {}
+        for stanza in root.show(f"{item.name}={item.version}" for item in debs):
+            offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
+        found: dict[str, Stanza] = {}
+        for item in debs:
+            kept = self._control_file(item.sha256)
+            if (item.name, item.sha256) in offered:
+                found[item.name] = offered[item.name, item.sha256]
+            elif kept.is_file():
+                found[item.name] = json.loads(kept.read_text(encoding="utf-8"))
+            else:
+                raise row.error(
+                    f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
+                    remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
+                )
+        self._keep_control(found.values())
+        return found
+
+    def _control_file(self, sha256: str) -> Path:
+        return self.cache / "images" / "control" / f"{sha256}.json"
+
+    def _keep_control(self, stanzas: Iterable[Stanza]) -> None:
+        for stanza in stanzas:
+            path = self._control_file(stanza["SHA256"])
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps({key: stanza[key] for key in (*_STATUS, "SHA256") if key in stanza}), encoding="utf-8")
+
+    # Wheels
+
+    def _wheels(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], keep: ImageLock | None) -> list[LockedWheel]:
+        if self.offline:
+            if keep is not None and keep.intent == intent_digest(row):
+                return list(keep.wheels)
+            raise row.error(f'the wheels of image "{row.name}" cannot be resolved offline', remedy="run once without --offline")
+        pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
+        if row.layout == "cuda":
+            found = _pip(row, self.site, row.wheels, deps=False)
+            _check_release(row, chain, found)
+            return [item.locked("requested") for item in sorted(found, key=lambda entry: entry.name)]
+        there = {wheel.name: wheel for other, lock in chain if other.layout == "python" for wheel in lock.wheels}
+        constraints = {**pins, **{name: wheel.version for name, wheel in there.items()}}
+        try:
+            found, reasons = _closure(row, self.site, constraints)
+        except _ResolutionError:
+            found, reasons = _closure(row, self.site, {name: wheel.version for name, wheel in there.items()})
+        return [item.locked(reasons[item.name]) for item in sorted(found, key=lambda entry: entry.name) if item.name not in there]
+
+    def _pinned(self, row: Row, wheels: Sequence[LockedWheel]) -> list[_Wheel]:
+        """What the index has now for exactly these versions; without those it lacks."""
+        try:
+            return _pip(row, self.site, [f"{item.name}=={item.version}" for item in wheels], deps=False)
+        except _ResolutionError:
+            found = []
+            for item in wheels:
+                with contextlib.suppress(_ResolutionError):
+                    found += _pip(row, self.site, [f"{item.name}=={item.version}"], deps=False)
+            return found
+
+
+class _ResolutionError(ImageError):
+    """pip finds no solution."""
+
+
+@dataclass(frozen=True)
+class _Wheel:
+    """One wheel of pip's report."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    url: str
+    requires: tuple[str, ...]
+
+    def locked(self, why: str) -> LockedWheel:
+        return LockedWheel(name=self.name, version=self.version, file=self.file, sha256=self.sha256, size=_size(self.url), why=why)
+
+
+def platform_options(system: System) -> list[str]:
+    """The options by which pip chooses wheels for the Python and the platform of `system`."""
+    machine = {"amd64": "x86_64"}[system.architectures[0]]
+    short = "cp" + system.python.replace(".", "")
+    newest = int(system.glibc.partition(".")[2])
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
+    tags += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
+    options = ["--python-version", system.python, "--implementation", "cp"]
+    options += [word for abi in (short, "abi3", "none") for word in ("--abi", abi)]
+    return options + [word for tag in tags for word in ("--platform", tag)]
+
+
+def environment(system: System, extra: str = "") -> dict[str, str]:
+    """The marker environment (PEP 508) of the Python of `system`."""
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{system.python}.0",
+        "os_name": "posix",
+        "platform_machine": {"amd64": "x86_64"}[system.architectures[0]],
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{system.python}.0",
+        "python_version": system.python,
+        "sys_platform": "linux",
+        "extra": extra,
+    }
+
+
+def _pip(row: Row, site: Site, requirements: Sequence[str], *, deps: bool, constraints: Mapping[str, str] | None = None) -> list[_Wheel]:
+    """Ask pip which wheels it would install. Raises _ResolutionError where it finds none, ImageError where it cannot be asked."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
+        place = Path(name)
+        (place / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        (place / "constraints.txt").write_text("".join(f"{key}=={value}\n" for key, value in (constraints or {}).items()), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--dry-run",
+            "--quiet",
+            "--ignore-installed",
+            "--only-binary=:all:",
+            "--no-input",
+        ]
+        command += ["--disable-pip-version-check", "--target", str(place / "target"), "--report", str(place / "report.json")]
+        command += [*platform_options(row.system), *(() if deps else ("--no-deps",)), *index_options(row, site)]
+        command += ["--constraint", str(place / "constraints.txt"), "--requirement", str(place / "requirements.txt")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+            text = "; ".join(masked(line) for line in lines[-2:]) or f"exit {done.returncode}"
+            raise _ResolutionError(
+                f'pip cannot find the wheels of image "{row.name}": {text}',
+                file=row.file,
+                line=row.line,
+                remedy="correct the versions of its components, or pip's configuration",
+            )
+        report = json.loads((place / "report.json").read_text(encoding="utf-8"))
+    return [_reported(item, row) for item in report["install"]]
+
+
+def index_options(row: Row, site: Site) -> list[str]:
+    """The index pip is sent to: the site's own where the row names one, else what pip is configured with. Raises ImageError."""
+    if row.index is None:
+        return []
+    known: Mapping[str, Any] = getattr(site, "indexes", {})
+    if row.index not in known:
+        raise row.error(
+            f'image "{row.name}" needs index "{row.index}", and the site names none of that name',
+            remedy=nearest(row.index, known) or f"name it in goldnode-site.yml, as indexes: {{{row.index}: {{url: …}}}}",
+        )
+    return ["--index-url", known[row.index].url]
+
+
+def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
+    metadata, info = item["metadata"], item["download_info"]
+    url = info["url"]
+    file = unquote(urlsplit(url).path.rpartition("/")[2])
+    hashes = info.get("archive_info", {}).get("hashes", {})
+    if not file.endswith(".whl"):
+        raise row.error(f"pip chose {file}, which is no wheel", remedy="choose a version that has a wheel for this Python")
+    sha256 = hashes.get("sha256") or _hash_of(url)
+    return _Wheel(
+        name=canonicalize_name(metadata["name"]),
+        version=metadata["version"],
+        file=file,
+        sha256=sha256,
+        url=url,
+        requires=tuple(metadata.get("requires_dist") or ()),
+    )
+
+
+def _hash_of(url: str) -> str:
+    """The hash of a wheel whose index states none: only for one that is a file."""
+    if urlsplit(url).scheme != "file":
+        raise ImageError(f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does")
+    with Path(unquote(urlsplit(url).path)).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list[_Wheel], dict[str, str]]:
+    """All wheels that `row` needs under the markers of its own Python, and why each is there."""
+    asked = list(row.wheels)
+    for _ in range(8):
+        found = {item.name: item for item in _pip(row, site, asked, deps=True, constraints=constraints)}
+        reasons, missing = _reached(row, found)
+        if not missing:
+            return [found[name] for name in reasons], reasons
+        asked += missing
+    raise row.error(f"pip leaves out {', '.join(missing)} again and again", remedy="name them as components")
+
+
+def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
+    """Follow the requirements of `row` through `found`: reasons by name, and the requirements nothing there fulfils."""
+    reasons: dict[str, str] = {}
+    missing: list[str] = []
+    pending = [(Requirement(text), "requested") for text in row.wheels]
+    done: set[tuple[str, str]] = set()
+    while pending:
+        requirement, why = pending.pop(0)
+        name = canonicalize_name(requirement.name)
+        wheel = found.get(name)
+        if wheel is None or not requirement.specifier.contains(wheel.version, prereleases=True):
+            bare = Requirement(str(requirement))
+            bare.marker = None
+            missing.append(str(bare))
+            continue
+        reasons.setdefault(name, why)
+        for extra in ("", *sorted(requirement.extras)):
+            if (name, extra) in done:
+                continue
+            done.add((name, extra))
+            for text in wheel.requires:
+                needed = Requirement(text)
+                if needed.marker is None or needed.marker.evaluate(environment(row.system, extra)):
+                    pending.append((needed, f"needed by {name}"))
+    return reasons, missing
+
+
+def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequence[_Wheel]) -> None:
+    """Refuse CUDA wheels that require what neither the image nor what it stands on has, as a wheel or as Debian's package."""
+    have: dict[str, str] = {}
+    for other in [*(below for below, _ in chain), row]:
+        for name, component in other.components.items():
+            if component.wheel is not None and name in other.parts:
+                have[canonicalize_name(component.wheel)] = other.parts[name]
+    have |= {item.name: item.version for item in found}
+    for wheel in found:
+        for text in wheel.requires:
+            needed = Requirement(text)
+            if needed.marker is not None and not needed.marker.evaluate(environment(row.system)):
+                continue
+            version = have.get(canonicalize_name(needed.name))
+            if version is None or not needed.specifier.contains(Version(version), prereleases=True):
+                got = "is not there" if version is None else f"is {version}"
+                raise row.error(
+                    f'{wheel.file} in image "{row.name}" requires {needed}, which {got}', remedy="add that component to the flavour"
+                )
+
+
+def _check_parts(row: Row, lock: ImageLock) -> None:
+    """Refuse a Debian package that is another version than its component says."""
+    versions = {item.name: item.version for item in lock.debs}
+    for name, component in row.components.items():
+        expected = row.parts.get(name)
+        packages = component.debs.get(row.image.os, ()) if isinstance(component.debs, dict) else component.debs
+        for package in packages if expected is not None else ():
+            if package not in versions:
+                continue
+            upstream = re.split(r"[~+-]", versions[package].partition(":")[2] or versions[package], maxsplit=1)[0]
+            if upstream != expected and not upstream.startswith(f"{expected}."):
+                raise row.error(
+                    f'component "{name}" is declared as {expected}, and {package} is {versions[package]}',
+                    remedy=f"write version {upstream}, or leave it out",
+                )
+
+
+def _status(stanzas: Iterable[Stanza]) -> str:
+    """A dpkg status file in which `stanzas` are installed."""
+    blocks = []
+    for stanza in stanzas:
+        lines = [f"{key}: {stanza[key]}" for key in _STATUS if key in stanza]
+        blocks.append("\n".join([lines[0], "Status: install ok installed", *lines[1:], ""]))
+    return "\n".join(blocks)
+
+
+# Fetching
+
+
+def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
+    """Where a locked file is in a pool: `pool/<sha256>/<file name>`."""
+    return pool / item.sha256 / item.file
+
+
+def fetch_all(
+    rows: Sequence[tuple[Row, ImageLock]] | Sequence[Row],
+    pool: Path,
+    progress: Progress | None = None,
+    *,
+    site: Site | None = None,
+    parallel: int = 4,
+    verify: bool = True,
+) -> int:
+    """Bring every file that the locks of `rows` name into `pool`, and return the bytes that were fetched.
+
+    What is there already is not asked for; with `verify` it is read and compared with its hash, and fetched again where it differs. What was cut
+    off is continued. Raises ImageError where a file cannot be had as its lock says; the others are fetched all the same.
+    """
+    pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
+    debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
+    wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
+    missing_debs = [item for item in debs.values() if not _there(pool, item, verify)]
+    missing_wheels = [(row, item) for row, item in wheels.values() if not _there(pool, item, verify)]
+    if not missing_debs and not missing_wheels:
+        return 0
+    site = site if site is not None else load_site()
+    wanted = [
+        Wanted(item.sha256, item.size, address(archive_url(site, item.archive), item.path), item.name, item.version, item.archive)
+        for item in missing_debs
+    ]
+    wanted += list(_addresses(missing_wheels, site))
+    names = {item.sha256: item.file for item in (*missing_debs, *(wheel for _, wheel in missing_wheels))}
+
+    def keep(path: Path, sha256: str) -> None:
+        place = pool / sha256
+        place.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o644)
+        path.replace(place / names[sha256])
+
+    try:
+        faults = Fetcher(pool / "partial", keep, parallel=parallel, progress=progress, transport=_Transport(connections=parallel)).fetch(
+            wanted
+        )
+    except OSError as error:
+        raise ImageError(
+            f"the pool cannot be written: {error.strerror}", file=pool, remedy="make room there, or name another store"
+        ) from error
+    if faults:
+        raise ImageError(_told(faults), remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network")
+    return sum(item.size for item in wanted)
+
+
+def _told(faults: Sequence[Fault]) -> str:
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{faults[0]}{more}"
+
+
+def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
+    path = pool_path(pool, item)
+    try:
+        if path.stat().st_size != item.size:
+            return False
+        if not verify:
+            return True
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest() == item.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
+    """Where pip's own indexes have these wheels. Raises ImageError for one they lack, or have as another file."""
+    groups: dict[tuple[object, ...], list[tuple[Row, LockedWheel]]] = {}
+    for row, wheel in wheels:
+        # One question holds one version of a name.
+        number = 0
+        while any(other.name == wheel.name for _, other in groups.get((row.system.codename, row.index, number), ())):
+            number += 1
+        groups.setdefault((row.system.codename, row.index, number), []).append((row, wheel))
+    for members in groups.values():
+        row = members[0][0]
+        pins = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for _, wheel in members]
+        found = {item.sha256: item for item in _pip(row, site, pins, deps=False)}
+        for _, wheel in members:
+            if wheel.sha256 not in found:
+                raise row.error(f"no index has {wheel.file} with the locked hash", remedy=f"run `goldnode images lock {row.name} --check`")
+            yield Wanted(wheel.sha256, wheel.size, found[wheel.sha256].url, wheel.name, wheel.version, "of wheels")
+
+
+class _Transport(Transport):
+    """apt's transport with pip's certificates beside its own."""
+
+    def __init__(self, *, connections: int = 4) -> None:
+        super().__init__(connections=connections)
+        certificates = _pip_setting("cert")
+        if certificates:
+            self._settings.setdefault("acquire::https::cainfo", certificates)
+
+
+def _pip_setting(key: str) -> str | None:
+    """The value that pip's environment or configuration gives to `key`."""
+    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    values = dict(re.findall(rf"^(\S+)\.{re.escape(key)}='(.*)'$", done.stdout, re.M))
+    return next((values[name] for name in (":env:", "install", "global") if name in values), None)
+
+
+def _size(url: str) -> int:
+    """The size in bytes of the file at `url`, without fetching it."""
+    if urlsplit(url).scheme == "file":
+        return Path(unquote(urlsplit(url).path)).stat().st_size
+    try:
+        answer = _Transport().get(url, {"Range": "bytes=0-0"})
+    except HTTPError as error:
+        raise ImageError(f"the index cannot be reached for the size of a wheel: {masked(url)}", remedy="run again") from error
+    try:
+        total = (
+            answer.headers.get("Content-Range", "").rpartition("/")[2] if answer.status == 206 else answer.headers.get("Content-Length", "")
+        )
+        if answer.status not in (200, 206) or not total.isdigit():
+            raise ImageError(
+                f"the index does not tell the size of {masked(url)}: status {answer.status}", remedy="run again, or use another index"
+            )
+        return int(total)
+    finally:
+        answer.close()
+
+
+def wheel_tags(file: str) -> tuple[str, ...]:
+    """The platform tags in the name of a wheel's file."""
+    return tuple(sorted({tag.platform for tag in parse_wheel_filename(file)[3]}))
+
+
+__all__ = [
+    "ImageError",
+    "LockError",
+    "Locked",
+    "Moved",
+    "Resolver",
+    "environment",
+    "fetch_all",
+    "platform_options",
+    "pool_path",
+    "wheel_tags",
+]
