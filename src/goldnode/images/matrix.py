@@ -117,7 +117,9 @@ class Flavour(_Model):
     parent: str | None = Field(
         description="Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: nothing."
     )
-    components: tuple[str, ...] = Field(default=(), description="Keys of the release's `components`.")
+    components: tuple[str, ...] | dict[str, tuple[str, ...]] = Field(
+        default=(), description="Keys of the release's `components`, or a list per OS."
+    )
     debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Further Debian packages, or a list per OS.")
     os: tuple[str, ...] | None = Field(default=None, description="Keys of `systems`; null: all of the release.")
     exercised: bool | None = Field(
@@ -340,8 +342,9 @@ class _Reader:
         licences: list[str] = []
         parts: dict[str, str] = {}
         indexes: set[str] = set()
-        for index, name in enumerate(item.components):
-            self._known("component", name, release.components, (*place, "components", index))
+        where = (system,) if isinstance(item.components, dict) else ()
+        for index, name in enumerate(_of(item.components, system)):
+            self._known("component", name, release.components, (*place, "components", *where, index))
             component = release.components[name]
             version = component.version.get(system) if isinstance(component.version, dict) else component.version
             packages = _of(component.debs, system)
@@ -382,7 +385,7 @@ class _Reader:
             wheels=tuple(dict.fromkeys(wheels)),
             layout=next(iter(layouts), "none"),
             parts=parts,
-            components={name: release.components[name] for name in item.components},
+            components={name: release.components[name] for name in _of(item.components, system)},
             purity=group.purity,
             licences=tuple(dict.fromkeys(self.document.licences[name].title for name in licences)),
             redistribution="private" if any(self.document.licences[name].redistribution == "private" for name in licences) else "free",
