@@ -42,6 +42,14 @@ class SiteArchive(BaseModel):
     )
 
 
+class SiteIndex(BaseModel):
+    """An index of wheels of this site's own, for images that the matrix says come from one (`index`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(description="Address of the index as pip takes it: http, https or file.")
+
+
 class SiteGate(BaseModel):
     """Whom a node tells that its gate has closed (`gate: drain` in its class), where that is not Slurm."""
 
@@ -83,6 +91,7 @@ class Site(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     archives: dict[str, SiteArchive] = Field(default_factory=dict, description="Archives by the catalog's id.")
+    indexes: dict[str, SiteIndex] = Field(default_factory=dict, description="Indexes of wheels by the matrix's name.")
     locks: str | None = Field(
         default=None, description="Directory searched for STACK.lock.yml before the catalog; relative to the site file."
     )
@@ -157,6 +166,14 @@ def load_site(path: Path | None = None) -> Site:
                 file=path,
                 line=source.line(("archives", name, "url")),
                 remedy="write it with its scheme, for instance file:///srv/mirror",
+            )
+    for name, index in site.indexes.items():
+        if not _URL.match(index.url):
+            raise SiteError(
+                f'the url of index "{name}" is "{index.url}", expected an http, https or file address',
+                file=path,
+                line=source.line(("indexes", name, "url")),
+                remedy="write it with its scheme, for instance file:///srv/wheels/simple",
             )
     if site.mirror is not None and site.mirror.url is not None and not _URL.match(site.mirror.url):
         raise SiteError(

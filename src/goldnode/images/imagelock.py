@@ -103,7 +103,7 @@ class ImageLock(_Content):
     @property
     def size(self) -> int:
         """Bytes of all packages and wheels as they are fetched."""
-        return sum(item.size for item in (*self.debs, *self.wheels))
+        return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
 
 
 def intent_digest(row: Row) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.errors import GoldnodeError, ImageError
-from goldnode.images.imagelock import ImageLock, find_lock, load_lock, lock_directories, lock_file, write_lock
+from goldnode.images.imagelock import ImageLock, find_lock, intent_digest, load_lock, lock_directories, lock_file, lock_name, write_lock
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import Locked, Resolver
 from goldnode.site import Site
@@ -29,16 +29,27 @@ def lock_images(
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
     free = {row.name for row in rows if upgrade and (not patterns or _named(row, patterns))}
+    kept = {row.name: _kept(row, out) for row in rows}
     done: dict[str, ImageLock] = {}
     with Resolver(offline=offline, site=site) as resolver:
+        asked = [
+            (row, lock)
+            for row in rows
+            if row.name not in free and (lock := kept[row.name]) is not None and lock.intent == intent_digest(row)
+        ]
+        good = {row.name for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True) if not moved}
         for row in rows:
             chain = [(below, done[below.name]) for below in matrix.chain(row.name)[:-1]]
-            result = resolver.lock(row, chain, keep=None if row.name in free else _kept(row, out))
+            lock = kept[row.name]
+            if lock is not None and row.name in good and _stands_on(lock, chain[-1][1] if chain else None):
+                result = Locked(row, lock, lock, False)
+            else:
+                result = resolver.lock(row, chain, keep=None if row.name in free else lock)
+                if lock is not None and result.changed:
+                    result = _same(result, lock)
             done[row.name] = result.lock
-            if row.name in free and not result.changed:
-                pass
             place = out if out is not None else _place(row)
-            if result.changed or not (place / f"{row.name}.lock.yml").is_file():
+            if result.changed or not (place / lock_name(row.name)).is_file():
                 write_lock(result.lock, place)
             yield _line(result)
 
@@ -48,18 +59,34 @@ def check_images(
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield every selected image with what is wrong with its lock: stale, edited, on another parent, vanished, other bytes."""
     matrix = load_matrix(matrix_file)
+    rows = matrix.select(patterns, exercised=True)
+    problems: dict[str, list[str]] = {row.name: [] for row in rows}
+    locks: dict[str, ImageLock] = {}
+    for row in rows:
+        try:
+            lock = locks[row.name] = find_lock(row)
+        except ImageError as error:
+            problems[row.name].append(str(error))
+            continue
+        parent = row.image.parent
+        if not _stands_on(lock, locks.get(parent) if parent is not None else None):
+            problems[row.name].append(f"it was made on an earlier lock of {parent}")
     with Resolver(offline=offline, site=site) as resolver:
-        for row in matrix.select(patterns, exercised=True):
-            try:
-                lock = find_lock(row)
-                parent = row.image.parent
-                problems = []
-                if parent is not None and (lock.parent is None or lock.parent.lock != find_lock(matrix.row(parent)).digest):
-                    problems.append(f"it was made on an earlier lock of {parent}")
-                problems += [f"{item.kind}: {item.message}" for item in resolver.check(row, lock)]
-            except ImageError as error:
-                problems = [str(error)]
-            yield row.name, problems
+        asked = [(row, locks[row.name]) for row in rows if row.name in locks]
+        for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True):
+            problems[row.name] += [f"{item.kind}: {item.message}" for item in moved]
+    yield from problems.items()
+
+
+def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
+    """Whether `lock` was made on this lock of its parent."""
+    return (lock.parent.lock if lock.parent is not None else None) == (parent.digest if parent is not None else None)
+
+
+def _same(result: Locked, old: ImageLock) -> Locked:
+    """A lock that differs from the one there is only in its day and its tools stays as it is."""
+    same = old.model_copy(update={"resolved": result.lock.resolved, "tools": result.lock.tools}) == result.lock
+    return Locked(result.row, old, old, False) if same else Locked(result.row, result.lock, old, True)
 
 
 def _named(row: Row, patterns: Sequence[str]) -> bool:
@@ -70,7 +97,7 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
     """The lock there is, whatever the matrix asks since; None for none, and for one that was edited."""
-    path = out / f"{row.name}.lock.yml" if out is not None and (out / f"{row.name}.lock.yml").is_file() else lock_file(row)
+    path = out / lock_name(row.name) if out is not None and (out / lock_name(row.name)).is_file() else lock_file(row)
     if path is None:
         return None
     try:
@@ -95,11 +122,15 @@ def _line(result: Locked) -> str:
 
 def _moved(old: ImageLock, new: ImageLock) -> str:
     """What differs between two locks, in one clause."""
-    before = {item.name: item.version for item in (*old.debs, *old.wheels)}
-    after = {item.name: item.version for item in (*new.debs, *new.wheels)}
+    before = _versions(old)
+    after = _versions(new)
     rows = [f"{name} {before[name]} -> {after[name]}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
     rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
     if not rows:
         return "; the same packages, on another lock of what it stands on" if old.parent != new.parent else "; the same packages"
     return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+
+
+def _versions(lock: ImageLock) -> dict[str, str]:
+    return {item.name: item.version for item in lock.debs} | {item.name: item.version for item in lock.wheels}

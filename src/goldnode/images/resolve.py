@@ -16,7 +16,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,17 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-from urllib3.exceptions import HTTPError
 
 from goldnode.catalog.load import Catalog, load_catalog
-from goldnode.errors import ImageError, LockError, UnsolvableError, nearest
+from goldnode.errors import ImageError, UnsolvableError, nearest
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
+from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Stanza, apt_root, cache_directory
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
-from goldnode.lock.transport import Transport, masked
+from goldnode.lock.transport import masked
 from goldnode.site import Site, archive_url, load_site
 
 # What a dpkg status needs of a record for apt to resolve on top of it.
@@ -53,8 +55,6 @@ _STATUS = (
     "Breaks",
     "Replaces",
 )
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,17 @@ class Resolver:
         offline: bool = False,
         cache: Path | None = None,
         today: dt.date | None = None,
+        tools: Mapping[str, str] | None = None,
     ) -> None:
         self.catalog = catalog if catalog is not None else load_catalog()
         self.site = site if site is not None else load_site()
         self.offline = offline
         self.cache = cache if cache is not None else cache_directory()
         self.today = today or dt.datetime.now(tz=dt.UTC).date()
+        self.tools = tools or {}
         self._stack = contextlib.ExitStack()
+        self._indexes: dict[str | None, Index] = {}
+        self._opening = threading.Lock()
         self._roots: dict[tuple[object, ...], AptRoot] = {}
 
     def __enter__(self) -> Resolver:
@@ -105,8 +109,8 @@ class Resolver:
     def lock(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None) -> Locked:
         """Resolve `row` on top of `chain`, the rows below it with their locks, the first layer first.
 
-        With `keep` versions stay wherever the archives still have them, and where nothing moved the old lock is returned as it is.
-        Raises ImageError, UnsolvableError, SigningKeyError and SiteError.
+        With `keep` versions stay wherever the archives still have them.
+        Raises ImageError, SigningKeyError and SiteError.
         """
         root = self._root(row.system)
         have = [deb for _, lock in chain for deb in lock.debs]
@@ -120,6 +124,7 @@ class Resolver:
             resolved=self.today.isoformat(),
             parent=None if below is None else {"image": below[0].name, "lock": below[1].digest},  # type: ignore[arg-type]
             vendor=row.vendor,
+            tools=dict(self.tools),
             archives=[LockedArchive(id=item.id, suite=item.suite, components=list(item.components)) for item in root.sources]
             if debs
             else [],
@@ -127,35 +132,39 @@ class Resolver:
             wheels=wheels,
         )
         _check_parts(row, lock)
-        if keep is not None:
-            same = keep.model_copy(update={"resolved": lock.resolved, "tools": lock.tools})
-            if same == lock:
-                return Locked(row, keep, keep, False)
         return Locked(row, lock, keep, True)
+
+    def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[Moved]]:
+        """Return what `check` finds for each, asking for several at once."""
+        for row, lock in locks:
+            if lock.debs:
+                self._root(row.system).pin({})  # opened here, since threads would open it twice
+        with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
+            return list(pool.map(lambda pair: self.check(*pair), locks))
 
     def check(self, row: Row, lock: ImageLock) -> list[Moved]:
         """Return what of `lock` its archives and indexes no longer have, have with other bytes, or have newer."""
         found: list[Moved] = []
         if lock.debs:
             root = self._root(row.system)
-            root.pin({})
             offered: dict[str, dict[str, set[str]]] = {}
             for stanza in root.show(item.name for item in lock.debs):
                 offered.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
             for deb in lock.debs:
                 versions = offered.get(deb.name, {})
                 if deb.version not in versions:
-                    there = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
-                    found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {there}"))
+                    now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
+                    found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}"))
                 elif deb.sha256 not in versions[deb.version]:
                     found.append(Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"))
         if lock.wheels and not self.offline:
-            there = {item.name: item for item in self._pinned(row, lock.wheels)}
+            index = self._index(row)
             for wheel in lock.wheels:
-                if wheel.name not in there:
+                hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
+                if not hashes:
                     found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
-                elif there[wheel.name].sha256 != wheel.sha256:
-                    found.append(Moved("changed", wheel.name, f"{wheel.name} {wheel.version} is another file, {there[wheel.name].file}"))
+                elif None not in hashes and wheel.sha256 not in hashes:
+                    found.append(Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked"))
         return found
 
     # Debian packages
@@ -249,34 +258,38 @@ class Resolver:
 
     # Wheels
 
+    def _index(self, row: Row) -> Index:
+        url = index_url(row, self.site)
+        with self._opening:
+            return self._indexes.setdefault(url, Index(url))
+
     def _wheels(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], keep: ImageLock | None) -> list[LockedWheel]:
         if self.offline:
             if keep is not None and keep.intent == intent_digest(row):
                 return list(keep.wheels)
             raise row.error(f'the wheels of image "{row.name}" cannot be resolved offline', remedy="run once without --offline")
-        pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
+        index = self._index(row)
         if row.layout == "cuda":
-            found = _pip(row, self.site, row.wheels, deps=False)
+            found = [self._exact(row, index, name, version) for name, version in pinned(row.wheels).items()]
             _check_release(row, chain, found)
-            return [item.locked("requested") for item in sorted(found, key=lambda entry: entry.name)]
-        there = {wheel.name: wheel for other, lock in chain if other.layout == "python" for wheel in lock.wheels}
-        constraints = {**pins, **{name: wheel.version for name, wheel in there.items()}}
+            return [_locked(item, index, "requested") for item in sorted(found, key=lambda entry: entry.name)]
+        there = {wheel.name: wheel.version for other, lock in chain if other.layout == "python" for wheel in lock.wheels}
+        pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
         try:
-            found, reasons = _closure(row, self.site, constraints)
+            found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
-            found, reasons = _closure(row, self.site, {name: wheel.version for name, wheel in there.items()})
-        return [item.locked(reasons[item.name]) for item in sorted(found, key=lambda entry: entry.name) if item.name not in there]
+            found, reasons = _closure(row, self.site, there)
+        return [_locked(item, index, reasons[item.name]) for item in sorted(found, key=lambda entry: entry.name) if item.name not in there]
 
-    def _pinned(self, row: Row, wheels: Sequence[LockedWheel]) -> list[_Wheel]:
-        """What the index has now for exactly these versions; without those it lacks."""
-        try:
-            return _pip(row, self.site, [f"{item.name}=={item.version}" for item in wheels], deps=False)
-        except _ResolutionError:
-            found = []
-            for item in wheels:
-                with contextlib.suppress(_ResolutionError):
-                    found += _pip(row, self.site, [f"{item.name}=={item.version}"], deps=False)
-            return found
+    def _exact(self, row: Row, index: Index, name: str, version: str) -> _Wheel:
+        found = index.wheel(name, version, row.system)
+        if found is None:
+            known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
+            raise row.error(
+                f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python {row.system.python} on this platform',
+                remedy=nearest(version, known) or "correct the name of the wheel",
+            )
+        return _Wheel(name, version, found.file, index.sha256(found), found.url, tuple(index.requires(found)), found.size)
 
 
 class _ResolutionError(ImageError):
@@ -293,21 +306,20 @@ class _Wheel:
     sha256: str
     url: str
     requires: tuple[str, ...]
+    size: int | None = None
 
-    def locked(self, why: str) -> LockedWheel:
-        return LockedWheel(name=self.name, version=self.version, file=self.file, sha256=self.sha256, size=_size(self.url), why=why)
+
+def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
+    size = index.size(WheelFile(item.file, item.url, item.sha256, item.size))
+    return LockedWheel(name=item.name, version=item.version, file=item.file, sha256=item.sha256, size=size, why=why)
 
 
 def platform_options(system: System) -> list[str]:
     """The options by which pip chooses wheels for the Python and the platform of `system`."""
-    machine = {"amd64": "x86_64"}[system.architectures[0]]
     short = "cp" + system.python.replace(".", "")
-    newest = int(system.glibc.partition(".")[2])
-    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
-    tags += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
     options = ["--python-version", system.python, "--implementation", "cp"]
     options += [word for abi in (short, "abi3", "none") for word in ("--abi", abi)]
-    return options + [word for tag in tags for word in ("--platform", tag)]
+    return options + [word for tag in platforms(system) for word in ("--platform", tag)]
 
 
 def environment(system: System, extra: str = "") -> dict[str, str]:
@@ -328,12 +340,13 @@ def environment(system: System, extra: str = "") -> dict[str, str]:
     }
 
 
-def _pip(row: Row, site: Site, requirements: Sequence[str], *, deps: bool, constraints: Mapping[str, str] | None = None) -> list[_Wheel]:
+def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]) -> list[_Wheel]:
     """Ask pip which wheels it would install. Raises _ResolutionError where it finds none, ImageError where it cannot be asked."""
+    url = index_url(row, site)
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
         place = Path(name)
         (place / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        (place / "constraints.txt").write_text("".join(f"{key}=={value}\n" for key, value in (constraints or {}).items()), encoding="utf-8")
+        (place / "constraints.txt").write_text("".join(f"{key}=={value}\n" for key, value in constraints.items()), encoding="utf-8")
         command = [
             sys.executable,
             "-m",
@@ -346,7 +359,7 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], *, deps: bool, const
             "--no-input",
         ]
         command += ["--disable-pip-version-check", "--target", str(place / "target"), "--report", str(place / "report.json")]
-        command += [*platform_options(row.system), *(() if deps else ("--no-deps",)), *index_options(row, site)]
+        command += [*platform_options(row.system), *(("--index-url", url) if url is not None else ())]
         command += ["--constraint", str(place / "constraints.txt"), "--requirement", str(place / "requirements.txt")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -362,17 +375,16 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], *, deps: bool, const
     return [_reported(item, row) for item in report["install"]]
 
 
-def index_options(row: Row, site: Site) -> list[str]:
-    """The index pip is sent to: the site's own where the row names one, else what pip is configured with. Raises ImageError."""
+def index_url(row: Row, site: Site) -> str | None:
+    """The index that `row` names, as the site has it; None: what pip is configured with. Raises ImageError where the site has none."""
     if row.index is None:
-        return []
-    known: Mapping[str, Any] = getattr(site, "indexes", {})
-    if row.index not in known:
+        return None
+    if row.index not in site.indexes:
         raise row.error(
             f'image "{row.name}" needs index "{row.index}", and the site names none of that name',
-            remedy=nearest(row.index, known) or f"name it in goldnode-site.yml, as indexes: {{{row.index}: {{url: …}}}}",
+            remedy=nearest(row.index, site.indexes) or f"name it in goldnode-site.yml, as indexes: {{{row.index}: {{url: …}}}}",
         )
-    return ["--index-url", known[row.index].url]
+    return site.indexes[row.index].url
 
 
 def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
@@ -405,7 +417,7 @@ def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list
     """All wheels that `row` needs under the markers of its own Python, and why each is there."""
     asked = list(row.wheels)
     for _ in range(8):
-        found = {item.name: item for item in _pip(row, site, asked, deps=True, constraints=constraints)}
+        found = {item.name: item for item in _pip(row, site, asked, constraints)}
         reasons, missing = _reached(row, found)
         if not missing:
             return [found[name] for name in reasons], reasons
@@ -471,7 +483,7 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
             if package not in versions:
                 continue
             # Debian writes the release beside the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
-            if not re.search(rf"(^|[:~+]){re.escape(expected)}([~+.-]|$)", versions[package]):
+            if not re.search(rf"(^|[:~+]){re.escape(str(expected))}([~+.-]|$)", versions[package]):
                 raise row.error(
                     f'component "{name}" is declared as {expected}, and {package} is {versions[package]}',
                     remedy="write the version that the package has, or leave it out",
@@ -522,7 +534,7 @@ def fetch_all(
         for item in missing_debs
     ]
     wanted += list(_addresses(missing_wheels, site))
-    names = {item.sha256: item.file for item in (*missing_debs, *(wheel for _, wheel in missing_wheels))}
+    names = {item.sha256: item.file for item in missing_debs} | {wheel.sha256: wheel.file for _, wheel in missing_wheels}
 
     def keep(path: Path, sha256: str) -> None:
         place = pool / sha256
@@ -531,7 +543,7 @@ def fetch_all(
         path.replace(place / names[sha256])
 
     try:
-        faults = Fetcher(pool / "partial", keep, parallel=parallel, progress=progress, transport=_Transport(connections=parallel)).fetch(
+        faults = Fetcher(pool / "partial", keep, parallel=parallel, progress=progress, transport=PipTransport(connections=parallel)).fetch(
             wanted
         )
     except OSError as error:
@@ -562,76 +574,15 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
 
 
 def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
-    """Where pip's own indexes have these wheels. Raises ImageError for one they lack, or have as another file."""
-    groups: dict[tuple[object, ...], list[tuple[Row, LockedWheel]]] = {}
+    """Where pip's indexes have these wheels. Raises ImageError for one they lack, or have as another file."""
+    indexes: dict[str | None, Index] = {}
     for row, wheel in wheels:
-        # One question holds one version of a name.
-        number = 0
-        while any(other.name == wheel.name for _, other in groups.get((row.system.codename, row.index, number), ())):
-            number += 1
-        groups.setdefault((row.system.codename, row.index, number), []).append((row, wheel))
-    for members in groups.values():
-        row = members[0][0]
-        pins = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for _, wheel in members]
-        found = {item.sha256: item for item in _pip(row, site, pins, deps=False)}
-        for _, wheel in members:
-            if wheel.sha256 not in found:
-                raise row.error(f"no index has {wheel.file} with the locked hash", remedy=f"run `goldnode images lock {row.name} --check`")
-            yield Wanted(wheel.sha256, wheel.size, found[wheel.sha256].url, wheel.name, wheel.version, "of wheels")
-
-
-class _Transport(Transport):
-    """apt's transport with pip's certificates beside its own."""
-
-    def __init__(self, *, connections: int = 4) -> None:
-        super().__init__(connections=connections)
-        certificates = _pip_setting("cert")
-        if certificates:
-            self._settings.setdefault("acquire::https::cainfo", certificates)
-
-
-def _pip_setting(key: str) -> str | None:
-    """The value that pip's environment or configuration gives to `key`."""
-    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
-    values = dict(re.findall(rf"^(\S+)\.{re.escape(key)}='(.*)'$", done.stdout, re.M))
-    return next((values[name] for name in (":env:", "install", "global") if name in values), None)
-
-
-def _size(url: str) -> int:
-    """The size in bytes of the file at `url`, without fetching it."""
-    if urlsplit(url).scheme == "file":
-        return Path(unquote(urlsplit(url).path)).stat().st_size
-    try:
-        answer = _Transport().get(url, {"Range": "bytes=0-0"})
-    except HTTPError as error:
-        raise ImageError(f"the index cannot be reached for the size of a wheel: {masked(url)}", remedy="run again") from error
-    try:
-        total = (
-            answer.headers.get("Content-Range", "").rpartition("/")[2] if answer.status == 206 else answer.headers.get("Content-Length", "")
-        )
-        if answer.status not in (200, 206) or not total.isdigit():
-            raise ImageError(
-                f"the index does not tell the size of {masked(url)}: status {answer.status}", remedy="run again, or use another index"
-            )
-        return int(total)
-    finally:
-        answer.close()
-
-
-def wheel_tags(file: str) -> tuple[str, ...]:
-    """The platform tags in the name of a wheel's file."""
-    return tuple(sorted({tag.platform for tag in parse_wheel_filename(file)[3]}))
-
-
-__all__ = [
-    "ImageError",
-    "LockError",
-    "Locked",
-    "Moved",
-    "Resolver",
-    "environment",
-    "fetch_all",
-    "platform_options",
-    "pool_path",
-    "wheel_tags",
-]
+        url = index_url(row, site)
+        index = indexes.setdefault(url, Index(url))
+        named = [item for item in index.files(wheel.name) if item.file == wheel.file]
+        # One that states no hash is tried after those that do: what arrives is checked in any case.
+        fitting = [item for item in named if item.sha256 == wheel.sha256] or [item for item in named if item.sha256 is None]
+        if not fitting:
+            what = "has other bytes in the index than were locked" if named else "is not in the index any more"
+            raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
+        yield Wanted(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")

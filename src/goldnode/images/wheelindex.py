@@ -1,0 +1,260 @@
+"""Where pip on this machine finds wheels, asked directly: for a wheel that is known by name and version there is nothing to resolve.
+
+pip's own dry run fetches every wheel whole before it tells its address, gigabytes for a CUDA release. Indexes are read as PEP 503 and PEP 691
+describe them, and pip's configuration and environment say which: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from urllib3.exceptions import HTTPError
+
+from goldnode.errors import ImageError
+from goldnode.images.matrix import System
+from goldnode.lock.transport import Transport, masked
+
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """One wheel of an index. `sha256` and `size` are None where the index does not tell; `metadata` is whether it has that apart."""
+
+    file: str
+    url: str
+    sha256: str | None
+    size: int | None
+    metadata: bool = False
+
+
+@cache
+def pip_settings() -> dict[str, str]:
+    """What pip's environment and configuration say, by name of the option; the environment before `install` before `global`."""
+    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    found: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):
+        for key, value in re.findall(rf"^{re.escape(section)}\.(\S+?)='(.*)'$", done.stdout, re.M):
+            found[key] = value.replace("\\n", " ")
+    return found
+
+
+class PipTransport(Transport):
+    """apt's transport with pip's certificates where apt names none."""
+
+    def __init__(self, *, connections: int = 4) -> None:
+        super().__init__(connections=connections)
+        certificates = pip_settings().get("cert")
+        if certificates:
+            self._settings.setdefault("acquire::https::cainfo", certificates)
+
+
+class Index:
+    """The indexes that pip is configured with, or `url` alone. Pages are read once; safe for several threads."""
+
+    def __init__(self, url: str | None = None, *, settings: dict[str, str] | None = None) -> None:
+        said = pip_settings() if settings is None else settings
+        if url is not None:
+            self.indexes, self.links = [url], []
+        else:
+            first = said.get("index-url") or _default_index()
+            self.indexes = [] if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else [first]
+            self.indexes += said.get("extra-index-url", "").split() if self.indexes else []
+            self.links = said.get("find-links", "").split()
+        self._transport = PipTransport()
+        self._pages: dict[str, list[WheelFile]] = {}
+        self._lock = threading.Lock()
+
+    def files(self, project: str) -> list[WheelFile]:
+        """Return all wheels of `project`, those of the first index first. Raises ImageError where an index cannot be asked."""
+        name = canonicalize_name(project)
+        with self._lock:
+            if name in self._pages:
+                return self._pages[name]
+        found = [item for index in self.indexes for item in self._page(f"{index.rstrip('/')}/{name}/")]
+        for place in self.links:
+            found += [item for item in self._page(place) if _project(item.file) == name]
+        with self._lock:
+            self._pages[name] = found
+        return found
+
+    def wheel(self, project: str, version: str, system: System) -> WheelFile | None:
+        """Return the wheel of this version that fits `system` best, in pip's order of tags; None where there is none."""
+        rank = {tag: number for number, tag in reversed(list(enumerate(tags(system))))}
+        best: tuple[int, WheelFile] | None = None
+        for item in self.files(project):
+            try:
+                _, found, _, fitting = parse_wheel_filename(item.file)
+            except InvalidWheelFilename:
+                continue
+            ranks = [rank[tag] for tag in fitting if tag in rank]
+            if found == Version(version) and ranks and (best is None or min(ranks) < best[0]):
+                best = (min(ranks), item)
+        return best[1] if best is not None else None
+
+    def requires(self, item: WheelFile) -> list[str]:
+        """Return the Requires-Dist lines of a wheel whose index has its metadata apart; of any other, none."""
+        if not item.metadata:
+            return []
+        text = self._get(f"{item.url}.metadata", "*/*")
+        if text is None:
+            return []
+        head = text[0].decode("utf-8", "replace").partition("\n\n")[0]
+        return [line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")]
+
+    def size(self, item: WheelFile) -> int:
+        """Return the size in bytes of a wheel, without fetching it."""
+        if item.size is not None:
+            return item.size
+        if urlsplit(item.url).scheme == "file":
+            return _path(item.url).stat().st_size
+        try:
+            answer = self._transport.get(item.url, {"Range": "bytes=0-0"})
+        except HTTPError as error:
+            raise ImageError(f"the index cannot be asked for the size of {masked(item.url)}", remedy="run again") from error
+        try:
+            key = "Content-Range" if answer.status == 206 else "Content-Length"
+            total = answer.headers.get(key, "").rpartition("/")[2]
+            if answer.status not in (200, 206) or not total.isdigit():
+                raise ImageError(f"the index does not tell the size of {masked(item.url)}: status {answer.status}", remedy="run again")
+            return int(total)
+        finally:
+            answer.close()
+
+    def sha256(self, item: WheelFile) -> str:
+        """Return the hash of a wheel: the index's, or that of the file where it is one. Raises ImageError where it has none."""
+        if item.sha256 is not None:
+            return item.sha256
+        if urlsplit(item.url).scheme != "file":
+            raise ImageError(f"the index gives no SHA-256 of {masked(item.url)}", remedy="use an index that does")
+        with _path(item.url).open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+
+    def _page(self, url: str) -> list[WheelFile]:
+        if "://" not in url:
+            url = Path(url).expanduser().absolute().as_uri()
+        if urlsplit(url).scheme == "file":
+            return _directory(url)
+        found = self._get(url, _ACCEPT)
+        if found is None:
+            return []
+        body, kind = found
+        return list(_of_json(json.loads(body), url) if kind.startswith("application/vnd.pypi.simple") else _of_html(body.decode(), url))
+
+    def _get(self, url: str, accept: str) -> tuple[bytes, str] | None:
+        """The content at `url` and its type; None where there is no such page."""
+        try:
+            answer = self._transport.get(url, {"Accept": accept})
+            try:
+                if answer.status in (404, 410):
+                    return None
+                if answer.status != 200:
+                    raise ImageError(
+                        f"the index answers {answer.status} for {masked(url)}", remedy="check pip's configuration and run again"
+                    )
+                return answer.read(), answer.headers.get("Content-Type", "")
+            finally:
+                answer.close()
+        except HTTPError as error:
+            raise ImageError(f"the index cannot be reached: {masked(url)}", remedy="check pip's configuration and the network") from error
+
+
+@cache
+def _default_index() -> str:
+    """The index that pip uses where nothing names one, as pip itself has it."""
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout.strip():
+        raise ImageError(
+            "pip does not tell which index it uses", remedy="name one in its configuration: pip config set global.index-url URL"
+        )
+    return done.stdout.strip()
+
+
+def tags(system: System) -> Iterator[Tag]:
+    """The tags of wheels that the Python of `system` takes, the best first."""
+    python = tuple(int(part) for part in system.python.split("."))
+    machines = platforms(system)
+    yield from cpython_tags(python, platforms=machines)
+    yield from compatible_tags(python, interpreter=f"cp{python[0]}{python[1]}", platforms=machines)
+
+
+def platforms(system: System) -> list[str]:
+    """The platform tags that `system` takes, the newest first."""
+    machine = {"amd64": "x86_64"}[system.architectures[0]]
+    newest = int(system.glibc.partition(".")[2])
+    old = {17: "2014", 12: "2010", 5: "1"}
+    found = []
+    for minor in range(newest, 4, -1):
+        found.append(f"manylinux_2_{minor}_{machine}")
+        if minor in old:
+            found.append(f"manylinux{old[minor]}_{machine}")
+    return [*found, f"linux_{machine}"]
+
+
+def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
+    for item in document["files"]:
+        if item["filename"].endswith(".whl"):
+            apart = item.get("core-metadata") or item.get("dist-info-metadata") or item.get("data-dist-info-metadata")
+            yield WheelFile(item["filename"], urljoin(url, item["url"]), item["hashes"].get("sha256"), item.get("size"), bool(apart))
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found.append(dict(attrs))
+
+
+def _of_html(text: str, url: str) -> Iterator[WheelFile]:
+    parser = _Links()
+    parser.feed(text)
+    for link in parser.found:
+        address, fragment = urldefrag(urljoin(url, link.get("href") or ""))
+        file = unquote(urlsplit(address).path.rpartition("/")[2])
+        if file.endswith(".whl"):
+            said = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
+            apart = link.get("data-core-metadata") or link.get("data-dist-info-metadata")
+            yield WheelFile(file, address, said.group(1) if said else None, None, bool(apart) and apart != "false")
+
+
+def _directory(url: str) -> list[WheelFile]:
+    """The wheels of a directory: those its index.html names, else those in it."""
+    place = _path(url)
+    page = place / "index.html" if place.is_dir() else place
+    if page.is_file():
+        return list(_of_html(page.read_text(encoding="utf-8"), page.as_uri()))
+    if not place.is_dir():
+        return []
+    return [WheelFile(path.name, f"file://{quote(str(path))}", None, path.stat().st_size) for path in sorted(place.glob("*.whl"))]
+
+
+def _path(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
+def _project(file: str) -> str:
+    return canonicalize_name(file.partition("-")[0])
+
+
+def pinned(requirements: Sequence[str]) -> dict[str, str]:
+    """Name -> version of requirements of the form NAME==VERSION."""
+    return {canonicalize_name(name): version for name, _, version in (text.partition("==") for text in requirements)}
