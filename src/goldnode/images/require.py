@@ -1,0 +1,132 @@
+"""NVIDIA_REQUIRE_CUDA: written from the compatibility facts, and read as NVIDIA's own programs read it.
+
+The value is alternatives separated by spaces, each a list of conditions separated by commas that must all hold; a condition is
+PROPERTY OPERATOR VALUE with the properties cuda, driver, arch and brand. Versions are compared number by number, and what is longer
+only by zeros is equal (libnvidia-container's command line, src/cli/dsl.c; nvidia-container-toolkit, internal/requirements).
+The two programs differ in what they do not know: the former refuses the whole value, the latter leaves the condition out.
+
+The container toolkit looks at this value in its legacy mode alone; with CDI nobody does. It is a hint: `goldnode check` enforces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from goldnode.compat import facts_workload as facts
+from goldnode.compat.facts_workload import closest, key, minor
+from goldnode.errors import ImageError
+
+_CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign>>=|<=|!=|=|<|>)(?P<value>[^<>=!]+)")
+_VERSIONS = ("cuda", "driver", "arch")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_VARIABLE = "NVIDIA_REQUIRE_"
+_DISABLE = "NVIDIA_DISABLE_REQUIRE"
+
+
+def minimum_driver(version: str) -> str:
+    """Return the oldest driver that runs CUDA `version` without a forward-compatibility package. Raises ImageError where no fact says."""
+    row = facts.cudas().get(minor(version))
+    if row is None:
+        near = closest(version, facts.cudas())
+        raise ImageError(
+            f"CUDA {version} is not among the releases that the facts know, so that nothing says which driver it needs",
+            remedy=f"correct the version (the nearest known one is {near}), or add it to compat/facts/cuda.yml with its source",
+        )
+    return row.minimum
+
+
+def requirement(version: str) -> str:
+    """Return NVIDIA_REQUIRE_CUDA of an image with CUDA `version` ("12.4.1") and without NVIDIA's cuda-compat package.
+
+    It admits every driver from the minimum of its major family on, which is exactly what the rule `cuda-driver` admits. The first
+    alternative adds nothing to that: it is what the toolkit names when it refuses, and what counts on a board that states no driver
+    version. It is left out for the first release of a family, whose branch began below the minimum. Numbers are without leading
+    zeros, which a reader of semantic versions may refuse and no comparison needs.
+    """
+    least, wanted = key(minimum_driver(version)), key(minor(version))
+    natives = [
+        oldest
+        for branch, native in facts.native_cuda().items()
+        if native and key(native) >= wanted and (oldest := facts.oldest_of_branch().get(branch))
+    ]
+    condition = "driver>=" + ".".join(str(part) for part in least)
+    return condition if any(oldest < least for oldest in natives) else f"cuda>={minor(version)} {condition}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the conditions are held against. None: not known. `cuda` is the newest CUDA that the driver runs natively ("12.4")."""
+
+    driver: str | None = None
+    cuda: str | None = None
+    arch: str | None = None
+    brand: str | None = None
+
+    @classmethod
+    def of_driver(cls, version: str, *, arch: str | None = None, brand: str | None = None) -> Machine:
+        """A machine with one of the drivers of the facts."""
+        return cls(version, facts.native_cuda().get(key(version)[0]), arch, brand)
+
+
+Reader = Literal["library", "toolkit"]
+
+
+def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
+    """Whether `value`, one NVIDIA_REQUIRE_* variable, lets a container start on `machine`.
+
+    `reader` is whose reading: libnvidia-container's or nvidia-container-toolkit's. Raises ImageError for what the reader refuses to
+    read. A property that is not known (None) fulfils no condition, as with both.
+    """
+    outcome = True
+    for alternative in value.split():
+        known = [answer for text in alternative.split(",") if text and (answer := _holds(text, machine, reader)) is not None]
+        if not known and reader == "toolkit":
+            continue
+        outcome = all(known)
+        if outcome:
+            return True
+    return outcome
+
+
+def admitted(environment: Mapping[str, str], machine: Machine, reader: Reader = "library") -> bool:
+    """Whether an image with this environment starts on `machine`: every NVIDIA_REQUIRE_* must admit it, unless they are disabled."""
+    if environment.get(_DISABLE, "").lower() in ("true", "1", "t"):
+        return True
+    return all(admits(value, machine, reader) for value in _requirements(environment))
+
+
+def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
+    return (value for name, value in sorted(environment.items()) if name.startswith(_VARIABLE) and value.strip())
+
+
+def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
+    """One condition. None: the toolkit leaves it out, since it does not know the property."""
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise ImageError(f'"{text}" is no condition of NVIDIA_REQUIRE_CUDA', remedy="write PROPERTY, one of = != < <= > >=, and a value")
+    name, sign, wanted = found["name"].lower() if reader == "library" else found["name"], found["sign"], found["value"]
+    if name not in (*_VERSIONS, "brand"):
+        if reader == "toolkit":
+            return None
+        raise ImageError(f'NVIDIA_REQUIRE_CUDA knows no property "{name}"', remedy="use cuda, driver, arch or brand")
+    if name == "brand":
+        if sign not in ("=", "!="):
+            raise ImageError(f'a brand is equal to another or not, and "{text}" compares them', remedy="use = or !=")
+        if machine.brand is None:
+            return False
+        same = machine.brand.lower() == wanted.lower() if reader == "library" else machine.brand == wanted
+        return same == (sign == "=")
+    if not _NUMBERS.fullmatch(wanted):
+        raise ImageError(f'"{wanted}" in "{text}" is no version', remedy="write numbers with dots")
+    have: str | None = {"cuda": machine.cuda, "driver": machine.driver, "arch": machine.arch}[name]
+    return have is not None and _compare(have, sign, wanted)
+
+
+def _compare(have: str, sign: str, wanted: str) -> bool:
+    mine, its = key(have), key(wanted)
+    width = max(len(mine), len(its))
+    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
+    return {">=": mine >= its, "<=": mine <= its, "<": mine < its, ">": mine > its, "=": mine == its, "!=": mine != its}[sign]
