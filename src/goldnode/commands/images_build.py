@@ -1,0 +1,161 @@
+"""`goldnode images build`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from goldnode.lock.fetch import Progress
+
+Say = Callable[[str, str, float], None]
+
+
+@click.command()
+@click.argument("patterns", nargs=-1, metavar="[NAME]…")
+@click.option(
+    "--matrix",
+    "matrix_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
+)
+@click.option(
+    "--store",
+    "store_path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
+)
+@click.option(
+    "--engine", "engine_name", metavar="NAME", help="buildkit or buildah; default: $GOLDNODE_IMAGE_ENGINE, else what this machine has."
+)
+@click.option("--jobs", type=click.IntRange(1), help="How many things are made at once; default: as many as there are processors.")
+@click.option("--offline", is_flag=True, help="Fetch nothing: every file has to be in the pool already.")
+@click.option("--twice", is_flag=True, help="Build a second time, in another directory, from the pool alone, and compare the digests.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def build(
+    patterns: tuple[str, ...],
+    matrix_file: Path | None,
+    store_path: Path | None,
+    engine_name: str | None,
+    jobs: int | None,
+    offline: bool,
+    twice: bool,
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Build images from their locks into the store; NAME is an image, a backend, or a glob. Without NAME: all that this project builds.
+
+    What an image stands on is built first. What is there already is not built again. Files are fetched before, the build itself has no
+    network. Exit 1: two builds differ (--twice). Needs root.
+    """
+    from goldnode.images import build as building
+    from goldnode.images import engines
+    from goldnode.images.imagelock import find_lock
+    from goldnode.images.matrix import load_matrix
+    from goldnode.images.resolve import fetch_all
+    from goldnode.images.store import open_store
+
+    started = time.monotonic()
+    jobs = jobs or os.cpu_count() or 1
+    rows = load_matrix(matrix_file).select(patterns, exercised=True)
+    store = open_store(store_path)
+    engine = engines.choose(engine_name, store=store.cache)
+    locks = [(row, find_lock(row)) for row in rows]
+    recipes = building.recipes(locks, engines.tools(engine), building.smoke_program())
+    builder = building.Builder(store, engine, jobs)
+    pending = builder.pending(recipes)
+    waiting = {item.image.name for item in pending}
+    if dry_run:
+        for recipe in recipes:
+            click.echo(f"{recipe.ref}  {'to be built' if recipe.image.name in waiting else 'is there'}")
+        return
+    if pending and not offline:
+        with _fetching() as progress:
+            fetch_all([(row, lock) for row, lock in locks if row.name in waiting], store.pool, progress, verify=False)
+    with _showing() as say:
+        builder.say = say
+        built = builder.build(recipes)
+    seconds = time.monotonic() - started
+    if form == "json":
+        document = [
+            {
+                "image": item.image,
+                "ref": recipe.ref,
+                "build_id": item.build_id,
+                "digest": item.digest,
+                "recipe": item.recipe,
+                "lock": item.lock,
+                "tools": item.tools,
+                "built": item.image in waiting,
+            }
+            for item, recipe in zip(built, recipes, strict=True)
+        ]
+        click.echo(json.dumps(document, indent=1, sort_keys=True))
+    else:
+        for item, recipe in zip(built, recipes, strict=True):
+            click.echo(f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}")
+        click.echo(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}", err=True)
+    if twice:
+        place = store.cache / "twice" / f"{os.getpid()}"
+        with _showing() as say:
+            differences = building.twice(store, recipes, engine, place, jobs=jobs, say=say)
+        for row in differences:
+            click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)
+        if differences:
+            click.echo(f"the second build is in {place}", err=True)
+            sys.exit(1)
+        click.echo(f"{len(recipes)} images built twice: every digest is the same", err=True)
+
+
+@contextmanager
+def _fetching() -> Iterator[Progress | None]:
+    """A bar over all bytes that are fetched, on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from goldnode.commands.mirror import _Bar
+
+    with _Bar() as bar:
+        yield bar
+
+
+@contextmanager
+def _showing() -> Iterator[Say]:
+    """What is being made and for how long, on a terminal; elsewhere a line for each thing that is done."""
+    if not sys.stderr.isatty():
+
+        def line(what: str, state: str, seconds: float) -> None:
+            if state != "started":
+                click.echo(f"{state:7} {seconds:6.1f} s  {what}", err=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+    shown: dict[str, TaskID] = {}
+    lock = threading.Lock()
+    with Progress(
+        SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
+    ) as progress:
+
+        def bar(what: str, state: str, seconds: float) -> None:
+            with lock:
+                if state == "started":
+                    shown[what] = progress.add_task(what, total=1)
+                elif (number := shown.pop(what, None)) is not None:
+                    progress.update(number, completed=1)
+                    progress.remove_task(number)
+                    progress.console.print(f"{state:7} {seconds:6.1f} s  {what}", highlight=False)
+
+        yield bar

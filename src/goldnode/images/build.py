@@ -1,0 +1,609 @@
+"""Building images: what has to be made is a graph of layers, made side by side, each once, kept by what it is made of.
+
+An image appears in the store's layout when all of it is there, and only then; what is interrupted leaves layers that the next run goes
+on with, and nothing else. A layer is kept under a key, the hash of all that decides its bytes, so that a change of one lock makes again
+what hangs on it and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from goldnode.errors import ImageError
+from goldnode.images import engines
+from goldnode.images.imagelock import ImageLock, find_lock
+from goldnode.images.layers import (
+    Entry,
+    Layer,
+    Wheel,
+    draw,
+    normalised,
+    wheel_layer,
+    with_directories,
+    write_layer,
+    write_members,
+)
+from goldnode.images.layers import (
+    tools as layer_tools,
+)
+from goldnode.images.matrix import Row
+from goldnode.images.model import Built
+from goldnode.images.oci import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
+from goldnode.images.recipe import IDENTITY, LEFTOVERS, ROOT_HOOK, ROOT_LEFTOVERS, ROOT_START, SCRIPT, SMOKE, Recipe, recipe
+from goldnode.images.store import Store
+
+Say = Callable[[str, str, float], None]  # what, its state (started, done, kept, failed), seconds
+
+_LEFT = re.compile(LEFTOVERS)
+_LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
+
+
+def smoke_program() -> bytes | None:
+    """The runner that every image carries; None where this goldnode has none."""
+    try:
+        from goldnode.images.smoke import pack  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return None
+    return bytes(pack.program())
+
+
+def recipes(rows: Iterable[tuple[Row, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None) -> list[Recipe]:
+    """The recipes of rows with their locks; parents come before their children. Raises ImageError."""
+    found: dict[str, Recipe] = {}
+    for row, lock in rows:
+        parent = found.get(row.image.parent) if row.image.parent is not None else None
+        found[row.name] = recipe(row, lock, parent, tools, smoke=smoke)
+    return list(found.values())
+
+
+def planned(rows: Sequence[Row], engine: engines.Engine) -> list[Recipe]:
+    """The recipes of rows as their locks are now. Raises ImageError."""
+    return recipes(((row, find_lock(row)) for row in rows), engines.tools(engine), smoke_program())
+
+
+# -- keys
+
+
+def _key(*parts: Any) -> str:
+    return digest_of(canonical([*parts, layer_tools()])).removeprefix("sha256:")
+
+
+def root_key(item: Recipe) -> str:
+    """The key of the root of an image without a parent."""
+    return _key(
+        "root", item.codename, sorted(row[2] for row in item.debs), item.epoch, ROOT_START, ROOT_HOOK, ROOT_LEFTOVERS, dict(item.tools)
+    )
+
+
+def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
+    """The key of a layer of wheels: the wheels, and where they go."""
+    return _key("wheels", [row[1] for row in group], [item.place.python, item.place.home, item.place.target], item.development)
+
+
+def files_key(item: Recipe) -> str:
+    """The key of what goldnode itself adds."""
+    return _key("files", {path: dict(row) for path, row in item.files.items()}, item.epoch)
+
+
+def step_key(item: Recipe) -> str:
+    """The key of what the engine makes: all that it starts from, and all that it is shown."""
+    return _key(
+        "step", system_key(item.parent), files_key(item) if item.files else None, *_shown(item), item.containerfile, SCRIPT, LEFTOVERS
+    )
+
+
+def _shown(item: Recipe) -> list[Any]:
+    chain = [[one.place.home, one.place.python, [row[1] for row in one.wheels]] for one in _chain(item) if one.wheels]
+    return [[row[2] for row in item.debs], chain, item.epoch, item.tools.get("engine")]
+
+
+def system_key(item: Recipe | None) -> str:
+    """The key of all that programs of the image have made up to here; it names the engine's parent."""
+    if item is None:
+        return ""
+    own = root_key(item) if item.parent is None else step_key(item) if item.step else None
+    if own is None and not item.files:
+        return system_key(item.parent)
+    return _key("system", system_key(item.parent), files_key(item) if item.files else None, own)
+
+
+def _chain(item: Recipe) -> list[Recipe]:
+    """The recipe after all that it stands on."""
+    return [*(_chain(item.parent) if item.parent is not None else []), item]
+
+
+# -- the graph
+
+
+@dataclass
+class _Task:
+    """One thing to make: its key, what it is called, what has to be there before, and how to make it."""
+
+    key: str
+    title: str
+    needs: tuple[str, ...]
+    make: Callable[[], Any]
+
+
+@dataclass
+class Builder:
+    """Builds recipes into a store. `jobs` is how many things are made at once, `say` is told of each."""
+
+    store: Store
+    engine: engines.Engine
+    jobs: int = 2
+    say: Say = lambda _what, _state, _seconds: None
+    made: dict[str, Any] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def pending(self, wanted: Sequence[Recipe]) -> list[Recipe]:
+        """Those of `wanted` that the store does not hold whole."""
+        built, refs = self.store.built(), self.store.layout.refs()
+        return [item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))]
+
+    def _whole(self, item: Recipe, built: Built | None, ref: Descriptor | None) -> bool:
+        if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
+            return False
+        manifest = self.store.layout.document(ref.digest)
+        return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
+
+    def build(self, wanted: Sequence[Recipe]) -> list[Built]:
+        """Build what of `wanted` (parents before children) is not there, and return the builds of all, in their order.
+
+        What does not hang on a failure is built all the same; then the first failure is raised. Raises ImageError.
+        """
+        todo = self.pending(wanted)
+        if todo:
+            with _full_disk(self.store.root), self._alone():
+                self._run(self._tasks(todo, wanted))
+        built = self.store.built()
+        return [built[item.build_id] for item in wanted]
+
+    def _tasks(self, todo: Sequence[Recipe], wanted: Sequence[Recipe]) -> dict[str, _Task]:
+        found: dict[str, _Task] = {}
+        names = {item.digest for item in todo}
+
+        def add(key: str, title: str, needs: Iterable[str], make: Callable[[], Any]) -> str:
+            found.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
+            return key
+
+        def system(item: Recipe) -> list[str]:
+            """Adds what makes the system layers of `item`; returns their keys, lowest first."""
+            below = system(item.parent) if item.parent is not None else []
+            own = []
+            if item.parent is None:
+                own.append(add(root_key(item), f"root of {item.image.os}", (), lambda: self._root(item)))
+            if item.files:
+                own.append(add(files_key(item), f"links of {item.image.name}", (), lambda: self._files(item)))
+            if item.step:
+                needs = [*below, *own, *(key for one in _chain(item) for key in wheels(one))]
+                own.append(add(step_key(item), f"system of {item.image.name}", needs, lambda: self._step(item)))
+            return [*below, *own]
+
+        def wheels(item: Recipe) -> list[str]:
+            keys = []
+            for group in item.groups:
+                title = group[0][0].split("-")[0].replace("_", "-") if len(group) == 1 else f"{len(group)} wheels of {item.image.name}"
+                keys.append(add(wheels_key(item, group), title, (), lambda group=group: self._wheels(item, group)))  # type: ignore[misc]
+            return keys
+
+        for item in wanted:
+            if item.digest not in names:
+                continue
+            needs = system(item)
+            for one in _chain(item):
+                needs += wheels(one)
+                if one is not item and one.digest in names:
+                    needs.append(f"image {one.digest}")
+            add(f"image {item.digest}", item.image.name, needs, lambda item=item: self._image(item))  # type: ignore[misc]
+        return found
+
+    def _run(self, tasks: dict[str, _Task]) -> None:
+        """Make all tasks, each after what it needs; with a failure, what hangs on it is left out."""
+        waiting, running, failed = dict(tasks), dict[Future[Any], _Task](), dict[str, BaseException]()
+        with ThreadPoolExecutor(max(1, self.jobs)) as pool:
+            try:
+                while waiting or running:
+                    for key, task in list(waiting.items()):
+                        broken = next((need for need in task.needs if need in failed), None)
+                        if broken is not None:
+                            failed[key] = failed[broken]
+                            del waiting[key]
+                        elif all(need not in tasks or need in self.made for need in task.needs) and len(running) < max(1, self.jobs):
+                            del waiting[key]
+                            running[pool.submit(self._make, task)] = task
+                    if not running:
+                        continue
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        task = running.pop(future)
+                        problem = future.exception()
+                        if problem is None:
+                            self.made[task.key] = future.result()
+                            continue
+                        failed[task.key] = problem
+                        if not isinstance(problem, ImageError):  # the disk, or a fault of goldnode: nothing more is begun
+                            waiting.clear()
+            except BaseException:
+                self.stopped.set()
+                raise
+        if failed:
+            raise next(iter(failed.values()))
+
+    def _make(self, task: _Task) -> Any:
+        started = time.monotonic()
+        self.say(task.title, "started", 0.0)
+        try:
+            found = task.make()
+        except BaseException:
+            self.say(task.title, "failed", time.monotonic() - started)
+            raise
+        self.say(task.title, "done", time.monotonic() - started)
+        return found
+
+    # -- layers
+
+    def _kept(self, key: str, make: Callable[[], tuple[Layer, dict[str, Any]]]) -> tuple[Layer, dict[str, Any]]:
+        """The layer with this key and what is known of it: of the cache, or made now; two that want it make it once."""
+        path = self.store.cache / "layers" / f"{key}.json"
+        with self.store.lock(f"layer-{key[:24]}"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                data = json.loads(path.read_bytes())
+                layer = Layer.of(data)
+                if self.store.layout.path(layer.blob.digest).stat().st_size == layer.blob.size:
+                    return layer, data.get("about", {})
+            layer, about = make()
+            self.store.write(path, canonical({**layer.document(), "about": about}))
+            return layer, about
+
+    def _root(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+        def make() -> tuple[Layer, dict[str, Any]]:
+            with self._work() as work:
+                repository = work / "repository"
+                repository.mkdir()
+                index = []
+                for _, file, sha256 in item.debs:
+                    shutil.copyfile(self._checked(file, sha256), repository / file)
+                    index.append(_stanza(repository / file, file, sha256))
+                (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
+                for path in (work, repository):
+                    path.chmod(0o755)
+                tar = work / "root.tar"
+                engines.make_root(
+                    repository, [row[0] for row in item.debs], item.codename, (ROOT_START, ROOT_HOOK), item.epoch, tar, work=work
+                )
+                with tar.open("rb") as plain:
+                    layer = write_members(self.store.layout, normalised(plain, item.epoch, _LEFT_OF_ROOT))
+                return layer, {"directories": _directories(tar)}
+
+        return self._kept(root_key(item), make)
+
+    def _files(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+        entries = [
+            Entry.link(path, row["link"], item.epoch) if "link" in row else Entry.text(path, row["text"], item.epoch, row["mode"])
+            for path, row in item.files.items()
+        ]
+        return self._kept(files_key(item), lambda: (write_layer(self.store.layout, with_directories(entries)), {}))
+
+    def _wheels(self, item: Recipe, group: Sequence[tuple[str, str, int]]) -> tuple[Layer, dict[str, Any]]:
+        def make() -> tuple[Layer, dict[str, Any]]:
+            paths = [self._checked(file, sha256) for file, sha256, _ in group]
+            sonames = {}
+            for path, row in zip(paths, group, strict=True):
+                shapes = self._outlines(item, row)
+                sonames[path] = {name: shape["soname"] for name, shape in shapes.items() if shape["soname"]}
+            return wheel_layer(
+                self.store.layout, paths, item.place, sonames, development=item.development, cancelled=self.stopped.is_set
+            ), {}
+
+        found = self._kept(wheels_key(item, group), make)
+        for row in group:
+            self._outlines(item, row)
+        return found
+
+    def _outlines(self, item: Recipe, row: tuple[str, str, int]) -> dict[str, dict[str, Any]]:
+        """Outlines of the libraries of a wheel, by path in the image; kept by wheel and place."""
+        file, sha256, _ = row
+        key = _key("outlines", sha256, [item.place.python, item.place.home, item.place.target])
+        path = self.store.cache / "outlines" / f"{key}.json"
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
+            return found
+        wheel = Wheel(self._pool(file, sha256), item.place)
+        try:
+            found = wheel.libraries()
+        finally:
+            wheel.close()
+        self.store.write(path, canonical(found))
+        return found
+
+    def _system(self, item: Recipe | None) -> list[tuple[Layer, dict[str, Any]]]:
+        """The layers of the system kind of an image, lowest first: what the engine's parent is made of."""
+        if item is None:
+            return []
+        found = self._system(item.parent)
+        if item.parent is None:
+            found.append(self._root(item))
+        if item.files:
+            found.append(self._files(item))
+        if item.step:
+            found.append(self._step(item))
+        return found
+
+    def _step(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+        def make() -> tuple[Layer, dict[str, Any]]:
+            below = self._system(item.parent) + ([self._files(item)] if item.files else [])
+            known = {path: tuple(row) for _, about in below for path, row in about.get("directories", {}).items()}
+            with self._work() as work:
+                shown = work / "step"
+                self._show(item, shown)
+                base = _key("base", system_key(item.parent), files_key(item) if item.files else None)
+                job = engines.Step(base, [layer for layer, _ in below], self.store.layout, item.containerfile, shown, work, item.epoch)
+                marker = self.store.cache / "running" / work.name
+                self.store.write(marker, b"")
+                with self.engine.run(job) as plain:
+                    members = [
+                        (info, content)
+                        for info, content in normalised(plain, item.epoch, _LEFT)
+                        if not (info.isdir() and known.get(info.name) == (info.mode, info.uid, info.gid))
+                    ]
+                    folders = {info.name: [info.mode, info.uid, info.gid] for info, _ in members if info.isdir()}
+                    layer = write_members(self.store.layout, members)
+                marker.unlink(missing_ok=True)
+                return layer, {"directories": folders}
+
+        return self._kept(step_key(item), make)
+
+    def _show(self, item: Recipe, into: Path) -> None:
+        """Write the directory that the script sees: packages, and outlines of every library of a wheel in this image."""
+        (into / "debs").mkdir(parents=True)
+        (into / "script").write_text(SCRIPT, encoding="utf-8")
+        for _, file, sha256 in item.debs:
+            shutil.copyfile(self._checked(file, sha256), into / "debs" / file)
+        (into / "packages").write_text("".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8")
+        shapes = {path: shape for one in _chain(item) for row in one.wheels for path, shape in self._outlines(one, row).items()}
+        folders = sorted({"/".join(path.split("/")[:depth]) for path in shapes for depth in range(1, path.count("/") + 1)})
+        (into / "folders").write_text("".join(f"{path}\n" for path in folders), encoding="utf-8")
+        (into / "libraries").write_text("".join(f"{path}\n" for path in sorted(shapes)), encoding="utf-8")
+        for path, shape in shapes.items():
+            draw(shape, into / "outlines" / path)
+
+    # -- the image
+
+    def _image(self, item: Recipe) -> Built:
+        started = time.monotonic()
+        layout = self.store.layout
+        entries = [Entry.text(IDENTITY, item.image_json, item.epoch)]
+        if item.smoke is not None:
+            entries.append(Entry.text(SMOKE, item.smoke, item.epoch, 0o755))
+        own: list[tuple[str, Layer]] = []
+        if item.parent is None:
+            own.append((f"root of {item.codename}: {len(item.debs)} packages", self._root(item)[0]))
+        for group in item.groups:
+            own.append((f"wheels: {' '.join(row[0] for row in group)}", self._wheels(item, group)[0]))
+        if item.files:
+            own.append((f"links and settings of {item.image.name}", self._files(item)[0]))
+        if item.step:
+            what = f"dpkg: {len(item.debs)} packages" if item.debs else "ldconfig"
+            own.append((what, self._step(item)[0]))
+        own.append((f"identity of {item.image.name}", write_layer(layout, with_directories(entries))))
+        below = self.made_image(item.parent) if item.parent is not None else None
+        date = item.labels["org.opencontainers.image.created"]
+        labels = dict(item.all_labels)
+        if below is not None:
+            labels["org.opencontainers.image.base.digest"] = below.digest
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "created": date,
+            "config": {"Env": [f"{name}={value}" for name, value in sorted(item.environment.items())], "Cmd": ["bash"], "Labels": labels},
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [*(below.config["rootfs"]["diff_ids"] if below is not None else []), *(layer.diff for _, layer in own)],
+            },
+            "history": [
+                *(below.config["history"] if below is not None else []),
+                *({"created": date, "created_by": f"goldnode {text}"} for text, _ in own),
+            ],
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": layout.put(canonical(config), CONFIG).document(),
+            "layers": [*(below.manifest["layers"] if below is not None else []), *(layer.blob.document() for _, layer in own)],
+            "annotations": labels,
+        }
+        found = layout.put(canonical(manifest), MANIFEST)
+        built = Built(
+            image=item.image.name,
+            build_id=item.build_id,
+            recipe=item.digest,
+            lock=item.lock,
+            digest=found.digest,
+            tools={**item.tools},
+            seconds=round(time.monotonic() - started, 2),
+        )
+        # The record is last: a build is whole when it has one.
+        layout.set_ref(item.ref, found)
+        self.store.record(built)
+        return built
+
+    def made_image(self, item: Recipe) -> OciImage:
+        """The built image of a recipe. Raises ImageError where it is not in the store."""
+        return self.store.layout.image(item.ref)
+
+    # -- files
+
+    def _pool(self, file: str, sha256: str) -> Path:
+        path = self.store.pool / sha256 / file
+        if not path.is_file():
+            raise ImageError(f"{file} is not in the pool of the store", file=self.store.pool, remedy="build without --offline to fetch it")
+        return path
+
+    def _checked(self, file: str, sha256: str) -> Path:
+        """A file of the pool whose content has its hash."""
+        path = self._pool(file, sha256)
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != sha256:
+            raise ImageError("this file is not what the lock names: its hash is another", file=path, remedy="delete it and build again")
+        return path
+
+    @contextlib.contextmanager
+    def _work(self) -> Iterator[Path]:
+        place = self.store.cache / "work"
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as name:
+            yield Path(name)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the store as one that builds. The first of several removes what a killed run left."""
+        with (self.store.cache / "in-use").open("w") as handle:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._clean()
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            yield
+
+    def _clean(self) -> None:
+        running = self.store.cache / "running"
+        if running.is_dir() and any(running.iterdir()):
+            # The engine was killed in the middle of something; its storage is made again from the store's layers.
+            shutil.rmtree(self.store.cache / "buildah", ignore_errors=True)
+            shutil.rmtree(running, ignore_errors=True)
+        shutil.rmtree(self.store.cache / "work", ignore_errors=True)
+        for path in (self.store.root / "blobs/sha256").glob(".new-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _OLD:  # a pull may be writing too
+                    path.unlink()
+
+
+_OLD = 3600  # seconds
+
+
+def _stanza(path: Path, file: str, sha256: str) -> str:
+    """The record of a package in the index of a flat repository."""
+    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ImageError(f"{file} is no Debian package: {done.stderr.strip()}", file=path)
+    return f"{done.stdout.rstrip()}\nFilename: ./{file}\nSize: {path.stat().st_size}\nSHA256: {sha256}\n"
+
+
+def _directories(tar: Path) -> dict[str, list[int]]:
+    """Mode, owner and group of every directory of a tar, by path."""
+    with tarfile.open(tar, "r:") as opened:
+        return {clean(info.name): [info.mode, info.uid, info.gid] for info in opened if info.isdir() and clean(info.name)}
+
+
+@contextlib.contextmanager
+def _full_disk(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ImageError(
+            "the disk is full; what was built until now is kept", file=root, remedy="make room there and build again, or name another store"
+        ) from problem
+
+
+# -- twice
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two builds of one recipe do not agree in: an image, and the first thing that differs (`layer 3: usr/bin/x: content`)."""
+
+    image: str
+    what: str
+
+
+def twice(
+    first: Store, wanted: Sequence[Recipe], engine: engines.Engine, place: Path, *, jobs: int = 2, say: Say = lambda *_: None
+) -> list[Difference]:
+    """Build `wanted`, which `first` holds, once more: in `place`, now, from the files of the pool alone; and return what differs.
+
+    Nothing of the first build is used but the fetched files. `place` is removed afterwards where nothing differs.
+    """
+    second = Store(place)
+    for item in wanted:
+        for one in _chain(item):
+            for file, sha256 in [*((row[1], row[2]) for row in one.debs), *((row[0], row[1]) for row in one.wheels)]:
+                target = second.pool / sha256 / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not target.exists():
+                    try:
+                        os.link(first.pool / sha256 / file, target)
+                    except OSError:
+                        shutil.copyfile(first.pool / sha256 / file, target)
+    other = engine.elsewhere(second.cache) if isinstance(engine, engines.Buildah) else engine
+    Builder(second, other, jobs, say).build(wanted)
+    found = []
+    for item in wanted:
+        mine, its = first.layout.image(item.ref), second.layout.image(item.ref)
+        if mine.digest != its.digest:
+            found.append(Difference(item.image.name, differing(mine, its)))
+    if not found:
+        shutil.rmtree(place, ignore_errors=True)
+    return found
+
+
+def differing(one: OciImage, two: OciImage) -> str:
+    """Name the first thing that two images do not agree in, and how many files more. Reads the first layers that differ."""
+    ours, theirs = one.config["rootfs"]["diff_ids"], two.config["rootfs"]["diff_ids"]
+    if len(ours) != len(theirs):
+        return f"{len(ours)} layers against {len(theirs)}"
+    for number, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+        if mine != its:
+            return f"layer {number} ({one.config['history'][number]['created_by']}): {_differing_files(_members(one, number), _members(two, number))}"
+    for name, here, there in (("configuration", one.config, two.config), ("manifest", one.manifest, two.manifest)):
+        if here != there:
+            keys = [key for key in sorted({*here, *there}) if here.get(key) != there.get(key)]
+            return f"{name}: {', '.join(keys)}" + (" (the compressor)" if keys == ["layers"] else "")
+    return "nothing"
+
+
+def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
+    found = {}
+    with image.layer(number) as tar:
+        for place, info in enumerate(tar):
+            content = tar.extractfile(info) if info.isreg() else None
+            found[info.name] = {
+                "type": info.type,
+                "mode": oct(info.mode),
+                "owner": (info.uid, info.gid),
+                "date": info.mtime,
+                "size": info.size,
+                "link": info.linkname,
+                "place in the layer": place,
+                "content": hashlib.file_digest(content, "sha256").hexdigest() if content is not None else None,  # type: ignore[arg-type]
+            }
+    return found
+
+
+def _differing_files(one: Mapping[str, Mapping[str, Any]], two: Mapping[str, Mapping[str, Any]]) -> str:
+    told = [f"/{path} is in one of them only" for path in sorted(one.keys() ^ two.keys())]
+    for path in sorted(one.keys() & two.keys()):
+        fields = [name for name in one[path] if one[path][name] != two[path][name]]
+        if fields and fields != ["place in the layer"]:
+            told.append(f"/{path}: {', '.join(field for field in fields if field != 'place in the layer')}")
+    if not told:
+        return "the same files in another order"
+    return told[0] + (f" (and {len(told) - 1} more: {'; '.join(told[1:6])})" if len(told) > 1 else "")

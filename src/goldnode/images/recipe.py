@@ -1,0 +1,404 @@
+"""The recipe of an image: all that decides its content, as data, before anything is built. Its hash is the build id.
+
+A recipe is a pure function of the image's row, its lock, its parent's recipe and the versions of the tools. Two recipes are equal
+exactly where the images would be; nothing of the machine, the clock or the directory is in one.
+
+An image is made of layers of three kinds, lowest first:
+
+* the parent's, unchanged;
+* `wheels`: files of wheels, written by goldnode itself (`layers`), a big wheel alone, the small ones together;
+* `system`: what programs of the image have to do: dpkg for packages, ldconfig for libraries. For an image without a parent it is the
+  root that mmdebstrap makes; else the engine runs one script on what the layers of this kind have made so far. Wheels are no part of
+  that: the script sees outlines of their libraries.
+* `files`: what goldnode adds: links, settings of the linker, what the image says of itself, the smoke runner.
+
+The environment and the layout of CUDA images are those that users of NVIDIA's images rely on (dist/ of its container images).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from goldnode.compat.facts_workload import key
+from goldnode.errors import ImageError
+from goldnode.images import require
+from goldnode.images.imagelock import ImageLock
+from goldnode.images.layers import LEVEL, MEMBER, OWN_LAYER, Place
+from goldnode.images.matrix import Row
+from goldnode.images.model import BUILD_ID_LENGTH, LABELS, Image
+from goldnode.images.oci import canonical, digest_of
+
+# Raised when the same inputs are built in another way.
+RECIPE = 1
+VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # so that a default NVIDIA runtime puts nothing into an image of another backend
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SMOKE = "usr/lib/goldnode/goldnode-smoke"
+IDENTITY = "usr/lib/goldnode/image.json"
+STEP = "/mnt"  # where the engine shows the script what it needs: a directory that every root has
+
+# What has no place in a layer of the system kind, whatever program left it there.
+_CACHES = (
+    r"|etc/(?:resolv\.conf|hosts|hostname|mtab)"
+    r"|etc/(?:passwd|group|shadow|gshadow|subuid|subgid)-"
+    r"|var/cache/(?:ldconfig/aux-cache|debconf/.*-old|apt/.*\.bin|apt/archives/.*)"
+    r"|var/lib/dpkg/(?:status|diversions|available|statoverride)-old|var/lib/dpkg/(?:lock|lock-frontend|triggers/Lock)"
+    r"|var/lib/apt/lists/.+"
+    r"|var/log/(?:apt/.*|dpkg\.log|alternatives\.log|bootstrap\.log|fontconfig\.log)"
+)
+LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
+ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
+
+# What the engine runs, as root, in the image's own files. $1 is the directory it is shown.
+SCRIPT = """#!/bin/sh
+set -eu
+export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 HOME=/root
+step=$1
+if [ -s "$step/packages" ]; then
+    printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+    # One transaction, so that dpkg itself finds the order.
+    (cd "$step/debs" && xargs -d '\\n' dpkg --force-unsafe-io --force-confold --install < "$step/packages")
+    rm -f /usr/sbin/policy-rc.d
+fi
+if [ -s "$step/libraries" ]; then
+    made=
+    while read -r folder; do
+        [ -d "/$folder" ] || { mkdir "/$folder"; made="$folder $made"; }
+    done < "$step/folders"
+    while read -r file; do
+        cp --sparse=always "$step/outlines/$file" "/$file"
+    done < "$step/libraries"
+    ldconfig -X
+    while read -r file; do
+        rm "/$file"
+    done < "$step/libraries"
+    for folder in $made; do
+        rmdir "/$folder"
+    done
+else
+    ldconfig
+fi
+rm -f /var/cache/ldconfig/aux-cache
+"""
+
+# What mmdebstrap's root gets before anything is unpacked into it; $1 is the root. Its own hook for this looks at what else is installed on
+# the machine. Debian 13's base-files brings the same links.
+ROOT_START = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
+
+# What it gets before it is packed.
+ROOT_HOOK = (
+    'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/etc/passwd- "$1"/etc/group- '
+    '"$1"/etc/shadow- "$1"/etc/gshadow- "$1"/etc/resolv.conf "$1"/etc/hostname; '
+    'rm -rf "$1"/var/lib/apt/lists "$1"/var/log/apt "$1"/var/log/dpkg.log "$1"/var/log/alternatives.log "$1"/var/log/bootstrap.log; '
+    'mkdir -p "$1/var/lib/apt/lists/partial"; : > "$1/etc/apt/sources.list"; : > "$1/etc/machine-id"'
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides an image's content, and its hash.
+
+    `debs` are (name, file, sha256) of what this image installs, `wheels` (file, sha256, size); `files` are paths with text, mode or
+    link target. `groups` are the wheels of each layer. `step` says whether a system layer of its own has to be made.
+    """
+
+    image: Image
+    lock: str
+    epoch: int
+    parent: Recipe | None
+    place: Place
+    codename: str
+    debs: tuple[tuple[str, str, str], ...]
+    wheels: tuple[tuple[str, str, int], ...]
+    files: Mapping[str, Mapping[str, Any]]
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    identity: Mapping[str, Any]
+    tools: Mapping[str, str]
+    development: bool
+    smoke: bytes | None = field(default=None, compare=False)
+
+    @property
+    def groups(self) -> list[list[tuple[str, str, int]]]:
+        """The wheels of each layer: the big ones alone, then the small ones together."""
+        big = [[row] for row in self.wheels if row[2] >= OWN_LAYER]
+        small = [row for row in self.wheels if row[2] < OWN_LAYER]
+        return [*big, *([small] if small else [])]
+
+    @property
+    def step(self) -> bool:
+        """Whether the engine has something to do: packages, or wheels whose libraries the linker has to know of."""
+        return self.parent is not None and bool(self.debs or self.wheels)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The recipe as JSON: equal for equal images."""
+        return {
+            "recipe": RECIPE,
+            "image": self.image.name,
+            "parent": self.parent.digest if self.parent is not None else None,
+            "lock": self.lock,
+            "epoch": self.epoch,
+            "tools": dict(self.tools),
+            "place": [self.place.python, self.place.home, self.place.target],
+            "debs": [list(row) for row in self.debs],
+            "wheels": [list(row) for row in self.wheels],
+            "groups": [[row[1] for row in group] for group in self.groups],
+            "compression": [LEVEL, MEMBER],
+            "development": self.development,
+            "files": {path: dict(row) for path, row in self.files.items()},
+            "smoke": hashlib.sha256(self.smoke).hexdigest() if self.smoke is not None else None,
+            "environment": dict(self.environment),
+            "labels": dict(self.labels),
+            "identity": dict(self.identity),
+            "text": self.containerfile,
+            "script": SCRIPT,
+            "hooks": [ROOT_START, ROOT_HOOK],
+            "leftovers": [LEFTOVERS, ROOT_LEFTOVERS],
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:…` of the document."""
+        return digest_of(canonical(self.document))
+
+    @property
+    def build_id(self) -> str:
+        """The start of the digest, which the immutable tag ends in."""
+        return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
+
+    @property
+    def tag(self) -> str:
+        """The immutable tag."""
+        return self.image.immutable_tag(self.build_id)
+
+    @property
+    def ref(self) -> str:
+        """The name in the store's layout: `cuda:12.4.1-runtime-debian12-BUILDID`."""
+        return f"{self.image.backend}:{self.tag}"
+
+    @property
+    def containerfile(self) -> str:
+        """What the engine is given for the system layer; its contexts are `parent` and `step`."""
+        if not self.step:
+            return ""
+        return f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
+
+    @cached_property
+    def all_labels(self) -> dict[str, str]:
+        """The labels with those that only the finished recipe can tell."""
+        return {
+            **self.labels,
+            f"{LABELS}build-id": self.build_id,
+            f"{LABELS}recipe": self.digest,
+            "org.opencontainers.image.ref.name": self.tag,
+        }
+
+    @property
+    def image_json(self) -> bytes:
+        """What the image says of itself, at /usr/lib/goldnode/image.json."""
+        document = {**self.identity, "build_id": self.build_id, "recipe": self.digest}
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def recipe(row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str, str], *, smoke: bytes | None = None) -> Recipe:
+    """Return the recipe of `row` with this lock. `tools` are the versions of what is used (`engines.tools`), `smoke` the runner's file.
+
+    Raises ImageError where lock and parent do not belong together, or the CUDA version has no facts.
+    """
+    image = row.image
+    _check(row, lock, parent)
+    place = Place(row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None)
+    wheels = tuple(sorted((item.file, item.sha256, item.size) for item in lock.wheels))
+    debs = tuple((item.name, item.file, item.sha256) for item in lock.debs)
+    files = _files(row, parent)
+    environment = {**(parent.environment if parent is not None else {"PATH": PATH}), **_environment(row, parent)}
+    used = ["zlib", "layer"]
+    if parent is None:
+        used += ["mmdebstrap", "apt", "dpkg"]
+    elif debs or wheels:
+        used += ["engine"]
+    return Recipe(
+        image=image,
+        lock=lock.digest,
+        epoch=lock.epoch,
+        parent=parent,
+        place=place,
+        codename=row.system.codename,
+        debs=debs,
+        wheels=wheels,
+        files=files,
+        environment=environment,
+        labels=_labels(row, lock, parent),
+        identity=_identity(row, lock, parent, environment),
+        tools={name: tools[name] for name in used if name in tools},
+        development=image.flavour == "devel",
+        smoke=smoke if parent is None else None,
+    )
+
+
+def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
+    if row.vendor is not None:
+        raise row.error(
+            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode has not done that yet',
+            remedy="pull it into the store and build what stands on it elsewhere, or set `source: built`",
+        )
+    if (parent.image.name if parent is not None else None) != row.image.parent:
+        raise row.error(f'image "{row.name}" stands on "{row.image.parent}"', remedy="build that first")
+    stated = lock.parent.lock if lock.parent is not None else None
+    if stated != (parent.lock if parent is not None else None):
+        raise ImageError(
+            f'the lock of "{row.name}" was made on another lock of "{row.image.parent}"', remedy=f"run `goldnode images lock {row.name}`"
+        )
+
+
+def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
+    """What this image sets beyond its parent."""
+    if row.image.backend != "cuda":
+        return dict(VOID) if parent is None else {}
+    found: dict[str, str] = {}
+    version = row.image.version
+    if parent is None or parent.image.backend != "cuda":
+        search, _ = search_path(version)
+        found = {
+            "NVARCH": "x86_64",
+            "CUDA_VERSION": version,
+            "NVIDIA_REQUIRE_CUDA": require.requirement(version),
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+            "NVIDIA_PRODUCT_NAME": "CUDA",
+            "PATH": f"/usr/local/nvidia/bin:/usr/local/cuda/bin:{PATH}",
+            "LD_LIBRARY_PATH": search,
+        }
+    before = parent.identity.get("parts", {}) if parent is not None else {}
+    for name, version in sorted(row.parts.items()):
+        if before.get(name) != version:
+            found |= dict.fromkeys(_VERSIONS.get(name, ()), version)
+    if row.image.flavour == "devel":
+        found["LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
+    return found
+
+
+# Variables that NVIDIA's images state the version of a component in.
+_VERSIONS = {
+    "cudart": ("NV_CUDA_CUDART_VERSION",),
+    "cublas": ("NV_LIBCUBLAS_VERSION",),
+    "cusparse": ("NV_LIBCUSPARSE_VERSION",),
+    "npp": ("NV_LIBNPP_VERSION",),
+    "nvtx": ("NV_NVTX_VERSION",),
+    "cudnn": ("NV_CUDNN_VERSION",),
+    "nccl": ("NCCL_VERSION", "NV_LIBNCCL_PACKAGE_VERSION"),
+}
+
+
+def search_path(version: str) -> tuple[str, tuple[str, ...]]:
+    """LD_LIBRARY_PATH, and the lines of ld.so.conf.d/nvidia.conf, as NVIDIA's images of this CUDA have them."""
+    nvidia, cuda = ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"), "/usr/local/cuda/lib64"
+    if key(version) < (12, 7):
+        return ":".join(nvidia), nvidia
+    if key(version) < (13,):
+        return cuda, (cuda,)
+    return ":".join((*nvidia, cuda)), (cuda,)
+
+
+def _files(row: Row, parent: Recipe | None) -> dict[str, dict[str, Any]]:
+    """What goldnode itself puts into the image, by path: {text, mode} or {link}."""
+    found: dict[str, dict[str, Any]] = {}
+    if parent is None:
+        found["usr/bin/goldnode-smoke"] = {"link": f"../../{SMOKE}"}
+    home = row.cuda_home
+    if home is None:
+        return found
+    name = home.rpartition("/")[2]  # cuda-12.4
+    if parent is None or parent.image.backend != "cuda":
+        _, lines = search_path(row.image.version)
+        found |= {
+            "usr/local/cuda": {"link": "/etc/alternatives/cuda"},
+            f"usr/local/{name.partition('.')[0]}": {"link": f"/etc/alternatives/{name.partition('.')[0]}"},
+            "etc/alternatives/cuda": {"link": home},
+            f"etc/alternatives/{name.partition('.')[0]}": {"link": home},
+            "etc/ld.so.conf.d/nvidia.conf": {"text": "".join(f"{line}\n" for line in lines), "mode": 0o644},
+        }
+        if _as_debs(row):
+            found[f"{home[1:]}/lib64"] = {"link": "../../lib/x86_64-linux-gnu"}
+        else:
+            found |= {
+                f"{home[1:]}/lib64": {"link": "targets/x86_64-linux/lib"},
+                f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
+                "etc/ld.so.conf.d/000_cuda.conf": {"text": "/usr/local/cuda/targets/x86_64-linux/lib\n", "mode": 0o644},
+            }
+    if row.image.flavour == "devel" and _as_debs(row):
+        # Debian's toolkit keeps NVIDIA's layout in one directory of its own.
+        found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "include", "nvvm")}
+    return found
+
+
+def _as_debs(row: Row) -> bool:
+    """Whether this image's CUDA comes from Debian's packages, which install into the system's own directories."""
+    return bool(row.debs) and not row.wheels
+
+
+def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
+    import datetime as dt
+
+    image = row.image
+    created = dt.datetime.fromtimestamp(lock.epoch, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = {
+        "org.opencontainers.image.created": created,
+        "org.opencontainers.image.title": image.name,
+        "org.opencontainers.image.description": row.title,
+        "org.opencontainers.image.version": image.version,
+        "org.opencontainers.image.vendor": "goldnode",
+        f"{LABELS}backend": image.backend,
+        f"{LABELS}runtime": image.version,
+        f"{LABELS}flavour": image.flavour,
+        f"{LABELS}os": image.os,
+        f"{LABELS}lock": lock.digest,
+        f"{LABELS}architectures": ",".join(row.architectures),
+        f"{LABELS}licences": "; ".join(row.licences) or "as the package of each file says",
+        f"{LABELS}redistribution": row.redistribution,
+        f"{LABELS}exercised": "yes" if row.exercised else "no",
+        f"{LABELS}parts": canonical(dict(row.parts)).decode(),
+    }
+    if row.licences:
+        found["org.opencontainers.image.licenses"] = " AND ".join(row.licences)
+    if image.backend == "cuda":
+        found[f"{LABELS}min-driver"] = require.minimum_driver(image.version)
+        found[f"{LABELS}cuda-compat"] = "none"  # NVIDIA's forward-compatibility package is in no archive that images are built from
+    if parent is not None:
+        found["org.opencontainers.image.base.name"] = parent.ref
+    return found
+
+
+def _identity(row: Row, lock: ImageLock, parent: Recipe | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    image = row.image
+    before: Sequence[Mapping[str, str]] = parent.identity["wheels"] if parent is not None else ()
+    return {
+        "schema": "goldnode.image/1",
+        "name": image.name,
+        "backend": image.backend,
+        "version": image.version,
+        "flavour": image.flavour,
+        "os": {"name": image.os, "id": row.system.id, "release": row.system.release, "codename": row.system.codename},
+        "python": row.system.python,
+        "parent": parent.image.name if parent is not None else None,
+        "lock": lock.digest,
+        "resolved": lock.resolved,
+        "parts": dict(row.parts),
+        "cuda_home": row.cuda_home,
+        "layout": row.layout,
+        "min_driver": require.minimum_driver(image.version) if image.backend == "cuda" else None,
+        "purity": row.purity,
+        "exercised": row.exercised,
+        "redistribution": row.redistribution,
+        "environment": {name: value for name, value in environment.items() if name != "PATH"},
+        "wheels": [
+            *before,
+            *({"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256} for item in lock.wheels),
+        ],
+    }
