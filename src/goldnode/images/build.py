@@ -295,10 +295,7 @@ class Builder:
         return self._kept(root_key(item), make)
 
     def _files(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
-        entries = [
-            Entry.link(path, row["link"], item.epoch) if "link" in row else Entry.text(path, row["text"], item.epoch, row["mode"])
-            for path, row in item.files.items()
-        ]
+        entries = [_entry(path, row, item.epoch) for path, row in item.files.items()]
         return self._kept(files_key(item), lambda: (write_layer(self.store.layout, with_directories(entries)), {}))
 
     def _wheels(self, item: Recipe, group: Sequence[tuple[str, str, int]]) -> tuple[Layer, dict[str, Any]]:
@@ -496,6 +493,15 @@ class Builder:
 
 
 _OLD = 3600  # seconds
+
+
+def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
+    """One of a recipe's own files."""
+    if "link" in row:
+        return Entry.link(path, row["link"], epoch)
+    if "directory" in row:
+        return Entry(path, "directory", 0o755, epoch)
+    return Entry.text(path, row["text"], epoch, row["mode"])
 
 
 def _stanza(path: Path, file: str, sha256: str) -> str:

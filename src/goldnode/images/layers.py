@@ -441,7 +441,7 @@ def _mode(info: zipfile.ZipInfo) -> int:
 
 
 def _outside(path: str) -> bool:
-    return path.startswith("/") or ".." in path.split("/") or "\\" in path
+    return bool({"", "..", "."} & set(path.split("/"))) or "\\" in path
 
 
 def _relative(path: str, base: str) -> str:

@@ -307,7 +307,7 @@ def search_path(version: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _files(row: Row, parent: Recipe | None) -> dict[str, dict[str, Any]]:
-    """What goldnode itself puts into the image, by path: {text, mode} or {link}."""
+    """What goldnode itself puts into the image, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
     if parent is None:
         found["usr/bin/goldnode-smoke"] = {"link": f"../../{SMOKE}"}
@@ -324,17 +324,16 @@ def _files(row: Row, parent: Recipe | None) -> dict[str, dict[str, Any]]:
             f"etc/alternatives/{name.partition('.')[0]}": {"link": home},
             "etc/ld.so.conf.d/nvidia.conf": {"text": "".join(f"{line}\n" for line in lines), "mode": 0o644},
         }
-        if _as_debs(row):
-            found[f"{home[1:]}/lib64"] = {"link": "../../lib/x86_64-linux-gnu"}
-        else:
-            found |= {
-                f"{home[1:]}/lib64": {"link": "targets/x86_64-linux/lib"},
-                f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
-                "etc/ld.so.conf.d/000_cuda.conf": {"text": "/usr/local/cuda/targets/x86_64-linux/lib\n", "mode": 0o644},
-            }
+        found |= {
+            f"{home[1:]}/targets/x86_64-linux/lib": {"directory": True},
+            f"{home[1:]}/targets/x86_64-linux/include": {"directory": True},
+            f"{home[1:]}/lib64": {"link": "targets/x86_64-linux/lib"},
+            f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
+            "etc/ld.so.conf.d/000_cuda.conf": {"text": "/usr/local/cuda/targets/x86_64-linux/lib\n", "mode": 0o644},
+        }
     if row.image.flavour == "devel" and _as_debs(row):
-        # Debian's toolkit keeps NVIDIA's layout in one directory of its own.
-        found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "include", "nvvm")}
+        # Debian's toolkit keeps NVIDIA's layout in a directory of its own; libraries and headers are where the compiler looks anyway.
+        found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "nvvm")}
     return found
 
 
