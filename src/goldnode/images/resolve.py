@@ -529,8 +529,10 @@ def fetch_all(
     if not missing_debs and not missing_wheels:
         return 0
     site = site if site is not None else load_site()
+    # Once per archive: without a site file it asks this machine's apt each time.
+    places = {archive: archive_url(site, archive) for archive in sorted({item.archive for item in missing_debs})}
     wanted = [
-        Wanted(item.sha256, item.size, address(archive_url(site, item.archive), item.path), item.name, item.version, item.archive)
+        Wanted(item.sha256, item.size, address(places[item.archive], item.path), item.name, item.version, item.archive)
         for item in missing_debs
     ]
     wanted += list(_addresses(missing_wheels, site))
