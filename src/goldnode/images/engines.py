@@ -57,7 +57,7 @@ class Step:
 class Engine(Protocol):
     """What runs a step. `exercised` says where this project itself has run it."""
 
-    name: Name
+    name: str
     version: str
     exercised: str
 
@@ -127,7 +127,10 @@ def _version(*command: str) -> str | None:
 def make_root(
     repository: Path, packages: Sequence[str], codename: str, hooks: tuple[str, str], epoch: int, into: Path, *, work: Path
 ) -> None:
-    """Make a root of exactly `packages`, which `repository` (flat, with its Packages) holds, as the plain tar `into`; `hooks` run at its start and end. Needs root."""
+    """Make a root of exactly `packages`, which `repository` (flat, with its Packages) holds, as the plain tar `into`.
+
+    `hooks` run at its start and its end. Needs root.
+    """
     _root()
     command = [
         *_ALONE,
@@ -154,7 +157,7 @@ def make_root(
 class Buildah:
     """buildah with chroot isolation: no daemon, storage of goldnode's own."""
 
-    name: Name = "buildah"
+    name = "buildah"
     exercised = "Debian 12's 1.28.2"
 
     def __init__(self, storage: Path) -> None:
@@ -218,7 +221,7 @@ buildah push -q -D "$RESULT" "dir:$WORK/out" > /dev/null
 class BuildKit:
     """BuildKit through `docker buildx bake`: the builder that docker is set to, or that $BUILDX_BUILDER names; local or remote."""
 
-    name: Name = "buildkit"
+    name = "buildkit"
     exercised = "Debian 13's docker-buildx 0.13.1 with dockerd 26.1.5 (containerd image store); drivers docker-container, kubernetes and remote: not exercised"
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_lock_is_waited_for_or_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    order = []
+    order: list[str] = []
     with store.lock("x"):
         with pytest.raises(ImageError, match="another run holds"), store.lock("x", wait=False):
             pass

@@ -1,0 +1,144 @@
+"""Engines: which is chosen, what BuildKit is given, what is said when they fail. None is run here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.errors import ImageError
+from goldnode.images import engines
+from goldnode.images.engines import Step, bake_file, choose
+from goldnode.images.layers import Entry, write_layer
+from goldnode.images.oci import Layout
+
+OWN = "Driver: {driver}\nNodes:\n BuildKit version: v0.13.2\n Labels:\n  org.mobyproject.buildkit.worker.snapshotter: overlayfs\n"
+INSIDE_20 = "Driver:        docker\n\nNodes:\nName:  default\nBuildKit version: v0.8+unknown\n"
+Answers = dict[str, tuple[int, str]]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answers], None]]:
+    """A machine on which programs answer as told; what is not named is not installed."""
+    monkeypatch.delenv(engines.VARIABLE, raising=False)
+
+    def have(answers: Answers) -> None:
+        def run(command: list[str], **named: Any) -> subprocess.CompletedProcess[str]:
+            for start, (code, text) in answers.items():
+                if " ".join(command).startswith(start):
+                    return subprocess.CompletedProcess(command, code, text, "")
+            raise FileNotFoundError(2, "No such file", command[0])
+
+        monkeypatch.setattr(subprocess, "run", run)
+        for cached in (engines._version, engines._builder, engines._packages):
+            cached.cache_clear()
+
+    yield have
+    for cached in (engines._version, engines._builder, engines._packages):
+        cached.cache_clear()
+
+
+BUILDAH = {"buildah --version": (0, "buildah version 1.28.2 (image-spec 1.1.0-rc2)\n")}
+BUILDX = {"docker buildx version": (0, "github.com/docker/buildx 0.13.1+ds1 0.13.1+ds1-3\n")}
+
+
+def test_buildkit_is_preferred(machine: Callable[[Answers], None]) -> None:
+    machine({**BUILDAH, **BUILDX, "docker buildx inspect": (0, OWN.format(driver="docker-container"))})
+    found = choose()
+    assert (found.name, found.version) == ("buildkit", "0.13.1+ds1/v0.13.2")
+    assert choose("buildah").name == "buildah"
+
+
+def test_a_builder_without_oci_layouts_is_passed_over(machine: Callable[[Answers], None]) -> None:
+    machine({**BUILDAH, **BUILDX, "docker buildx inspect": (0, INSIDE_20)})
+    assert (choose().name, choose().version) == ("buildah", "1.28.2")
+    with pytest.raises(ImageError, match=r"v0\.8\+unknown inside this dockerd hands out no OCI layouts.*docker buildx create"):
+        choose("buildkit")
+
+
+def test_a_builder_that_does_not_answer(machine: Callable[[Answers], None]) -> None:
+    machine({**BUILDX, "docker buildx inspect": (1, "Cannot connect to the Docker daemon")})
+    with pytest.raises(
+        ImageError, match=r"no engine builds images here: docker's builder does not answer: Cannot connect.*; buildah is not"
+    ):
+        choose()
+
+
+def test_none(machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine({})
+    with pytest.raises(ImageError, match=r"docker has no buildx here; buildah is not on this machine.*Install buildah"):
+        choose()
+    monkeypatch.setenv(engines.VARIABLE, "kaniko")
+    with pytest.raises(ImageError, match='"kaniko" is no engine'):
+        choose()
+
+
+def test_versions(machine: Callable[[Answers], None]) -> None:
+    programs = {
+        "mmdebstrap --version": (0, "mmdebstrap 1.3.5\n"),
+        "apt-get --version": (0, "apt 2.6.1 (amd64)\n"),
+        "dpkg --version": (0, "version 1.21.22 (amd64).\n"),
+    }
+    machine({**BUILDAH, **programs})
+    found = engines.tools(choose())
+    assert {name: found[name] for name in ("mmdebstrap", "apt", "dpkg", "engine")} == {
+        "mmdebstrap": "1.3.5",
+        "apt": "2.6.1",
+        "dpkg": "1.21.22",
+        "engine": "buildah 1.28.2",
+    }
+    machine(BUILDAH)
+    with pytest.raises(ImageError, match=r"mmdebstrap is not on this machine\. Apt-get install mmdebstrap"):
+        engines.tools(choose())
+
+
+def step(place: Path) -> Step:
+    layout = Layout(place / "store")
+    (place / "work").mkdir()
+    layer = write_layer(layout, [Entry.text("a", "b", 1)])
+    text = "FROM parent\nRUN --mount=type=bind,from=step,target=/mnt sh /mnt/script /mnt\n"
+    return Step("k" * 64, [layer], layout, text, place / "step", place / "work", 1000)
+
+
+def test_the_bake_file(tmp_path: Path) -> None:
+    one = step(tmp_path)
+    target = json.loads(json.dumps(bake_file(one, "sha256:" + "1" * 64)))["target"]["step"]
+    assert target["network"] == "none"
+    assert target["dockerfile-inline"].splitlines()[1].startswith("RUN --network=none --mount=type=bind,from=step")
+    assert target["contexts"] == {"parent": f"oci-layout://{tmp_path}/work/parent@sha256:{'1' * 64}", "step": f"{tmp_path}/step"}
+    assert target["output"] == [f"type=oci,dest={tmp_path}/work/out,tar=false,compression=uncompressed"]
+    assert target["attest"] == ["type=provenance,disabled=true"]  # goldnode's own are referrers, not entries of an index
+
+
+def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
+    one = step(tmp_path)
+    digest = engines._parent(one, tmp_path / "parent")
+    image = Layout(tmp_path / "parent", create=False).image("parent")
+    assert image.digest == digest
+    assert [row.digest for row in image.layers] == [one.parent[0].blob.digest]
+    assert image.config["rootfs"]["diff_ids"] == [one.parent[0].diff]
+    assert engines._parent(one, tmp_path / "again") == digest
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("exit 1\ndpkg: error: cannot write: No space left on device", r"the disk is full\. Make room"),
+        ("\n".join(f"line {number}" for number in range(20)), r"exit 1\n  line 12"),
+    ],
+)
+def test_what_a_failure_says(text: str, said: str) -> None:
+    with pytest.raises(ImageError, match=said):
+        engines._run(["sh", "-c", f"printf '%s\\n' '{text}'; exit 1"], {"PATH": "/usr/bin:/bin"}, "it cannot")
+
+
+def test_nothing_of_this_shell_reaches_a_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    found = engines._environment()
+    assert found["TZ"] == "UTC"
+    assert "SECRET_TOKEN" not in found

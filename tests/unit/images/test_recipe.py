@@ -1,0 +1,151 @@
+"""Recipes: what an image sets, and what its build id hangs on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.images.image_rows import TOOLS, World
+
+from goldnode.errors import ImageError
+from goldnode.images import build
+from goldnode.images.recipe import Recipe, recipe, search_path
+
+
+def recipes(world: World, tools: dict[str, str] | None = None, smoke: bytes | None = b"runner") -> dict[str, Recipe]:
+    return {item.image.name: item for item in build.recipes(world.rows(), tools or TOOLS, smoke)}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_it_is_a_function_of_its_inputs(world: World, tmp_path: Path) -> None:
+    one, two = recipes(world), recipes(World(tmp_path / "elsewhere"))
+    assert {name: item.digest for name, item in one.items()} == {name: item.digest for name, item in two.items()}
+    text = json.dumps([item.document for item in one.values()])
+    assert str(tmp_path) not in text
+
+
+def changed(before: dict[str, Recipe], after: dict[str, Recipe]) -> set[str]:
+    return {name for name in before if before[name].build_id != after[name].build_id}
+
+
+def test_a_new_cudnn_changes_what_holds_it_and_nothing_else(world: World) -> None:
+    before = recipes(world)
+    world.wheels["cuda-12.4.1-runtime-debian12"]["nvidia_cudnn_cu12"] = "9.2.0.1"
+    assert changed(before, recipes(world)) == {"cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"}
+
+
+def test_tools_change_what_they_make(world: World) -> None:
+    before = recipes(world)
+    on_cuda = {name for name in before if name.startswith("cuda")}
+    assert changed(before, recipes(world, {**TOOLS, "engine": "fake 2"})) == on_cuda
+    for name in ("zlib", "mmdebstrap"):
+        assert changed(before, recipes(world, {**TOOLS, name: "9"})) == set(before)
+
+
+def test_the_runner_is_part_of_it(world: World) -> None:
+    assert changed(recipes(world), recipes(world, smoke=b"another")) == set(recipes(world))
+
+
+def test_the_first_image_needs_no_engine(world: World) -> None:
+    found = recipes(world)["cpu-1-base-debian12"]
+    assert not found.step
+    assert "engine" not in found.tools
+    assert found.environment == {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert "NVIDIA_REQUIRE_CUDA" not in found.environment
+    assert found.files["usr/bin/goldnode-smoke"] == {"link": "../../usr/lib/goldnode/goldnode-smoke"}
+
+
+def test_the_environment_of_cuda(world: World) -> None:
+    base = recipes(world)["cuda-12.4.1-base-debian12"]
+    assert base.environment == {
+        "CUDA_VERSION": "12.4.1",
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+        "NVARCH": "x86_64",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_PRODUCT_NAME": "CUDA",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12.4 driver>=525.60.13",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NV_CUDA_CUDART_VERSION": "12.4.127",
+        "PATH": "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+    runtime = recipes(world)["cuda-12.4.1-runtime-debian12"]
+    assert runtime.environment["NV_CUDNN_VERSION"] == "9.1.0.70"
+    assert runtime.environment["CUDA_VERSION"] == "12.4.1"
+    assert recipes(world)["cuda-12.4.1-devel-debian12"].environment["LIBRARY_PATH"] == "/usr/local/cuda/lib64/stubs"
+
+
+def test_a_cuda_version_is_never_without_its_requirement(world: World) -> None:
+    """Else the toolkit takes the image for one of before 2017 and gives it every GPU."""
+    for item in recipes(world).values():
+        assert ("CUDA_VERSION" in item.environment) == ("NVIDIA_REQUIRE_CUDA" in item.environment)
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "conf"),
+    [
+        ("11.8.0", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64")),
+        ("12.6.3", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64")),
+        ("12.8.0", "/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
+        ("12.9.1", "/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
+        ("13.1.0", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64:/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
+    ],
+)
+def test_the_search_path_of_each_cuda(version: str, path: str, conf: tuple[str, ...]) -> None:
+    assert search_path(version) == (path, conf)
+
+
+def test_the_links_of_cuda(world: World) -> None:
+    files = recipes(world)["cuda-12.4.1-base-debian12"].files
+    assert files["usr/local/cuda"] == {"link": "/etc/alternatives/cuda"}
+    assert files["usr/local/cuda-12"] == {"link": "/etc/alternatives/cuda-12"}
+    assert files["etc/alternatives/cuda"] == {"link": "/usr/local/cuda-12.4"}
+    assert files["usr/local/cuda-12.4/lib64"] == {"link": "targets/x86_64-linux/lib"}
+    assert recipes(world)["cuda-12.4.1-runtime-debian12"].files == {}
+
+
+def test_labels(world: World) -> None:
+    found = recipes(world)
+    base, runtime = found["cuda-12.4.1-base-debian12"], found["cuda-12.4.1-runtime-debian12"]
+    labels = runtime.all_labels
+    assert labels["org.opencontainers.image.created"] == "2026-11-22T00:00:00Z"
+    assert labels["org.opencontainers.image.base.name"] == base.ref
+    assert labels["org.opencontainers.image.ref.name"] == f"12.4.1-runtime-debian12-{runtime.build_id}"
+    assert labels["io.goldnode.min-driver"] == "525.60.13"
+    assert labels["io.goldnode.redistribution"] == "private"
+    assert labels["io.goldnode.cuda-compat"] == "none"
+    assert json.loads(labels["io.goldnode.parts"]) == {"cudart": "12.4.127", "cublas": "12.4.5.8", "cudnn": "9.1.0.70"}
+    assert "io.goldnode.min-driver" not in found["cpu-1-base-debian12"].all_labels
+
+
+def test_what_the_image_says_of_itself(world: World) -> None:
+    found = recipes(world)["cuda-12.4.1-runtime-debian12"]
+    document = json.loads(found.image_json)
+    assert document["build_id"] == found.build_id
+    assert document["cuda_home"] == "/usr/local/cuda-12.4"
+    assert [row["name"] for row in document["wheels"]] == ["nvidia_cuda_runtime_cu12", "nvidia_cublas_cu12", "nvidia_cudnn_cu12"]
+
+
+def test_a_lock_made_on_another_parent_is_refused(world: World) -> None:
+    rows = world.rows()
+    parents = {item.image.name: item for item in build.recipes(rows, TOOLS)}
+    world.wheels["cuda-12.4.1-base-debian12"]["nvidia_cuda_runtime_cu12"] = "12.4.128"
+    row, lock = next(pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-runtime-debian12")
+    with pytest.raises(ImageError, match=r"made on another lock of .*Run `goldnode images lock cuda-12\.4\.1-runtime-debian12`"):
+        recipe(row, lock, parents["cuda-12.4.1-base-debian12"], TOOLS)
+
+
+def test_a_parent_that_is_missing_is_refused(world: World) -> None:
+    row, lock = next(pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-base-debian12")
+    with pytest.raises(ImageError, match='stands on "cpu-1-base-debian12"'):
+        recipe(row, lock, None, TOOLS)
+
+
+def test_big_wheels_are_layers_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [2]
+    monkeypatch.setattr("goldnode.images.recipe.OWN_LAYER", 10)
+    assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [1, 1]
