@@ -238,7 +238,7 @@ class BuildKit:
         file = step.work / "bake.json"
         file.write_bytes(canonical(bake_file(step, digest)))
         command = ["setpriv", "--pdeathsig", "KILL", "--", "docker", "buildx", "bake", "--progress", "plain", "--file", str(file), "step"]
-        _run(command, _environment(), "BuildKit cannot make the layer")
+        _run(command, _environment(*_DOCKER), "BuildKit cannot make the layer")
         out = Layout(step.work / "out", create=False)
         manifest = out.document(out.index()[0]["digest"])
         blobs = [row["digest"] for row in manifest["layers"]]
@@ -333,20 +333,22 @@ def _parent(step: Step, into: Path) -> str:
     return found.digest
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a builder: nothing of this shell that could show in an image."""
-    kept = (
-        "PATH",
-        "HOME",
-        "DOCKER_CONFIG",
-        "DOCKER_HOST",
-        "DOCKER_CONTEXT",
-        "DOCKER_TLS_VERIFY",
-        "DOCKER_CERT_PATH",
-        BUILDER,
-        "KUBECONFIG",
-    )
-    return {"LC_ALL": "C.UTF-8", "TZ": "UTC", **{name: os.environ[name] for name in kept if name in os.environ}}
+def _environment(*more: str) -> dict[str, str]:
+    """The environment of a builder: nothing of this shell that could show in an image, but what `more` names."""
+    return {"LC_ALL": "C.UTF-8", "TZ": "UTC", **{name: os.environ[name] for name in ("PATH", "HOME", *more) if name in os.environ}}
+
+
+# How docker finds its engine and builders. buildah never gets it: it has nothing to log in to.
+_DOCKER = (
+    "DOCKER_CONFIG",
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "BUILDX_CONFIG",
+    BUILDER,
+    "KUBECONFIG",
+)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> None:

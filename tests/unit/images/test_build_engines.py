@@ -139,6 +139,8 @@ def test_what_a_failure_says(text: str, said: str) -> None:
 def test_nothing_of_this_shell_reaches_a_builder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
     found = engines._environment()
     assert found["TZ"] == "UTC"
-    assert "SECRET_TOKEN" not in found
+    assert not {"SECRET_TOKEN", "DOCKER_CONFIG"} & found.keys()
+    assert engines._environment(*engines._DOCKER)["DOCKER_CONFIG"] == "/nowhere"
