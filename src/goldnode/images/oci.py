@@ -14,12 +14,12 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from goldnode.errors import ImageError
 
@@ -30,6 +30,7 @@ EMPTY = "application/vnd.oci.empty.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 REF = "org.opencontainers.image.ref.name"
 
+Content = TypeVar("Content")
 _BLOCK = 1 << 20
 
 
@@ -257,30 +258,11 @@ class OciImage:
     @cached_property
     def members(self) -> dict[str, Member]:
         """The files of the image by path, lower layers' whited-out and replaced ones left out. Reads every layer's headers once."""
-        found: dict[str, Member] = {}
+        layers = []
         for number in range(len(self.layers)):
-            gone, opaque, here = [], [], {}
             with self.layer(number) as tar:
-                for info in tar:
-                    path = clean(info.name)
-                    folder, _, name = path.rpartition("/")
-                    if name == ".wh..wh..opq":
-                        opaque.append(folder)
-                    elif name.startswith(".wh."):
-                        gone.append(f"{folder}/{name[4:]}".lstrip("/"))
-                    elif path:
-                        here[path] = Member(path, number, info)
-            # What replaces a directory by something else takes its content away.
-            gone += [path for path, member in here.items() if not member.info.isdir() and path in found and found[path].info.isdir()]
-            for path in gone:
-                found.pop(path, None)
-            prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
-            if "" in opaque:
-                found.clear()
-            if prefixes:
-                found = {path: member for path, member in found.items() if not path.startswith(prefixes)}
-            found.update(here)
-        return found
+                layers.append({clean(info.name): Member(clean(info.name), number, info) for info in tar})
+        return overlay(layers, lambda member: member.info.isdir())
 
     def files(self, wanted: set[str] | None = None) -> Iterator[tuple[Member, IO[bytes]]]:
         """Regular files of the image with their content, in the order of the layers; `wanted`: only these paths.
@@ -343,6 +325,32 @@ class OciImage:
         for _, stream in self.files({real}):
             return stream.read()
         return None
+
+
+def overlay(layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Content], bool]) -> dict[str, Content]:
+    """What layers, lowest first, leave of their paths: whiteouts (`.wh.NAME`, `.wh..wh..opq`) are applied and not returned."""
+    found: dict[str, Content] = {}
+    for layer in layers:
+        gone, opaque, here = [], [], {}
+        for path, item in layer.items():
+            folder, _, name = path.rpartition("/")
+            if name == ".wh..wh..opq":
+                opaque.append(folder)
+            elif name.startswith(".wh."):
+                gone.append(f"{folder}/{name[4:]}".lstrip("/"))
+            elif path:
+                here[path] = item
+        # What replaces a directory by something else takes its content away.
+        gone += [path for path, item in here.items() if not is_directory(item) and path in found and is_directory(found[path])]
+        for path in gone:
+            found.pop(path, None)
+        prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
+        if "" in opaque:
+            found.clear()
+        if prefixes:
+            found = {path: item for path, item in found.items() if not path.startswith(prefixes)}
+        found.update(here)
+    return found
 
 
 def clean(name: str) -> str:
