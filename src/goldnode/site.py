@@ -85,6 +85,23 @@ class SiteSigning(BaseModel):
     certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
 
 
+class SiteImages(BaseModel):
+    """What the evidence of this site's container images is made and checked with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    signing_key: str | None = Field(
+        default=None, description="Secret key that images are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file."
+    )
+    public_key: str | None = Field(
+        default=None, description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file."
+    )
+    builder: str | None = Field(default=None, description="URI that names this site's builder in provenance; null: goldnode's own.")
+    vulnerabilities: tuple[str, ...] = Field(
+        default=(), description="Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site file."
+    )
+
+
 class Site(BaseModel):
     """A read site configuration; `file` is None where the site has none."""
 
@@ -103,6 +120,7 @@ class Site(BaseModel):
         default=None, description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned."
     )
     gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
+    images: SiteImages = Field(default_factory=SiteImages, description="Keys and databases for container images.")
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 
     @classmethod
