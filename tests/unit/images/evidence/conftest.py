@@ -1,0 +1,15 @@
+"""A layout of its own for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from goldnode.images.oci import Layout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """An empty layout."""
+    return Layout(tmp_path / "store")
