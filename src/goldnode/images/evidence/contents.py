@@ -91,8 +91,8 @@ class Deb:
 class Wheel:
     """A wheel, installed or unpacked. `files` are the regular files of the image that came from it, with their hashes there.
 
-    `unpacked`: its files were put elsewhere than its RECORD says (`/usr/local/cuda-X.Y`) and are known by their content.
-    `altered`: files of an installed wheel whose content is not what its RECORD says. `sha256` is that of the .whl in the lock.
+    `unpacked`: its files were put elsewhere than pip puts them (`/usr/local/cuda-X.Y`). Its RECORD says where; a file that is not where a
+    RECORD says is known by its content. `altered`: files whose content is not what the RECORD says. `sha256` is that of the .whl in the lock.
     """
 
     name: str
@@ -294,10 +294,9 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
         unpacked = folder.startswith(WHEELS)
         origin = locked.get((normal(name), version))
         owner = f"wheel:{normal(name)}"
+        files, altered, absent = _by_path(record, folder.rpartition("/")[0], snapshot.entries)
         if unpacked:
-            files, altered = _by_content(record, loose, owners), list[str]()
-        else:
-            files, altered = _by_path(record, folder.rpartition("/")[0], snapshot.entries)
+            files = sorted({*files, *_by_content(absent, loose, owners)})
         owners.update(dict.fromkeys(files, owner))
         own = [path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries]
         owners.update(dict.fromkeys(own, owner))
@@ -310,7 +309,7 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
                 homepage=next(iter(headers.get("home-page", [])), ""),
                 requires=tuple(sorted({normal(match[1]) for row in headers.get("requires-dist", []) if (match := _needs(row))})),
                 unpacked=unpacked,
-                files=tuple(sorted(files)),
+                files=tuple(path for path in files if not path.startswith(WHEELS)),
                 altered=tuple(altered),
                 sha256=None if origin is None else origin.sha256,
                 file=None if origin is None else origin.file,
@@ -359,8 +358,9 @@ def _by_content(record: list[tuple[str, str]], loose: dict[str, list[str]], owne
     return sorted(set(found))
 
 
-def _by_path(record: list[tuple[str, str]], base: str, entries: dict[str, Entry]) -> tuple[list[str], list[str]]:
-    found, altered = [], []
+def _by_path(record: list[tuple[str, str]], base: str, entries: dict[str, Entry]) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """The files of a RECORD that are where it says, those of them with another content, and the rows of those that are not there."""
+    found, altered, absent = [], [], []
     for name, sha256 in record:
         path = normpath(f"/{base}/{name}").lstrip("/")
         entry = entries.get(path)
@@ -368,4 +368,6 @@ def _by_path(record: list[tuple[str, str]], base: str, entries: dict[str, Entry]
             found.append(path)
             if sha256 and sha256 != entry.sha256:
                 altered.append(path)
-    return sorted(found), sorted(altered)
+        else:
+            absent.append((name, sha256))
+    return sorted(found), sorted(altered), absent

@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.unit.images.evidence.samples import CUBLAS, IMAGE, LOCKS, Files, Link, base_files, elf, image, sample
+from tests.unit.images.evidence.samples import CUBLAS, IMAGE, LOCKS, RECORDED, Files, Link, base_files, cuda_files, elf, image, sample
 
 from goldnode.errors import ImageError
 from goldnode.images.evidence import elf as elf_module
@@ -99,6 +99,19 @@ def test_wheels(layout: Layout) -> None:
     assert found.dependencies["wheel:nvidia-cublas-cu12"] == ["wheel:numpy"]
     # six is a part of a deb, so no wheel.
     assert found.unowned == ("usr/local/cuda-12.4/lib64/libcopy.so", "usr/local/lib/libstray.so")
+
+
+def test_an_unpacked_wheel_whose_record_says_where_things_are(layout: Layout) -> None:
+    info = "usr/lib/goldnode/wheels/nvidia_cublas_cu12-12.4.5.8.dist-info"
+    record = (
+        f"../../../local/cuda-12.4/lib64/libcublas.so.12,sha256={RECORDED},1\n"
+        f"../../../local/cuda-12.4/lib64/other.so,sha256={RECORDED},1\n"
+        "nvidia_cublas_cu12-12.4.5.8.dist-info/METADATA,,\n"
+    )
+    files: Files = {**cuda_files(), f"{info}/RECORD": record, "usr/local/cuda-12.4/lib64/other.so": "altered"}
+    cublas = read(layout, image(layout, "x:1", [files])).wheels[-1]
+    assert cublas.files == ("usr/local/cuda-12.4/lib64/libcublas.so.12", "usr/local/cuda-12.4/lib64/other.so")
+    assert cublas.altered == ("usr/local/cuda-12.4/lib64/other.so",)
 
 
 def test_one_content_of_two_wheels_belongs_to_the_file_of_that_name(layout: Layout) -> None:
