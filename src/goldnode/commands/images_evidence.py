@@ -1,0 +1,183 @@
+"""`goldnode images evidence`, `verify` and `diff`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from goldnode.images.model import Built
+    from goldnode.images.oci import Layout
+
+_STORE = click.option(
+    "--store", type=click.Path(file_okay=False, path_type=Path), help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images."
+)
+_FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.command()
+@click.argument("patterns", nargs=-1, metavar="[NAME]…")
+@_STORE
+@click.option(
+    "--matrix",
+    "matrix_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
+)
+@click.option(
+    "--key", type=click.Path(dir_okay=False, path_type=Path), help="Secret key to sign with, PEM; default: the site's, else unsigned."
+)
+@click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="KIND=FILE[@DATE]",
+    help="Vulnerability database (debian or osv) with its date; default: the site's.",
+)
+@click.option("--against", metavar="REF", help="Attach the difference to this earlier image too; for one NAME.")
+@_FORM
+def evidence(
+    patterns: tuple[str, ...],
+    store: Path | None,
+    matrix_file: Path | None,
+    key: Path | None,
+    databases: tuple[str, ...],
+    against: str | None,
+    form: str,
+) -> None:
+    """Write and attach what proves built images: SBOMs, provenance, vulnerability and size report, and a signature over all of it.
+
+    NAME is an image of the matrix, a backend, or a glob; without one, every image that is built from its present lock. Run it last:
+    the signature covers what inspection and smoke tests have attached, too.
+    """
+    from goldnode.errors import ImageError
+    from goldnode.images.evidence import SHORT, signatures, vulnerabilities
+    from goldnode.images.evidence.names import find
+    from goldnode.images.evidence.provenance import BUILDER
+    from goldnode.images.evidence.write import Options, write
+    from goldnode.images.imagelock import find_lock
+    from goldnode.images.matrix import load_matrix
+    from goldnode.images.store import open_store
+    from goldnode.site import load_site
+
+    site, kept = load_site(), open_store(store)
+    secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
+    base = site.file.parent if site.file is not None and not databases else None
+    built = list(kept.built().values())
+    options = Options(
+        cache=kept.cache / "evidence",
+        signer=signatures.load_signer(secret) if secret is not None else None,
+        databases=tuple(vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities),
+        against=find(kept.layout, against, built) if against else None,
+        builder=site.images.builder or BUILDER,
+    )
+    matrix = load_matrix(matrix_file)
+    rows = [row for row in matrix.select(patterns) if patterns or any(item.image == row.name for item in built)]
+    if against and len(rows) > 1:
+        raise ImageError(f"--against is for one image, and {len(rows)} are named", remedy="name the one that it precedes")
+    told = []
+    for row in rows:
+        locks = [find_lock(item) for item in matrix.chain(row.name)]
+        # An image whose lock and parents' locks are as they were may still have been built by other tools: the newest of these is meant.
+        fits = [item for item in built if item.image == row.name and item.lock == locks[-1].digest and kept.layout.has(item.digest)]
+        if not fits:
+            if not patterns:
+                continue
+            raise ImageError(f"{row.name} is not built from its present lock", remedy=f"run `goldnode images build {row.name}`")
+        for item in fits:
+            parent = _parent(row.image.parent, item.digest, kept.layout, built)
+            written = write(kept.layout, row.image, item, locks, options, parent=parent)
+            told.append({"image": row.name, "digest": item.digest, "documents": [vars(one) for one in written]})
+            if form == "text":
+                click.echo(f"{row.name} {item.build_id} {item.digest}")
+                for one in written:
+                    click.echo(f"  {one.state:<8} {SHORT[one.type]:<16} {one.line}")
+    if form == "json":
+        click.echo(json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False))
+    elif not told:
+        click.echo("no image of the matrix is built from its present lock", err=True)
+    if options.signer is None:
+        click.echo("Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@_STORE
+@click.option(
+    "--trust",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Public keys, PEM; default: images.public_key of the site file.",
+)
+@click.option("--no-layers", is_flag=True, help="Take the layers' content on trust; only their sizes are looked at.")
+@_FORM
+def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_layers: bool, form: str) -> None:
+    """Check that images are whole, that everything attached is about them, and who signed it. Exit 1 where that is not so.
+
+    NAME is a reference of the store, a digest, or an image of the matrix.
+    """
+    from goldnode.images.evidence import signatures
+    from goldnode.images.evidence.names import find, reference
+    from goldnode.images.evidence.verify import verify as check
+    from goldnode.images.store import open_store
+    from goldnode.site import load_site
+
+    site, kept = load_site(), open_store(store)
+    file = trust or (site.resolve(site.images.public_key) if site.images.public_key else None)
+    keys = signatures.load_public(file) if file is not None else []
+    built = list(kept.built().values())
+    results = [check(kept.layout, find(kept.layout, name, built), keys, layers=not no_layers) for name in names]
+    if form == "json":
+        click.echo(json.dumps([result.data() for result in results], indent=1, sort_keys=True, ensure_ascii=False))
+    else:
+        for result in results:
+            click.echo(f"{reference(kept.layout, result.digest)}\n{result.text()}")
+    if not all(result.passed for result in results):
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("old")
+@click.argument("new")
+@_STORE
+@click.option("--files", is_flag=True, help="Name every file, not the first ones.")
+@click.option("--attach", is_flag=True, help="Attach the difference to NEW; an earlier signature does not cover it.")
+@_FORM
+def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form: str) -> None:
+    """Show what differs between OLD and NEW: packages, files, libraries, settings, size. Exit 0 whether they differ or not.
+
+    Both are references of the store, digests, or images of the matrix.
+    """
+    from goldnode.images import evidence as kinds
+    from goldnode.images.evidence.diff import compare_images
+    from goldnode.images.evidence.names import find, reference
+    from goldnode.images.evidence.write import examine
+    from goldnode.images.store import open_store
+
+    kept = open_store(store)
+    built = list(kept.built().values())
+    digests = [find(kept.layout, name, built) for name in (old, new)]
+    was, now = (examine(kept.layout, digest, cache=kept.cache / "evidence") for digest in digests)
+    shown = (reference(kept.layout, digests[0]), reference(kept.layout, digests[1]))
+    difference = compare_images(was, now, shown)
+    if form == "json":
+        click.echo(json.dumps(difference.data(), indent=1, sort_keys=True, ensure_ascii=False))
+    else:
+        click.echo(difference.text(files=files))
+    if attach:
+        kept.layout.attach(digests[1], kinds.DIFF, compare_images(was, now).document())
+        click.echo(f"attached to {digests[1]}", err=True)
+
+
+def _parent(name: str | None, digest: str, layout: Layout, built: list[Built]) -> str | None:
+    """The parent's manifest, among what is built: the one whose layers an image begins with."""
+    layers = [layer.digest for layer in layout.image(digest).layers]
+    for item in built:
+        if item.image == name and layout.has(item.digest):
+            below = [layer.digest for layer in layout.image(item.digest).layers]
+            if layers[: len(below)] == below:
+                return item.digest
+    return None
