@@ -113,14 +113,21 @@ def evidence(
     help="Public keys, PEM; default: images.public_key of the site file.",
 )
 @click.option("--no-layers", is_flag=True, help="Take the layers' content on trust; only their sizes are looked at.")
+@click.option(
+    "--export",
+    "export_to",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write the manifest and all documents below this directory, verified or not, for other programs.",
+)
 @_FORM
-def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_layers: bool, form: str) -> None:
+def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_layers: bool, export_to: Path | None, form: str) -> None:
     """Check that images are whole, that everything attached is about them, and who signed it. Exit 1 where that is not so.
 
     NAME is a reference of the store, a digest, or an image of the matrix.
     """
     from goldnode.images.evidence import signatures
     from goldnode.images.evidence.names import find, reference
+    from goldnode.images.evidence.verify import export
     from goldnode.images.evidence.verify import verify as check
     from goldnode.images.store import open_store
     from goldnode.site import load_site
@@ -130,6 +137,9 @@ def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_la
     keys = signatures.load_public(file) if file is not None else []
     built = list(kept.built().values())
     results = [check(kept.layout, find(kept.layout, name, built), keys, layers=not no_layers) for name in names]
+    if export_to is not None:
+        for result in results:
+            export(kept.layout, result.digest, export_to / result.digest.removeprefix("sha256:")[:12])
     if form == "json":
         click.echo(json.dumps([result.data() for result in results], indent=1, sort_keys=True, ensure_ascii=False))
     else:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from goldnode.errors import ImageError
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from goldnode.images.evidence.signatures import Signer
 
 PREDICATE = "urn:goldnode:image-evidence:1"
+_FILES = {
+    evidence.CYCLONEDX: "sbom.cdx",
+    evidence.SPDX: "sbom.spdx",
+    **{kind: name for kind, name in evidence.SHORT.items() if " " not in name},
+}
 State = Literal["ok", "refused", "not_verified", "note"]
 
 
@@ -74,6 +81,19 @@ def documents(layout: Layout, digest: str) -> list[Document]:
         for layer in manifest.get("layers", []):
             found.append(Document(str(manifest.get("artifactType", "")), descriptor.digest, layer["digest"], layout.read(layer["digest"])))
     return sorted(found, key=lambda row: (row.type, row.digest))
+
+
+def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
+    """Write the manifest and everything attached as files, for other programs to verify. Returns the files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = {"manifest.json": layout.read(digest)}
+    for row in documents(layout, digest):
+        name = _FILES.get(row.type, re.sub(r"[^a-z0-9.+-]+", "-", row.type.lower()))
+        # The first of a kind has the plain name.
+        files[f"{name}.json" if f"{name}.json" not in files else f"{name}-{row.digest[7:19]}.json"] = row.data
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    return [directory / name for name in files]
 
 
 def signature_statement(name: str, digest: str, attached: Sequence[Document]) -> bytes:
@@ -139,7 +159,7 @@ def _blobs(image: OciImage, layers: bool) -> Row:
     return Row("image", "ok" if layers else "note", f"manifest, configuration and {len(image.layers)} layers are whole{how}")
 
 
-def _sha256(path: Any) -> str:
+def _sha256(path: Path) -> str:
     import hashlib
 
     with path.open("rb") as file:

@@ -115,6 +115,20 @@ def test_what_does_not_verify_is_exit_1(site: Store, tmp_path: Path) -> None:
     assert "no public key was named" in unknown.output
 
 
+def test_export_gives_other_programs_what_they_verify(site: Store, tmp_path: Path) -> None:
+    run("evidence", BASE)
+    (digest,) = (row.digest for row in site.built().values() if row.image == BASE)
+    site.layout.attach(digest, "application/vnd.example.Note", b"one")
+    site.layout.attach(digest, "application/vnd.example.Note", b"two")
+    run("verify", BASE, "--export", str(tmp_path / "out"))
+    (folder,) = (tmp_path / "out").iterdir()
+    assert (folder / "manifest.json").read_bytes() == site.layout.read(digest)
+    names = {path.name for path in folder.iterdir()}
+    assert {"provenance.json", "signature.json", "sbom.cdx.json", "sbom.spdx.json", "size.json", "vulnerabilities.json"} <= names
+    assert len([name for name in names if name.startswith("application-vnd.example.note")]) == 2
+    assert json.loads((folder / "signature.json").read_bytes())["payloadType"] == "application/vnd.in-toto+json"
+
+
 def test_without_a_key_it_is_said(site: Store, tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text("")
     done = run("evidence", BASE)
