@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from goldnode.images.model import Built
-    from goldnode.images.oci import Layout
 
 _STORE = click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images."
@@ -89,8 +84,7 @@ def evidence(
                 continue
             raise ImageError(f"{row.name} is not built from its present lock", remedy=f"run `goldnode images build {row.name}`")
         for item in fits:
-            parent = _parent(row.image.parent, item.digest, kept.layout, built)
-            written = write(kept.layout, row.image, item, locks, options, parent=parent)
+            written = write(kept.layout, row.image, item, locks, options)
             told.append({"image": row.name, "digest": item.digest, "documents": [vars(one) for one in written]})
             if form == "text":
                 click.echo(f"{row.name} {item.build_id} {item.digest}")
@@ -180,14 +174,3 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form
     if attach:
         kept.layout.attach(digests[1], kinds.DIFF, compare_images(was, now).document())
         click.echo(f"attached to {digests[1]}", err=True)
-
-
-def _parent(name: str | None, digest: str, layout: Layout, built: list[Built]) -> str | None:
-    """The parent's manifest, among what is built: the one whose layers an image begins with."""
-    layers = [layer.digest for layer in layout.image(digest).layers]
-    for item in built:
-        if item.image == name and layout.has(item.digest):
-            below = [layer.digest for layer in layout.image(item.digest).layers]
-            if layers[: len(below)] == below:
-                return item.digest
-    return None

@@ -29,7 +29,10 @@ _PARTS: dict[str, tuple[re.Pattern[str], int]] = {
     "glibc": (re.compile(r"^libc6$"), 2),
 }
 # Labels and variables that tell one build from another and say nothing else.
-_IDENTITY = ("io.goldnode.build-id", "io.goldnode.lock", "io.goldnode.recipe", "org.opencontainers.image.created")
+_IDENTITY = (
+    *(f"io.goldnode.{name}" for name in ("build-id", "lock", "recipe")),
+    *(f"org.opencontainers.image.{name}" for name in ("created", "ref.name", "base.digest", "base.name")),
+)
 _CONFIG = ("User", "Entrypoint", "Cmd", "WorkingDir", "ExposedPorts", "Volumes", "StopSignal", "Shell")
 # Records that follow from what is installed. They are counted, not named.
 _RECORDS = ("var/lib/dpkg/", "var/lib/apt/", "usr/lib/goldnode/", "var/cache/", "var/log/")

@@ -20,6 +20,7 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
         return refs[name].digest
     here = {ref: item.digest for ref, item in refs.items() if ref.startswith(f"{name}-")}
     here |= {f"{item.image} ({item.build_id})": item.digest for item in built if item.image == name and layout.has(item.digest)}
+    here |= {f"{item.image}-{item.build_id}": item.digest for item in built if name in (item.build_id, f"{item.image}-{item.build_id}")}
     digests = sorted(set(here.values()))
     if len(digests) == 1:
         return digests[0]

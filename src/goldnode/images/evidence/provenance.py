@@ -16,20 +16,24 @@ from goldnode.images.model import Built, Image
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:goldnode:image-build:1"
 BUILDER = "urn:goldnode:builder"
+_BASE = "org.opencontainers.image.base."
 
 
 def provenance(
-    image: Image, built: Built, locks: Sequence[Lock], contents: Contents, *, builder: str = BUILDER, parent: str | None = None
+    image: Image, built: Built, locks: Sequence[Lock], contents: Contents, *, builder: str = BUILDER, base: Mapping[str, str] | None = None
 ) -> bytes:
-    """The statement, unsigned. `locks`: the image's own last, its parents' before; `parent`: digest of the parent's manifest."""
+    """The statement, unsigned. `locks`: the image's own last, its parents' before; `base`: the labels that
+    name the image it stands on (org.opencontainers.image.base.name and .digest), if it stands on one."""
     from importlib.metadata import version
 
     family = contents.os.get("ID", "debian")
     dependencies: list[dict[str, Any]] = [
         {"uri": f"urn:goldnode:image-lock:{lock.image}", "digest": {"sha256": lock.digest.removeprefix("sha256:")}} for lock in locks
     ]
-    if parent is not None:
-        dependencies.append({"uri": f"oci:{image.parent}", "digest": {"sha256": parent.removeprefix("sha256:")}})
+    below = (base or {}).get(f"{_BASE}digest")
+    if below is not None:
+        name = (base or {}).get(f"{_BASE}name") or image.parent
+        dependencies.append({"uri": f"oci:{name}", "digest": {"sha256": below.removeprefix("sha256:")}})
     for lock in locks:
         dependencies += [
             {"uri": f"pkg:deb/{family}/{row.name}@{row.version}?arch={row.architecture}", "digest": {"sha256": row.sha256}}

@@ -51,10 +51,8 @@ def examine(layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path
     return image, contents(image, snapshot(image, cache), locks)
 
 
-def write(
-    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options, *, parent: str | None = None
-) -> list[Written]:
-    """Write and attach everything. `locks`: the image's own last; `parent`: digest of the manifest it was built on.
+def write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> list[Written]:
+    """Write and attach everything. `locks`: the image's own last.
 
     Raises ImageError where the lock is not the one the image was built from, or an SBOM does not hold against its schema. What was
     written by the same goldnode of the same things, and is still attached, is not made again: it could only be the same.
@@ -64,16 +62,16 @@ def write(
             f"{image.name} was built from lock {built.lock[:19]}…, and its lock is another one now",
             remedy=f"run `goldnode images build {image.name}`, or restore that lock",
         )
-    note = _Note(layout, image, built, locks, options, parent)
+    note = _Note(layout, image, built, locks, options)
     kept = note.read()
     if kept is not None:
         return kept
-    written = _write(layout, image, built, locks, options, parent)
+    written = _write(layout, image, built, locks, options)
     note.write(written)
     return written
 
 
-def _write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options, parent: str | None) -> list[Written]:
+def _write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> list[Written]:
     found, there = examine(layout, built.digest, locks, options.cache)
     put = _Putter(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
@@ -84,7 +82,7 @@ def _write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], op
         f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, {len(there.unowned)} of unknown origin"
     )
     written = [put(evidence.CYCLONEDX, bill, packages), put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3")]
-    statement = provenance(image, built, locks, there, builder=options.builder, parent=parent)
+    statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
     materials = json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
     unsigned = "" if options.signer else "; not signed: no key was named"
     written.append(put(evidence.PROVENANCE, _enveloped(put, statement, options.signer), f"{len(materials)} materials{unsigned}"))
@@ -129,7 +127,7 @@ class _Putter:
 class _Note:
     """What evidence was last made of and what came of it, beside the indexes of layers."""
 
-    def __init__(self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options, parent: str | None) -> None:
+    def __init__(self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> None:
         self._layout, self._digest = layout, built.digest
         self._file = None if options.cache is None else options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
         self._made_of = {
@@ -137,7 +135,6 @@ class _Note:
             "image": image.name,
             "built": {**vars(built), "seconds": 0},
             "locks": [lock.digest for lock in locks],
-            "parent": parent,
             "databases": [database.about() for database in options.databases],
             "against": options.against,
             "builder": options.builder,

@@ -57,7 +57,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         lock = ImageLock(**fields, archives=[], debs=[], wheels=[])
         write_lock(lock, tmp_path / "locks")
         build_id = name[6] * 12
-        digest = image(store.layout, f"cpu:{row.image.immutable_tag(build_id)}", layers)
+        below: dict[str, str] = {"org.opencontainers.image.base.digest": next(iter(store.built().values())).digest} if parent else {}
+        digest = image(store.layout, f"cpu:{row.image.immutable_tag(build_id)}", layers, Labels=below)
         store.record(Built(name, build_id, "sha256:" + "a" * 64, lock.digest, digest))
         parent, layers = {"image": name, "lock": lock.digest}, [*layers, {"usr/share/new": name}]
     return store

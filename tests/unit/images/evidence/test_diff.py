@@ -158,7 +158,8 @@ def test_names(layout: Layout) -> None:
     assert find(layout, ref) == find(layout, one) == one
     assert reference(layout, one) == ref
     records = [Built("cuda-12.4.1-runtime-debian12", "bbbbbbbbbbbb", "", "", two)]
-    assert find(layout, "cuda-12.4.1-runtime-debian12", records) == two
+    for name in ("cuda-12.4.1-runtime-debian12", "cuda-12.4.1-runtime-debian12-bbbbbbbbbbbb", "bbbbbbbbbbbb"):
+        assert find(layout, name, records) == two
     with pytest.raises(ImageError, match=r"means 2 images .* Name one of them with its build id"):
         find(layout, "cuda:12.4.1-runtime-debian12")
     with pytest.raises(ImageError, match='Use "cuda:12'):

@@ -80,14 +80,16 @@ def test_spdx_is_valid_to_its_own_tools(layout: Layout, tmp_path: Path) -> None:
 def test_provenance_is_what_in_toto_reads(layout: Layout) -> None:
     digest = sample(layout)
     _, there = examine(layout, digest, LOCKS)
-    document = provenance(IMAGE, built(digest), LOCKS, there, parent="sha256:" + "e" * 64)
-    assert provenance(IMAGE, built(digest), LOCKS, there, parent="sha256:" + "e" * 64) == document
+    base = {"org.opencontainers.image.base.digest": "sha256:" + "e" * 64, "org.opencontainers.image.base.name": "cuda:base"}
+    document = provenance(IMAGE, built(digest), LOCKS, there, base=base)
+    assert provenance(IMAGE, built(digest), LOCKS, there, base=base) == document
     data = json.loads(document)
     Statement.copy_from_pb(_parsed(document)).validate()
     assert data["subject"] == [{"name": "cuda:12.4.1-runtime-debian12-aaaaaaaaaaaa", "digest": {"sha256": digest.removeprefix("sha256:")}}]
     definition = data["predicate"]["buildDefinition"]
     assert definition["externalParameters"]["lock"] == {"sha256": "c" * 64}
     assert definition["internalParameters"]["recipe"] == {"sha256": "a" * 64}
+    assert {"uri": "oci:cuda:base", "digest": {"sha256": "e" * 64}} in definition["resolvedDependencies"]
     hashes = {row["digest"]["sha256"] for row in definition["resolvedDependencies"]}
     assert hashes == {letter * 64 for letter in "123bce"}
     assert data["predicate"]["runDetails"]["builder"]["version"]["buildah"] == "1.28.2"
