@@ -80,7 +80,9 @@ def evidence(
         # An image whose lock and parents' locks are as they were may still have been built by other tools: the newest of these is meant.
         fits = [item for item in built if item.image == row.name and item.lock == locks[-1].digest and kept.layout.has(item.digest)]
         if not fits:
-            if not patterns:
+            # A backend or a glob also means images that are not built yet, and a name the images it stands on.
+            if row.name not in patterns:
+                click.echo(f"{row.name}: not built from its present lock", err=True)
                 continue
             raise ImageError(f"{row.name} is not built from its present lock", remedy=f"run `goldnode images build {row.name}`")
         for item in fits:
