@@ -1,0 +1,323 @@
+"""What an ELF file says of itself: what it needs, what it carries for a GPU, and which libraries it names to load by itself.
+
+Only headers and data are read, nothing is loaded or run. Every offset comes from a file that may be hostile: each is checked
+against the file's length, every table has a bound, and what cannot be read is said in `fault` rather than left out.
+
+Sources: the System V ABI (ELF header, program headers, dynamic section), elf.h (machine numbers), and for device code what nvcc,
+hipcc and DPC++ write: `fatbinary_section.h` of the CUDA toolkit (section names, magic 0x466243b1), HIP's runtime (magic "HIPF").
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from dataclasses import dataclass
+
+Data = bytes | mmap.mmap
+
+MAGIC = b"\x7fELF"
+ARCHIVE = b"!<arch>\n"
+
+# e_machine of what runs on a host, and of what runs on a GPU only.
+MACHINES = {3: "i386", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64", 21: "ppc64el", 22: "s390x", 190: "cubin", 224: "amdgpu"}
+
+_SECTIONS = 1 << 16
+_SEGMENTS = 1 << 10
+_DYNAMIC = 1 << 14
+_NAMES = 256
+_LONGEST = 128
+
+# Sections that hold device code or register it, by how their names begin; which backend each is of is the policy's to say.
+_DEVICE = re.compile(
+    rb"\0((?:\.nv|__nv|\.hip|__hip|__CLANG_OFFLOAD|\.llvm\.offloading|omp_offloading|\.omp_offloading|__sycl|\.tgtimg)[^\0]{0,80})"
+)
+_REGISTERS = (b"__cudaRegisterFatBinary", b"__hipRegisterFatBinary", b"__sycl_register_lib")
+# The first eight bytes of the record by which code finds its fat binary, in writable data: they stay where sections are renamed or stripped.
+_WRAPPERS = (
+    (b"\xb1\x43\x62\x46\x01\x00\x00\x00", "nvFatBin record"),
+    (b"\x46\x50\x49\x48\x01\x00\x00\x00", "hipFatBin record"),
+)
+_LIBRARY = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_+.-]{2,79}\.so(?:\.[0-9]+){0,4}\Z")
+_TAIL = re.compile(rb"(?:\.[0-9]+){0,4}\0")
+
+_SKIPPED = (b".eh_frame", b".eh_frame_hdr", b".gcc_except_table", b".dynstr")
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """One ELF file.
+
+    `machine` is a Debian architecture, `cubin`, `amdgpu`, or `machine N`. `needed` is DT_NEEDED in order. `device` names the sections,
+    symbols and records by which it carries or registers GPU code, `device_bytes` is the size of such sections. `strings` are the names of
+    shared libraries in its data that it does not need: what it may load by itself, if `loads` (it imports dlopen). `fault` says what
+    of it could not be read; empty where all was.
+    """
+
+    machine: str = ""
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
+    device_bytes: int = 0
+    strings: tuple[str, ...] = ()
+    loads: bool = False
+    fault: str = ""
+
+
+def read(data: Data) -> Elf:
+    """Read an ELF file that begins with MAGIC. Never raises for its content."""
+    try:
+        return _read(data)
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
+        return Elf(fault=f"it is damaged: {error}")
+
+
+def read_archive(data: Data) -> Elf:
+    """Read a static library: only whether objects in it have sections of device code."""
+    found = {name.decode() for name in (b".nv_fatbin", b".hip_fatbin", b"__CLANG_OFFLOAD_BUNDLE__sycl") if data.find(name + b"\0") >= 0}
+    return Elf(machine="archive", device=tuple(sorted(found)))
+
+
+def _read(data: Data) -> Elf:
+    size = len(data)
+    if size < 52:
+        return Elf(fault=f"it ends after {size} bytes, within the ELF header")
+    wide, order = data[4] == 2, {1: "<", 2: ">"}.get(data[5])
+    if data[4] not in (1, 2) or order is None or (wide and size < 64):
+        return Elf(fault="its ELF header has no known class or byte order")
+    number = struct.unpack_from(order + "H", data, 18)[0]
+    machine = MACHINES.get(number, f"machine {number}")
+    if wide:
+        phoff, shoff = struct.unpack_from(order + "QQ", data, 32)
+        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from(order + "5H", data, 54)
+    else:
+        phoff, shoff = struct.unpack_from(order + "II", data, 28)
+        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from(order + "5H", data, 42)
+    faults: list[str] = []
+    segments = _segments(data, order, wide, phoff, phentsize, phnum, faults)
+    soname, needed, strtab, strsize = _dynamic(data, order, wide, segments, faults)
+    device: dict[str, None] = {}
+    device_bytes = 0
+    sections, names = _sections(data, order, wide, shoff, shentsize, shnum, shstrndx, faults)
+    if found := dict.fromkeys(match[1] for match in _DEVICE.finditer(b"\0" + names)):
+        device.update((name.decode("ascii", "replace"), None) for name in found)
+        device_bytes = sum(length for name, _, _, _, length in sections if name in found)
+    loads = False
+    if strsize:
+        end = strtab + strsize
+        loads = data.find(b"\0dlopen\0", strtab, end) >= 0
+        device.update((symbol.decode(), None) for symbol in _REGISTERS if data.find(symbol + b"\0", strtab, end) >= 0)
+    for _, flags, offset, length in segments:
+        if flags & 2:  # PF_W
+            device.update((title, None) for magic, title in _WRAPPERS if data.find(magic, offset, offset + length) >= 0)
+    return Elf(
+        machine=machine,
+        soname=soname,
+        needed=needed,
+        device=tuple(device),
+        device_bytes=device_bytes,
+        strings=_strings(data, segments, sections, set(needed) | {soname}),
+        loads=loads,
+        fault="; ".join(dict.fromkeys(faults)),
+    )
+
+
+def _segments(
+    data: Data, order: str, wide: bool, offset: int, entry: int, count: int, faults: list[str]
+) -> list[tuple[int, int, int, int]]:
+    """Address, flags, offset and length in the file of every PT_LOAD; PT_DYNAMIC comes with flags -1. Lengths end with the file."""
+    found: list[tuple[int, int, int, int]] = []
+    shape = struct.Struct(order + ("IIQQQQQQ" if wide else "8I"))
+    if not count:
+        return found
+    if entry != shape.size or count > _SEGMENTS or offset + entry * count > len(data):
+        faults.append(f"its {count} program headers are not within it")
+        return found
+    for row in shape.iter_unpack(data[offset : offset + entry * count]):
+        kind, flags, start, address, length = (row[0], row[1], row[2], row[3], row[5]) if wide else (row[0], row[6], row[1], row[2], row[4])
+        if kind not in (1, 2):
+            continue
+        if start + length > len(data):
+            faults.append("it is cut off: a segment reaches past its end")
+            length = max(0, len(data) - start)
+        found.append((address, flags if kind == 1 else -1, start, length))
+    return found
+
+
+def _dynamic(
+    data: Data, order: str, wide: bool, segments: list[tuple[int, int, int, int]], faults: list[str]
+) -> tuple[str, tuple[str, ...], int, int]:
+    """SONAME, DT_NEEDED, and offset and size of the dynamic string table (0, 0 where there is none)."""
+    place = next(((start, length) for _, flags, start, length in segments if flags == -1), None)
+    if place is None:
+        return "", (), 0, 0
+    shape = struct.Struct(order + ("QQ" if wide else "II"))
+    start, length = place
+    length = min(length - length % shape.size, _DYNAMIC * shape.size)
+    soname, table, table_size = -1, -1, 0
+    needed: list[int] = []
+    for tag, value in shape.iter_unpack(data[start : start + length]):
+        if tag == 0:
+            break
+        if tag == 1:
+            needed.append(value)
+        elif tag == 5:
+            table = value
+        elif tag == 10:
+            table_size = value
+        elif tag == 14:
+            soname = value
+    offset = next((at + table - address for address, flags, at, size in segments if flags >= 0 and address <= table < address + size), None)
+    if offset is None:
+        if needed:
+            faults.append("its dynamic string table is not within it")
+        return "", (), 0, 0
+    table_size = max(0, min(table_size, len(data) - offset))
+
+    def name(index: int) -> str:
+        at = offset + index
+        end = data.find(b"\0", at, min(at + 4096, offset + table_size)) if index < table_size else -1
+        if end < 0:
+            faults.append("a name in its dynamic section is not within its string table")
+            return ""
+        return data[at:end].decode("utf-8", "surrogateescape")
+
+    names = tuple(dict.fromkeys(text for index in needed[:4096] if (text := name(index))))
+    return (name(soname) if soname >= 0 else ""), names, offset, table_size
+
+
+def _sections(
+    data: Data, order: str, wide: bool, offset: int, entry: int, count: int, names_index: int, faults: list[str]
+) -> tuple[list[tuple[bytes, int, int, int, int]], bytes]:
+    """Name, type, flags, offset and length of every section with its bytes within the file; and the table of their names.
+
+    The loader needs none of it, so that a missing or broken table is no fault of its own, but one is said for a table outside of the file.
+    """
+    shape = struct.Struct(order + ("IIQQQQIIQQ" if wide else "10I"))
+    if not offset:
+        return [], b""
+    if entry != shape.size or offset + shape.size > len(data):
+        faults.append("its section table is not within it")
+        return [], b""
+    first = shape.unpack_from(data, offset)
+    count = count or first[5]
+    names_index = first[6] if names_index == 0xFFFF else names_index
+    if count > _SECTIONS or offset + entry * count > len(data) or names_index >= count:
+        faults.append(f"its table of {count} sections is not within it, or too large")
+        return [], b""
+    rows = list(shape.iter_unpack(data[offset : offset + entry * count]))
+    start, length = rows[names_index][4:6]
+    names = bytes(data[start : start + min(length, 1 << 22)])
+    found = []
+    for row in rows:
+        index, kind, flags, at, size = row[0], row[1], row[2], row[4], row[5]
+        if kind in (0, 8):  # SHT_NULL, SHT_NOBITS
+            continue
+        if at + size > len(data):
+            faults.append("it is cut off: a section reaches past its end")
+            continue
+        end = names.find(b"\0", index)
+        found.append((names[index:end] if 0 <= index < end else b"", kind, flags, at, size))
+    return found, names
+
+
+def _strings(
+    data: Data, segments: list[tuple[int, int, int, int]], sections: list[tuple[bytes, int, int, int, int]], known: set[str]
+) -> tuple[str, ...]:
+    """Names of shared libraries that stand alone in the data: after NUL or a slash, and followed by NUL."""
+    ranges = [
+        (at, at + size)
+        for name, kind, flags, at, size in sections
+        if kind == 1 and flags & 6 == 2 and name not in _SKIPPED and not _DEVICE.match(b"\0" + name)
+    ]
+    if not ranges:
+        plain = [(at, at + size) for _, flags, at, size in segments if flags >= 0 and not flags & 1]
+        ranges = plain or [(at, at + size) for _, flags, at, size in segments if flags >= 0]
+    found: dict[str, None] = {}
+    for start, end in ranges:
+        at = data.find(b".so", start, end)
+        while at >= 0:
+            after = data[at + 3] if at + 3 < end else 1
+            if after in (0, 46):
+                tail = _TAIL.match(data[at + 3 : min(at + 3 + 48, end)])
+                if tail is not None:
+                    window = data[max(start, at - _LONGEST) : at + 3 + tail.end() - 1]
+                    name = window[max(window.rfind(b"\0"), window.rfind(b"/")) + 1 :]
+                    if _LIBRARY.match(name) and (text := name.decode()) not in known:
+                        found[text] = None
+                        if len(found) >= _NAMES:
+                            return tuple(found)
+            at = data.find(b".so", at + 3, end)
+    return tuple(found)
+
+
+# movl $imm32,(%rdi): how a compiler stores a constant through the first argument of a function.
+_STORES = re.compile(rb"\xc7\x07(..)\x00\x00", re.DOTALL)
+# mov $imm32,%r32 and mov $imm32,%r64.
+_LOADS = re.compile(rb"[\xb8-\xbf](....)|\x48\xc7[\xc0-\xc7](....)", re.DOTALL)
+_NCCL = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
+
+
+def cudart_version(data: Data) -> str | None:
+    """`X.Y` of a CUDA runtime library for amd64, as cudaRuntimeGetVersion would say, without running it.
+
+    The function stores 1000*X + 10*Y through its only argument. The libraries of 11.8 to 13.0 hold such a store of a value of that form
+    for one version only, so that one value is the answer, and none or several are none.
+    """
+    found = set()
+    for match in _STORES.finditer(data):
+        value = int.from_bytes(match[1], "little")
+        if 9000 <= value < 40000 and value % 10 == 0 and value % 1000 < 200:
+            found.add(value)
+    return f"{value // 1000}.{value % 1000 // 10}" if len(found) == 1 and (value := found.pop()) else None
+
+
+def nccl_version(data: Data) -> str | None:
+    """`X.Y.Z` of an NCCL library, from the line it logs at its start."""
+    found = {match[1] for match in _NCCL.finditer(data)}
+    return found.pop().decode() if len(found) == 1 else None
+
+
+def cudnn_version(data: Data, major: int) -> str | None:
+    """`X.Y.Z` of the cuDNN library that defines cudnnGetVersion (libcudnn_graph of 9, libcudnn_ops_infer of 8) for amd64; X is `major`.
+
+    The function loads the number it returns as a constant: 10000*X + 100*Y + Z since cuDNN 9, 1000*X + 100*Y + Z before
+    (cudnn_version.h). One constant of that form in it is the answer, none or several are none.
+    """
+    place = symbol(data, b"cudnnGetVersion")
+    if place is None:
+        return None
+    step = 10000 if major >= 9 else 1000
+    start, size = place
+    found = {int.from_bytes(match[1] or match[2], "little") for match in _LOADS.finditer(data[start : start + min(size, 4096)])}
+    # 64 KiB and its halves are sizes of buffers on its stack.
+    fitting = {value for value in found if value // step == major and value % 0x8000}
+    return f"{major}.{value % step // 100}.{value % 100}" if len(fitting) == 1 and (value := fitting.pop()) else None
+
+
+def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
+    """Offset in the file and size of a function of the dynamic symbol table; None where it is not there. Little-endian 64-bit files only."""
+    try:
+        if data[:4] != MAGIC or data[4] != 2 or data[5] != 1:
+            return None
+        phoff, shoff = struct.unpack_from("<QQ", data, 32)
+        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from("<5H", data, 54)
+        segments = _segments(data, "<", True, phoff, phentsize, phnum, [])
+        _, _, strtab, strsize = _dynamic(data, "<", True, segments, [])
+        sections, _ = _sections(data, "<", True, shoff, shentsize, shnum, shstrndx, [])
+        table = next(((at, size) for _, kind, _, at, size in sections if kind == 11), None)  # SHT_DYNSYM
+        if table is None or not strsize:
+            return None
+        rows = struct.iter_unpack("<IBBHQQ", data[table[0] : table[0] + table[1] - table[1] % 24])
+        for index, _, _, section, value, size in rows:
+            at = strtab + index
+            if section and data[at : at + len(name) + 1] == name + b"\0":
+                found = (
+                    start + value - address
+                    for address, flags, start, length in segments
+                    if flags >= 0 and address <= value < address + length
+                )
+                return (next(found), size)
+    except (struct.error, ValueError, IndexError, StopIteration):
+        return None
+    return None
