@@ -248,6 +248,8 @@ def _foreign(view: View, packages: Packages, policy: Purity, backend: str, famil
             add(packages.owner(path), "file", path, path.rpartition("/")[2])
     for path, row in view.elf.items():
         owner = ""
+        if row.soname and match(plain(row.soname)) and not match(plain(path.rpartition("/")[2])):
+            add(packages.owner(path), "file", path, f"{row.soname} by another name")
         for signal, what in _of_elf(row, family, sections, machines):
             owner = owner or packages.owner(path)
             add(owner, signal, path, what)

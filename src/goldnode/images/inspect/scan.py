@@ -345,7 +345,10 @@ class View(Scan):
             else:
                 here[path] = entry
         if self.paths:
-            gone += [path for path, entry in here.items() if entry.kind != "d" and path in self.paths and self.paths[path].kind == "d"]
+            # Directories need not be listed: what replaces one is told by the paths below it, and the other way round.
+            below, above = _folders(self.paths), _folders(here)
+            gone += [path for path, entry in here.items() if entry.kind != "d" and path in below]
+            self._drop([path for path in above if path in self.paths and self.paths[path].kind == "f"])
             if "" in opaque:
                 self._drop(list(self.paths))
             exact = set(gone)
@@ -374,6 +377,15 @@ class View(Scan):
             if found is not None:
                 return found
         return None
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Every directory that a path lies in."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
 
 
 def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan:

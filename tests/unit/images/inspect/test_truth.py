@@ -1,0 +1,190 @@
+"""Whether an image is what its tag says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.unit.images.inspect.things import cudart, debs, elf, image, installed, os_release, wheel_files
+
+from goldnode.images.inspect import targets, truth
+from goldnode.images.inspect.truth import Claim, Locked, Truth
+from goldnode.images.oci import Layout
+
+PYTHON = {"usr/bin/python3": elf(needed=["libc.so.6"])}
+CUDA = "usr/local/cuda-12.4/targets/x86_64-linux/lib"
+TAG = "cuda:12.4.1-base-debian12-0123456789ab"
+
+
+def runtime(version: int = 12040, package: str = "12.4.127") -> dict[str, bytes]:
+    wheel = wheel_files("nvidia-cuda-runtime-cu12", package, {})
+    return {**PYTHON, **os_release(), f"{CUDA}/libcudart.so.{version // 1000}": cudart(version), **installed(wheel)}
+
+
+def check(
+    folder: Path,
+    ref: str,
+    *files: Mapping[str, bytes],
+    labels: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
+    lock: Locked | None = None,
+) -> Truth:
+    layout = Layout(folder)
+    image(layout, ref, files, labels=labels, environment=environment)
+    (target,) = targets.find(ref, layout)
+    return truth.check(target.view, lock)
+
+
+def claims(found: Truth) -> dict[str, Claim]:
+    return {row.claim: row for row in found.claims}
+
+
+def wrong(found: Truth) -> dict[str, tuple[str, str]]:
+    return {row.claim: (row.expected, row.got) for row in found.claims if row.result == "differs"}
+
+
+def test_a_true_tag(tmp_path: Path) -> None:
+    found = check(tmp_path, TAG, runtime())
+    assert found.passed
+    assert wrong(found) == {}
+    row = claims(found)["runtime"]
+    assert (row.expected, row.got, row.result) == ("12.4", "12.4", "ok")
+    assert claims(found)["release"].result == "not_verified", "12.4.1 is said by nothing"
+    assert claims(found)["packages"].result == "not_verified"
+
+
+def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
+    found = check(tmp_path, TAG, runtime(12090, "12.9.79"))
+    assert not found.passed
+    assert wrong(found) == {"runtime": ("12.4", "12.9"), "runtime package": ("12.4", "nvidia-cuda-runtime-cu12 12.9.79")}
+    assert f"{CUDA}/libcudart.so.12" in claims(found)["runtime"].how
+
+
+def test_two_runtimes_of_which_one_is_right(tmp_path: Path) -> None:
+    found = check(tmp_path, TAG, runtime(), {"opt/old/libcudart.so.11.0": cudart(11080)})
+    assert wrong(found) == {"runtime": ("12.4", "11.8, 12.4")}
+
+
+def test_a_library_that_does_not_say_leaves_it_to_the_package(tmp_path: Path) -> None:
+    files = {**runtime(), f"{CUDA}/libcudart.so.12": elf(soname="libcudart.so.12")}
+    found = check(tmp_path, TAG, files)
+    assert (claims(found)["runtime"].result, claims(found)["runtime package"].result) == ("not_verified", "ok")
+    assert found.passed
+    without = {path: data for path, data in files.items() if "dist-info" not in path}
+    found = check(tmp_path / "b", TAG, without)
+    assert not found.passed, "nothing says which runtime it is"
+    assert wrong(found) == {}
+
+
+def test_another_system_backend_flavour_and_architecture(tmp_path: Path) -> None:
+    assert wrong(check(tmp_path / "a", TAG, {**runtime(), **os_release(version="13")})) == {"os": ("debian12", "debian13")}
+    bare = {**PYTHON, **os_release()}
+    assert wrong(check(tmp_path / "b", TAG, bare)) == {"backend": ("cuda", "none of its libraries")}
+    cublas = {f"{CUDA}/libcublas.so.12": elf()}
+    assert "flavour" in wrong(check(tmp_path / "c", TAG, runtime(), cublas))
+    assert wrong(check(tmp_path / "d", TAG.replace("base", "runtime"), runtime(), cublas)) == {}
+    assert wrong(check(tmp_path / "e", TAG, {**runtime(), "usr/bin/python3": elf(machine=183), "usr/bin/x": elf(machine=183)})) == {
+        "architecture": ("amd64", "arm64")
+    }
+
+
+def test_labels_and_environment(tmp_path: Path) -> None:
+    labels = {"io.goldnode.backend": "cuda", "io.goldnode.runtime": "12.9.1", "io.goldnode.build-id": "ffffffffffff"}
+    environment = {"CUDA_VERSION": "12.6.0", "NVIDIA_REQUIRE_CUDA": "cuda>=12.6 brand=tesla"}
+    found = check(tmp_path, TAG, runtime(), labels=labels, environment=environment)
+    assert wrong(found) == {
+        "label io.goldnode.runtime": ("12.4.1", "12.9.1"),
+        "label io.goldnode.build-id": ("0123456789ab", "ffffffffffff"),
+        "CUDA_VERSION": ("12.4.1", "12.6.0"),
+        "NVIDIA_REQUIRE_CUDA": ("cuda>=12.4", "cuda>=12.6 brand=tesla"),
+    }
+    assert claims(found)["label io.goldnode.os"].result == "not_verified"
+
+
+def test_debian_says_the_whole_release(tmp_path: Path) -> None:
+    files = {**PYTHON, **os_release(version="13"), "usr/lib/x86_64-linux-gnu/libcudart.so.12": cudart(12040)}
+    rows = debs({"libcudart12": ("12.4.127~12.4.1-2", "", ["usr/lib/x86_64-linux-gnu/libcudart.so.12"])})
+    found = check(tmp_path / "a", "cuda:12.4.1-base-debian13", files, rows)
+    assert (found.passed, claims(found)["release"].got) == (True, "12.4.1")
+    assert wrong(check(tmp_path / "b", "cuda:12.4.0-base-debian13", files, rows)) == {"release": ("12.4.0", "12.4.1")}
+
+
+def test_rocm_of_the_distribution_claims_no_version(tmp_path: Path) -> None:
+    files = {**PYTHON, **os_release(version="13"), "usr/lib/libamdhip64.so.5": elf(), **debs({"libamdhip64-5": ("5.7.1-6", "", [])})}
+    found = check(tmp_path / "a", "rocm:distro-base-debian13", files)
+    assert (found.passed, claims(found)["runtime"].got) == (True, "libamdhip64-5 5.7.1-6")
+    versioned = {**files, "opt/rocm-6.4.1/.info/version": b"6.4.1-83\n"}
+    assert wrong(check(tmp_path / "b", "rocm:distro-base-debian13", versioned)) == {
+        "runtime": ("distro", "opt/rocm-6.4.1/.info/version: 6.4.1-83")
+    }
+    assert check(tmp_path / "c", "rocm:6.4.1-base-debian13", versioned).passed
+    assert wrong(check(tmp_path / "d", "rocm:7.0.0-base-debian13", versioned)) == {"runtime": ("7.0.0", "6.4.1")}
+    assert not check(tmp_path / "e", "rocm:6.4.1-base-debian13", files).passed, "nothing says it"
+
+
+def test_oneapi_by_its_wheels(tmp_path: Path) -> None:
+    files = {**PYTHON, **os_release(), "opt/libsycl.so.8": elf(), **installed(wheel_files("intel-sycl-rt", "2025.3.3", {}))}
+    assert check(tmp_path / "a", "oneapi:2025.3.3-runtime-debian12", files).passed
+    assert wrong(check(tmp_path / "b", "oneapi:2024.1.2-runtime-debian12", files)) == {"runtime": ("2024.1.2", "2025.3.3")}
+
+
+@pytest.mark.parametrize(("version", "right"), [("2.9.1", True), ("2.9.0+cu128", True), ("2.10.0", False)])
+def test_a_framework_is_the_flavour(tmp_path: Path, version: str, right: bool) -> None:
+    files = {**PYTHON, **os_release(), **installed(wheel_files("torch", version, {}))}
+    found = check(tmp_path, "cpu:1-torch2.9-debian12", files)
+    assert found.passed == right
+
+
+def test_parts_and_the_file_inside(tmp_path: Path) -> None:
+    document = {
+        "name": "cuda-12.4.1-base-debian12",
+        "os": {"name": "debian12"},
+        "parts": {"cudart": "12.4.127", "cudnn": "9.1.0.70", "odd": "1"},
+        "lock": "sha256:1",
+    }
+    inside = {"usr/lib/goldnode/image.json": json.dumps(document).encode()}
+    labels = {"io.goldnode.lock": "sha256:2", "io.goldnode.parts": "nccl=2.21.5"}
+    cudnn, nccl = wheel_files("nvidia-cudnn-cu12", "9.8.0.87", {}), wheel_files("nvidia-nccl-cu12", "2.21.5", {})
+    found = check(tmp_path, TAG, runtime(), inside, installed(cudnn, nccl), labels=labels)
+    assert wrong(found) == {"part cudnn": ("9.1.0.70", "9.8.0.87"), "lock in image.json": ("sha256:2", "sha256:1")}
+    rows = claims(found)
+    assert {name: rows[f"part {name}"].result for name in ("cudart", "nccl", "odd")} == {
+        "cudart": "ok",
+        "nccl": "ok",
+        "odd": "not_verified",
+    }
+    assert rows["image.json os"].result == "ok"
+
+
+def test_packages_against_the_lock(tmp_path: Path) -> None:
+    files = [runtime(), debs({"libc6": ("2.36-9", "", []), "extra": ("1", "", [])}), installed(wheel_files("Some_Wheel", "1.0", {}))]
+    wheels = {"nvidia-cuda-runtime-cu12": "12.4.127", "some.wheel": "1.0"}
+    labels = {"io.goldnode.lock": "sha256:1"}
+    lock = Locked("sha256:1", {"libc6": "2.36-10", "gone": "1"}, wheels)
+    found = check(tmp_path / "a", TAG, *files, labels=labels, lock=lock)
+    assert claims(found)["debs"].got == "2; extra 1 is not in the lock; gone is absent; libc6 is 2.36-9, locked 2.36-10"
+    assert claims(found)["wheels"].result == "ok"
+    assert not found.passed
+    moved = check(tmp_path / "b", TAG, *files, labels=labels, lock=Locked("sha256:9", {}, {}))
+    assert claims(moved)["packages"].result == "not_verified"
+
+
+def test_what_claims_nothing_has_not_passed(tmp_path: Path) -> None:
+    found = check(tmp_path, "busybox:1-2-3", {"bin/x": elf()}, labels={})
+    assert (found.passed, [row.result for row in found.claims]) == (False, ["not_verified"])
+
+
+@pytest.mark.parametrize(
+    ("name", "image_name", "build"),
+    [
+        ("cuda:12.4.1-runtime-debian12-0123456789ab", "cuda-12.4.1-runtime-debian12", "0123456789ab"),
+        ("host:5000/team/cuda:13.0.2-torch2.9-debian13", "cuda-13.0.2-torch2.9-debian13", ""),
+        ("rocm:distro-base-debian13", "rocm-distro-base-debian13", ""),
+    ],
+)
+def test_names(name: str, image_name: str, build: str) -> None:
+    found = truth.named(name)
+    assert found is not None
+    assert (found[0].name, found[1]) == (image_name, build)
