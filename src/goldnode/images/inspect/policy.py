@@ -214,6 +214,8 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         )
         for path, why in sorted(view.left_out.items())
     ]
+    if not view.paths:
+        found.findings.append(Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant"))
     found.findings += [
         Finding("warn", "damaged-elf", shown(path), f"{shown(path)} is a damaged ELF file: {row.fault}", package=packages.title(path))
         for path, row in sorted(view.elf.items())

@@ -113,7 +113,7 @@ class Scan:
             return None
 
 
-class _File(NamedTuple):
+class SourceFile(NamedTuple):
     """A file of a source: what it is, and how its content is read (`open`: None for what has none)."""
 
     path: str
@@ -122,7 +122,7 @@ class _File(NamedTuple):
     packed: int = 0
 
 
-def collect(files: Iterable[_File], limits: Limits | None = None, *, name: str = "") -> Scan:
+def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: str = "") -> Scan:
     """Scan `files`. `name` is what a fault of the whole source is about."""
     bounds = limits or Limits()
     scan, read = Scan(), 0
@@ -164,7 +164,7 @@ def collect(files: Iterable[_File], limits: Limits | None = None, *, name: str =
     return scan
 
 
-def _too_much(item: _File, read: int, is_text: bool, bounds: Limits) -> str:
+def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str:
     size = item.entry.size
     if size > (bounds.text if is_text else bounds.file):
         return f"it is larger than is read ({size:,} bytes)"
@@ -228,7 +228,7 @@ def scan_directory(root: Path, limits: Limits | None = None) -> Scan:
     return collect(_walk(os.fspath(root)), limits, name=str(root))
 
 
-def _walk(root: str) -> Iterator[_File]:
+def _walk(root: str) -> Iterator[SourceFile]:
     device = os.lstat(root).st_dev
     cut = len(root.rstrip("/")) + 1
     todo = [root]
@@ -238,18 +238,18 @@ def _walk(root: str) -> Iterator[_File]:
             for row in rows:
                 path = row.path[cut:]
                 if row.is_symlink():
-                    yield _File(path, Entry("l", 0, os.readlink(row.path)), None)  # noqa: PTH115 - tens of thousands of them
+                    yield SourceFile(path, Entry("l", 0, os.readlink(row.path)), None)  # noqa: PTH115 - tens of thousands of them
                     continue
                 if row.is_dir(follow_symlinks=False):
-                    yield _File(path, Entry("d"), None)
+                    yield SourceFile(path, Entry("d"), None)
                     if row.stat(follow_symlinks=False).st_dev == device:
                         todo.append(row.path)
                     continue
                 if not row.is_file(follow_symlinks=False):
-                    yield _File(path, Entry("o"), None)
+                    yield SourceFile(path, Entry("o"), None)
                     continue
                 size = row.stat(follow_symlinks=False).st_size
-                yield _File(path, Entry("f", size), _Opener(row.path))
+                yield SourceFile(path, Entry("f", size), _Opener(row.path))
 
 
 class _Opener:
@@ -273,20 +273,20 @@ def scan_tar(tar: tarfile.TarFile, limits: Limits | None = None, *, name: str = 
     return collect(_members(tar), limits, name=name)
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[_File]:
+def _members(tar: tarfile.TarFile) -> Iterator[SourceFile]:
     for info in tar:
         path = clean(info.name)
         if info.isreg():
             # Only asked for before the next member is.
-            yield _File(path, Entry("f", info.size), partial(_extract, tar, info))
+            yield SourceFile(path, Entry("f", info.size), partial(_extract, tar, info))
         elif info.isdir():
-            yield _File(path, Entry("d"), None)
+            yield SourceFile(path, Entry("d"), None)
         elif info.issym():
-            yield _File(path, Entry("l", 0, info.linkname), None)
+            yield SourceFile(path, Entry("l", 0, info.linkname), None)
         elif info.islnk():
-            yield _File(path, Entry("h", 0, clean(info.linkname)), None)
+            yield SourceFile(path, Entry("h", 0, clean(info.linkname)), None)
         else:
-            yield _File(path, Entry("o"), None)
+            yield SourceFile(path, Entry("o"), None)
 
 
 def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
@@ -305,15 +305,15 @@ def scan_wheel(path: Path, limits: Limits | None = None) -> Scan:
         raise ImageError(f"{path} is no wheel that can be read: {error}", remedy="fetch it again") from error
 
 
-def _entries(archive: zipfile.ZipFile) -> Iterator[_File]:
+def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
     for info in archive.infolist():
         path = clean(info.filename)
         if info.is_dir():
-            yield _File(path, Entry("d"), None)
+            yield SourceFile(path, Entry("d"), None)
         elif stat.S_ISLNK(info.external_attr >> 16):
-            yield _File(path, Entry("l"), None)
+            yield SourceFile(path, Entry("l"), None)
         else:
-            yield _File(path, Entry("f", info.file_size), partial(archive.open, info), max(1, info.compress_size))
+            yield SourceFile(path, Entry("f", info.file_size), partial(archive.open, info), max(1, info.compress_size))
 
 
 # ----- the whole

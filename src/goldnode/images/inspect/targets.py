@@ -176,7 +176,7 @@ def _of_file(path: Path, run: _Run) -> list[Target]:
     for magic, (what, remedy) in _REFUSED.items():
         if head.startswith(magic):
             raise ImageError(f"{path} is {what}, which is not read", remedy=remedy)
-    if any(head.startswith(magic) for magic in _COMPRESSED) or head[257:262] == b"ustar" or _is_tar(path):
+    if any(head.startswith(magic) for magic in _COMPRESSED) or head[257:262] == b"ustar" or (any(head[:512]) and _is_tar(path)):
         return _of_tar(path, run)
     from goldnode.images.inspect import disk
 
@@ -184,6 +184,7 @@ def _of_file(path: Path, run: _Run) -> list[Target]:
 
 
 def _is_tar(path: Path) -> bool:
+    # Of a file that begins with zeros tarfile says that it is a tar of nothing: disks do.
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError):

@@ -195,7 +195,7 @@ def test_the_drivers_own_libraries_are_refused_everywhere(tmp_path: Path) -> Non
     ],
 )
 def test_environment(tmp_path: Path, backend: str, environment: dict[str, str], said: str) -> None:
-    assert said in only(inspect(tmp_path, backend, environment=environment)).message
+    assert said in only(inspect(tmp_path, backend, os_release(), environment=environment)).message
 
 
 def test_without_a_backend_it_says_what_there_is_and_passes_nothing(tmp_path: Path) -> None:
@@ -252,6 +252,11 @@ def test_a_fault_in_the_policy_names_its_line(tmp_path: Path, old: str, new: str
         policy.load(file)
     assert said in str(caught.value)
     assert caught.value.line is not None
+
+
+def test_what_holds_nothing_has_not_passed() -> None:
+    found = policy.inspect(View(name="nothing"), RULES, "cpu", today=TODAY)
+    assert only(found).message == "there is no file in it"
 
 
 def test_an_unknown_backend_names_the_nearest() -> None:
