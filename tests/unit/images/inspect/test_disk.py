@@ -90,7 +90,8 @@ def test_a_file_system_with_features_that_are_not_read(tmp_path: Path) -> None:
     disk = make(tmp_path, "ext4", "-O", "inline_data")
     with pytest.raises(ImageError, match=r"features of ext4 that are not read \(0x8000\)"):
         view(disk)
-    dirty = make(tmp_path, "ext4")
+    (tmp_path / "b").mkdir()
+    dirty = make(tmp_path / "b", "ext4")
     data = bytearray(dirty.read_bytes())
     data[1024 + 96] |= 4
     dirty.write_bytes(data)

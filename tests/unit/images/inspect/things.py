@@ -147,8 +147,9 @@ def image(
     *,
     labels: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    packed: bool = True,
 ) -> str:
-    """An image in `layout`; returns its digest. Labels and environment are what its reference says, where none are given."""
+    """An image in `layout`; returns its digest. `packed`: with gzip. Labels and environment are what its reference says, where none are given."""
     backend, _, tag = ref.partition(":")
     version, _, rest = tag.partition("-")
     flavour, os, *_ = rest.split("-")
@@ -176,7 +177,10 @@ def image(
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": layout.put(canonical(config), CONFIG).document(),
-        "layers": [layout.put(gzip.compress(data, 1, mtime=0), f"{LAYER}+gzip").document() for data in tars],
+        "layers": [
+            (layout.put(gzip.compress(data, 1, mtime=0), f"{LAYER}+gzip") if packed else layout.put(data, LAYER)).document()
+            for data in tars
+        ],
     }
     found = layout.put(canonical(manifest), MANIFEST)
     layout.set_ref(ref, found)
