@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -48,6 +49,8 @@ _TEXTS = re.compile(
     )\Z""",
     re.VERBOSE,
 )
+_ENDINGS = ("METADATA", "RECORD", ".egg-info", "PKG-INFO", ".list", "os-release", "image.json", "version.json", ".conf", "status")
+_PLACES = ("var/lib/dpkg/status.d/", "opt/rocm")
 _CUDART, _CUDNN, _NCCL = (
     re.compile(rf"lib{name}(?:-[0-9a-f]{{8}})?\.so(?:\.(\d+))?") for name in ("cudart", "cudnn_(?:graph|ops_infer)", "nccl")
 )
@@ -137,8 +140,11 @@ def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: 
             scan.paths[path] = entry
             if item.open is None or entry.size < 8:
                 continue
-            is_text = _TEXTS.match(path) is not None
+            is_text = (path.endswith(_ENDINGS) or path.startswith(_PLACES)) and _TEXTS.match(path) is not None
             try:
+                # Most files are neither: of those on a disk the first bytes are looked at without making a file object.
+                if not is_text and isinstance(item.open, _Opener) and not item.open.begins():
+                    continue
                 with item.open() as stream:
                     head = stream.read(8)
                     if not is_text and head[:4] != elf.MAGIC and head != elf.ARCHIVE:
@@ -178,10 +184,7 @@ def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str
 @contextmanager
 def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Iterator[elf.Data]:
     """The whole of a file as bytes or as a map: of itself where it is one on disk, else of a temporary copy when large."""
-    try:
-        number = stream.fileno() if size > 1 << 20 and getattr(stream, "raw", None) is not None else -1
-    except (OSError, AttributeError, ValueError):
-        number = -1
+    number = stream.fileno() if size > 1 << 20 and isinstance(stream, FileIO) else -1
     if number >= 0:
         with closing(mmap.mmap(number, 0, prot=mmap.PROT_READ)) as data:
             yield data
@@ -260,8 +263,19 @@ class _Opener:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+    def begins(self) -> bool:
+        """Whether it begins as an ELF file or a static library does."""
+        number = os.open(self.path, self._FLAGS)
+        try:
+            head = os.read(number, 8)
+        finally:
+            os.close(number)
+        return head[:4] == elf.MAGIC or head == elf.ARCHIVE
+
     def __call__(self) -> IO[bytes]:
-        number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        number = os.open(self.path, self._FLAGS)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
             raise OSError("it is no regular file any more")
