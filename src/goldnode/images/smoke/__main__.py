@@ -1,0 +1,35 @@
+"""`python -m goldnode.images.smoke …`: goldnode-smoke from a checkout. `… pack FILE` writes the one file that images and nodes carry.
+
+Python's standard library is enough; without PyYAML there are no floors, and a GEMM is told without one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run or pack; returns the exit code."""
+    if sys.argv[1:2] == ["pack"]:
+        from goldnode.images.smoke import pack
+
+        target = Path(sys.argv[2] if len(sys.argv) == 3 else pack.NAME)
+        target.write_bytes(pack.program())
+        target.chmod(0o755)
+        print(f"wrote {target}")
+        return 0
+    from goldnode.images.smoke.runner import start
+
+    try:
+        from goldnode.images.smoke import pack
+
+        floors = pack.floors()
+    except ImportError as problem:
+        print(f"goldnode-smoke: no floors: {problem}", file=sys.stderr)
+        floors = []
+    return start.main(str(Path(__file__).parents[3]), floors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""goldnode-smoke as one file: the package `goldnode.images.smoke.runner` and the floors of the facts in a zip archive that Python runs.
+
+The archive is stored, not compressed: its bytes are part of every image, and a compressor's version must not change a digest.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+RUNNER = Path(__file__).parent / "runner"
+# No -S here: the interpreter's site directories are where a framework is. Tests of libraries switch them off for themselves.
+START = b"#!/usr/bin/env -S python3 -I\n"
+MAIN = b"from goldnode.images.smoke.runner.program import main\n\nmain()\n"
+PACKAGES = ("goldnode", "goldnode/images", "goldnode/images/smoke")
+NAME = "goldnode-smoke"
+
+
+def floors() -> list[dict[str, Any]]:
+    """The floor of each GPU model that the facts know a dense peak of: {model, pci_ids, floor_tflops: {precision: 10 ** 12 a second}}."""
+    from goldnode.compat import facts
+
+    rows = []
+    for row in facts.load("performance.yml")["dense_peaks"]:
+        share = row.get("floor_share", facts.load("performance.yml")["floor_share"]["value"])
+        floor = {name: round(peak * share, 1) for name, peak in sorted(row["tflops"].items())}
+        rows += [{"model": sku, "pci_ids": list(facts.gpu(sku).pci_ids), "floor_tflops": floor} for sku in row["skus"]]
+    return rows
+
+
+def sources() -> dict[str, bytes]:
+    """Archive name -> content of every file, sorted by name."""
+    found = {f"goldnode/images/smoke/runner/{path.relative_to(RUNNER)}": path.read_bytes() for path in RUNNER.rglob("*.py")}
+    found.update({f"{package}/__init__.py": b"" for package in PACKAGES})
+    found["goldnode/images/smoke/floors.json"] = json.dumps(floors(), sort_keys=True, separators=(",", ":")).encode()
+    return dict(sorted({**found, "__main__.py": MAIN}.items()))
+
+
+@cache
+def program() -> bytes:
+    """The file. Dates and modes in the archive are fixed: the same sources and facts give the same bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sources().items():
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return START + out.getvalue()

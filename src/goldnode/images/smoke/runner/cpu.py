@@ -1,0 +1,208 @@
+"""The backend cpu: everything here really computes. GEMM by a BLAS where one is, inference, all-reduce between processes, memory pressure."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+import os
+import socket
+import time
+from typing import Any, List, Optional, Tuple
+
+from . import image, linear, native
+from .report import Failed, Json, NotRun, passed
+
+# The first that is there computes. Debian's libblas.so.3 is whichever BLAS is chosen by update-alternatives, with its CBLAS symbols.
+BLAS = ("libopenblas.so.0", "libblas.so.3", "libmkl_rt.so.2")
+COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
+
+
+def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
+    """Name and handle of a BLAS with C symbols; None where there is none."""
+    here = [soname for soname in BLAS if not native.absent(soname)]
+    return next(((soname, native.load(soname)) for soname in here if hasattr(native.load(soname), "cblas_sgemm")), None)
+
+
+def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, right: Any, out: Any) -> None:
+    """out = left x right, column-major."""
+    function, real = (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
+    function.argtypes = [ctypes.c_int] * 6 + [
+        real,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        real,
+        ctypes.c_void_p,
+        ctypes.c_int,
+    ]
+    function.restype = None
+    function(COLUMN_MAJOR, NO_TRANSPOSE, NO_TRANSPOSE, m, n, k, 1.0, left, m, right, k, 0.0, out, m)
+
+
+def gemm(size: int = 0, seconds: float = 1.0) -> Json:
+    """Multiply two square matrices in single and double precision for a while, and compare the whole of each product."""
+    found = blas()
+    if found is None:
+        return _plain(size or 96)
+    name, library = found
+    n = size or 768
+    figures: Json = {}
+    for kind in ("fp32", "fp64"):
+        left, right = linear.matrix_a(n, n, kind), linear.matrix_b(n, n, kind)
+        out = ctypes.create_string_buffer(n * n * linear.KINDS[kind][1])
+        call(library, kind, n, n, n, left, right, out)  # the first call starts the library's threads
+        started, runs = time.perf_counter(), 0
+        while not runs or time.perf_counter() - started < seconds / 2:
+            call(library, kind, n, n, n, left, right, out)
+            runs += 1
+        took = time.perf_counter() - started
+        _compare(out.raw, n, kind)
+        figures[f"{kind}_gflops"] = round(2 * n**3 * runs / took / 1e9, 2)
+    return passed("every element exact", {"blas": name, "size": n}, figures, f"by {name}; no floor: the facts know none for processors")
+
+
+def _plain(n: int) -> Json:
+    """Without a BLAS: Python's own arithmetic on small matrices."""
+    left = [[float(linear.a(i, k)) for k in range(n)] for i in range(n)]
+    right = [[float(linear.b(k, j)) for j in range(n)] for k in range(n)]
+    started = time.perf_counter()
+    product = linear.multiply(left, right)
+    took = time.perf_counter() - started
+    _compare(linear.flat(product), n, "fp32")
+    figures = {"fp64_gflops": round(2 * n**3 / took / 1e9, 4)}
+    return passed("every element exact", {"blas": "none: computed by Python", "size": n}, figures, "by Python, there is no BLAS; no floor")
+
+
+def _compare(result: bytes, n: int, kind: str) -> None:
+    bad = linear.wrong(result, n, n, n, kind)
+    if bad:
+        i, j, got, expected = bad[0]
+        raise Failed(f"the {kind} product is wrong in row {i}, column {j}", expected=expected, got=got)
+
+
+def inference() -> Json:
+    """One batch through two layers and a softmax: by BLAS where one is, else by Python. Compared with the same in whole numbers."""
+    found = blas()
+    x, first, second = linear.network()
+    started = time.perf_counter()
+    if found is None:
+        name = "none: computed by Python"
+        out = linear.multiply(linear.relu(linear.multiply([[float(v) for v in row] for row in x], first)), second)
+    else:
+        name, library = found
+        hidden = linear.relu(_product(library, x, first))
+        out = _product(library, hidden, second)
+    took = time.perf_counter() - started
+    expected = linear.logits()
+    if out != expected:
+        raise Failed("the network's output is wrong", expected=expected[0], got=out[0])
+    return passed(
+        linear.classes(expected), linear.classes(out), {"batch": linear.BATCH, "milliseconds": round(took * 1e3, 3)}, f"BLAS: {name}"
+    )
+
+
+def _product(library: ctypes.CDLL, left: Any, right: Any) -> List[List[float]]:
+    rows, inner, columns = len(left), len(right), len(right[0])
+    out = ctypes.create_string_buffer(rows * columns * 4)
+    call(library, "fp32", rows, columns, inner, linear.flat(left), linear.flat(right), out)
+    return linear.rows_of(out.raw, rows, columns)
+
+
+def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
+    """All-reduce `count` doubles over `ranks` processes: a ring of sockets, results in shared memory, every element compared."""
+    ranks = ranks or max(2, min(4, os.cpu_count() or 2))
+    count -= count % ranks
+    shared = mmap.mmap(-1, ranks * count * 8)
+    pairs = [socket.socketpair() for _ in range(ranks)]  # rank r sends into pairs[r][0]; r + 1 receives from pairs[r][1]
+    started = time.perf_counter()
+    children = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                own = ring(rank, ranks, count, pairs[rank][0], pairs[rank - 1][1])
+                shared[rank * count * 8 : (rank + 1) * count * 8] = own.tobytes()
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    took = time.perf_counter() - started
+    if any(codes):
+        raise Failed("a process of the all-reduce ended badly", expected=[0] * ranks, got=codes)
+    wanted = array.array("d", (ranks * (ranks + 1) // 2 + ranks * (index % 97) for index in range(count))).tobytes()
+    for rank in range(ranks):
+        if shared[rank * count * 8 : (rank + 1) * count * 8] != wanted:
+            raise Failed(f"rank {rank} of {ranks} has another sum", expected="equal sums on every rank", got="a difference")
+    figures = {"ranks": ranks, "mib": round(count * 8 / 2**20, 3), "milliseconds": round(took * 1e3, 1)}
+    return passed("equal sums on every rank", "equal sums on every rank", figures)
+
+
+def ring(rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket) -> array.array[float]:
+    """One rank of a ring all-reduce (reduce-scatter, then all-gather): each starts with rank + 1 + index modulo 97."""
+    values = array.array("d", (rank + 1 + index % 97 for index in range(count)))
+    part = count // ranks
+    for step in range(2 * (ranks - 1)):
+        out = (rank - step) % ranks if step < ranks - 1 else (rank + 1 - (step - ranks + 1)) % ranks
+        into = (out - 1) % ranks
+        got = exchange(to, of, values[out * part : (out + 1) * part].tobytes())
+        received = array.array("d", got)
+        if step < ranks - 1:
+            for index, value in enumerate(received):
+                values[into * part + index] += value
+        else:
+            values[into * part : (into + 1) * part] = received
+    return values
+
+
+def exchange(to: socket.socket, of: socket.socket, data: bytes) -> bytes:
+    """Send `data` and receive as much, in turns, so that full socket buffers do not stop the ring."""
+    to.setblocking(False)
+    of.setblocking(True)
+    of.settimeout(30)
+    sent, got = 0, bytearray()
+    while sent < len(data) or len(got) < len(data):
+        moved = 0
+        if sent < len(data):
+            try:
+                moved = to.send(data[sent : sent + 65536])
+                sent += moved
+            except BlockingIOError:
+                pass
+        if len(got) < len(data) and (not moved or sent == len(data)):
+            piece = of.recv(min(65536, len(data) - len(got)))
+            if not piece:
+                raise Failed("a process of the all-reduce went away")
+            got += piece
+    return bytes(got)
+
+
+BLOCK = 1 << 20
+MARK = 8
+
+
+def memory(share: float = 0.0, root: str = "/") -> Json:
+    """Take a share of the memory that is free, write a pattern, read it back. Without a share: 5 %, at most 256 MiB."""
+    free = image.memory(root)
+    size = int(free * share) if share else min(int(free * 0.05), 256 << 20)
+    size -= size % BLOCK
+    if not size:
+        raise NotRun(f"no memory is free: {free >> 20} MiB", required=True)
+    started = time.perf_counter()
+    with mmap.mmap(-1, size) as area:
+        for turn, factor in enumerate((7, 11)):
+            # Every block is the same but for the offset in its first bytes, so that a wrong address shows too.
+            rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[MARK:]
+            for at in range(0, size, BLOCK):
+                area[at : at + MARK] = at.to_bytes(MARK, "little")
+                area[at + MARK : at + BLOCK] = rest
+            for at in range(0, size, BLOCK):
+                if int.from_bytes(area[at : at + MARK], "little") != at or area[at + MARK : at + BLOCK] != rest:
+                    why = f"memory differs from what was written, in pass {turn + 1}"
+                    raise Failed(why, expected="equal", got=f"a difference in MiB {at // BLOCK}")
+    took = time.perf_counter() - started
+    figures = {"mib": size >> 20, "gib_per_second": round(4 * size / 2**30 / took, 2)}
+    return passed("what was written", "what was written", figures)

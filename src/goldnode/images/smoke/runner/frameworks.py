@@ -1,0 +1,135 @@
+"""Frameworks that an image brings: they are imported, are the version that the image states, and run one batch of the known network."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import time
+from typing import Any, List, Tuple
+
+from . import linear
+from .libraries import numbers
+from .report import Failed, Json, passed
+
+MODULES = {"torch": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
+ALIASES = {"pytorch": "torch", "onnxruntime-gpu": "onnxruntime", "onnx-runtime": "onnxruntime"}
+
+
+def framework(part: str) -> str:
+    """The module that a part is; empty for one that is no framework."""
+    name = part.lower()
+    return MODULES.get(ALIASES.get(name, name), "")
+
+
+def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
+    """Import, compare the version, and run the batch on the processor, or on the first device.
+
+    `cuda`: the CUDA version of the image, which torch has to be built for; `device`: whether there is one.
+    """
+    try:
+        found = importlib.import_module(module)
+    except ImportError as problem:
+        raise Failed(f"{module} cannot be imported: {problem}", expected="it imports", got=str(problem)) from None
+    told = str(getattr(found, "__version__", ""))
+    wanted = numbers(version)
+    if numbers(told)[: len(wanted)] != wanted:
+        raise Failed(f"{module} is another version than the image states", expected=version, got=told)
+    started = time.perf_counter()
+    out, where, built = {"torch": _torch, "onnxruntime": _onnxruntime, "jax": _jax}[module](found, device)
+    took = time.perf_counter() - started
+    if cuda and built and numbers(built)[:2] != numbers(cuda)[:2]:
+        raise Failed(f"{module} is built for another CUDA than the image's", expected=cuda, got=built)
+    expected = linear.logits()
+    if out != expected:
+        raise Failed(f"{module}: the network's output is wrong on {where}", expected=expected[0], got=[str(value) for value in out[0]])
+    got = {"version": told, "on": where, "classes": linear.classes(out)}
+    return passed({"version": version or told, "classes": linear.classes(expected)}, got, {"milliseconds": round(took * 1e3, 1)})
+
+
+Ran = Tuple[List[List[float]], str, str]
+
+
+def _torch(torch: Any, device: bool) -> Ran:
+    x, first, second = (torch.tensor(rows, dtype=torch.float32) for rows in linear.network())
+    seen = bool(torch.cuda.is_available())
+    if seen != device and (torch.version.cuda or torch.version.hip):
+        raise Failed("torch.cuda.is_available()", expected=device, got=seen)
+    where = torch.device("cuda" if device and seen else "cpu")
+    with torch.inference_mode():
+        out = torch.relu(x.to(where) @ first.to(where)) @ second.to(where)
+    name = torch.cuda.get_device_name(0) if where.type == "cuda" else "cpu"
+    return out.cpu().tolist(), name, torch.version.cuda or ""
+
+
+def _jax(jax: Any, device: bool) -> Ran:
+    numpy = importlib.import_module("jax.numpy")
+    platform = jax.default_backend()
+    if (platform != "cpu") != device:
+        raise Failed("jax.default_backend()", expected="a GPU" if device else "cpu", got=platform)
+    x, first, second = (numpy.array(rows, dtype="float32") for rows in linear.network())
+
+    def forward(batch: Any) -> Any:
+        return numpy.maximum(batch @ first, 0) @ second
+
+    return jax.jit(forward)(x).tolist(), platform, ""
+
+
+def _onnxruntime(runtime: Any, device: bool) -> Ran:
+    numpy = importlib.import_module("numpy")
+    runtime.set_default_logger_severity(3)
+    offered = runtime.get_available_providers()
+    wanted = [name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered]
+    session = runtime.InferenceSession(onnx_model(), providers=[*wanted, "CPUExecutionProvider"])
+    used = session.get_providers()
+    if wanted and wanted[0] not in used:
+        raise Failed("onnxruntime falls back to the processor", expected=wanted[0], got=used)
+    x = numpy.array(linear.network()[0], dtype="float32")
+    return session.run(None, {"x": x})[0].tolist(), used[0], ""
+
+
+# -- an ONNX model without the package onnx: protobuf's wire format (tag, length, bytes) by hand, fields as onnx.proto numbers them
+
+
+def field(number: int, value: Any) -> bytes:
+    """One field: a whole number as varint, text or bytes with their length."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(value: int) -> bytes:
+    """A whole number, seven bits a byte."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def tensor(name: str, rows: List[List[int]]) -> bytes:
+    """TensorProto of floats."""
+    data = struct.pack(f"<{len(rows) * len(rows[0])}f", *(value for row in rows for value in row))
+    return field(1, len(rows)) + field(1, len(rows[0])) + field(2, 1) + field(8, name) + field(9, data)
+
+
+def value_info(name: str, *shape: int) -> bytes:
+    """ValueInfoProto of a float tensor."""
+    dimensions = b"".join(field(1, field(1, size)) for size in shape)
+    return field(1, name) + field(2, field(1, field(1, 1) + field(2, dimensions)))
+
+
+def node(kind: str, inputs: Tuple[str, ...], output: str) -> bytes:
+    """NodeProto."""
+    return b"".join(field(1, name) for name in inputs) + field(2, output) + field(4, kind)
+
+
+def onnx_model() -> bytes:
+    """The network as ModelProto, operator set 13."""
+    _, first, second = linear.network()
+    nodes = (node("MatMul", ("x", "first"), "a"), node("Relu", ("a",), "b"), node("MatMul", ("b", "second"), "y"))
+    graph = b"".join(field(1, part) for part in nodes) + field(2, "goldnode")
+    graph += b"".join(field(5, tensor(name, rows)) for name, rows in (("first", first), ("second", second)))
+    graph += field(11, value_info("x", linear.BATCH, linear.INPUT)) + field(12, value_info("y", linear.BATCH, linear.CLASSES))
+    return field(1, 8) + field(2, "goldnode") + field(7, graph) + field(8, field(1, "") + field(2, 13))

@@ -1,0 +1,214 @@
+"""The runtime libraries of an image: each is loaded, says its version, and that version is held against what the image states."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from . import native
+from .report import Failed, Json, NotRun, passed
+
+Numbers = Tuple[int, ...]
+
+
+class Component(NamedTuple):
+    """A part of an image that is a shared library.
+
+    `stem`: its file name before `.so`. `majors`: soname versions to try, newest first, after the one that follows from the part's version.
+    `version`: reads the version, as many numbers as the library tells. `compared`: how many of them are compared at most. `odd`: major of the
+    part -> soname version, where that is not the same. `also`: soname version -> other libraries of the part, which the first one opens later.
+    """
+
+    stem: str
+    majors: Tuple[str, ...]
+    version: Optional[Callable[[ctypes.CDLL], Numbers]] = None
+    compared: int = 4
+    odd: Mapping[str, str] = {}
+    also: Mapping[str, Tuple[str, ...]] = {}
+
+
+def _packed(function: str, steps: Tuple[int, ...], kind: Any = ctypes.c_int) -> Callable[[ctypes.CDLL], Numbers]:
+    """A status function that gives one number, in which `steps` are what a major, minor … version counts."""
+
+    def read(library: ctypes.CDLL) -> Numbers:
+        value = kind(-1)
+        status = native.integer(library, function, ctypes.byref(value))
+        if status != 0:
+            raise Failed(f"{function} fails", expected=0, got=status)
+        return split(int(value.value), steps)
+
+    return read
+
+
+def split(value: int, steps: Tuple[int, ...]) -> Numbers:
+    """12040 with steps (1000, 10) is (12, 4)."""
+    found = []
+    for step in steps:
+        found.append(value // step)
+        value %= step
+    return tuple(found)
+
+
+def _property(function: str) -> Callable[[ctypes.CDLL], Numbers]:
+    """NVIDIA's libraryPropertyType: 0 major, 1 minor, 2 patch (library_types.h). Needs no device."""
+
+    def read(library: ctypes.CDLL) -> Numbers:
+        found = []
+        for kind in range(3):
+            value = ctypes.c_int(-1)
+            status = native.integer(library, function, kind, ctypes.byref(value))
+            if status != 0:
+                raise Failed(f"{function} fails", expected=0, got=status)
+            found.append(value.value)
+        return tuple(found)
+
+    return read
+
+
+def _pair(function: str, kind: Any = ctypes.c_int) -> Callable[[ctypes.CDLL], Numbers]:
+    """A status function that gives major and minor through two pointers."""
+
+    def read(library: ctypes.CDLL) -> Numbers:
+        major, minor = kind(), kind()
+        status = native.integer(library, function, ctypes.byref(major), ctypes.byref(minor))
+        if status != 0:
+            raise Failed(f"{function} fails", expected=0, got=status)
+        return int(major.value), int(minor.value)
+
+    return read
+
+
+def _cudnn(library: ctypes.CDLL) -> Numbers:
+    """cudnnGetVersion: 8.5.0 is 8500, 9.1.0 is 90100 (cudnn_version.h)."""
+    function = native.symbol(library, "cudnnGetVersion")
+    function.restype = ctypes.c_size_t
+    value = int(function())
+    return split(value, (10000, 100, 1) if value >= 10000 else (1000, 100, 1))
+
+
+def _nccl(library: ctypes.CDLL) -> Numbers:
+    """ncclGetVersion: 2.8.4 is 2804, 2.21.5 is 22105 (nccl.h)."""
+    value = ctypes.c_int(-1)
+    status = native.integer(library, "ncclGetVersion", ctypes.byref(value))
+    if status != 0:
+        raise Failed("ncclGetVersion fails", expected=0, got=status)
+    return split(value.value, (10000, 100, 1) if value.value >= 10000 else (1000, 100, 1))
+
+
+def _npp(library: ctypes.CDLL) -> Numbers:
+    """nppGetLibVersion: a pointer to three ints."""
+    function = native.symbol(library, "nppGetLibVersion")
+    function.restype = ctypes.POINTER(ctypes.c_int * 3)
+    return tuple(function().contents)
+
+
+def _rocblas(library: ctypes.CDLL) -> Numbers:
+    """rocblas_get_version_string: `2.45.0.` and a build after it."""
+    text = ctypes.create_string_buffer(256)
+    status = native.integer(library, "rocblas_get_version_string", text, ctypes.c_size_t(256))
+    if status != 0:
+        raise Failed("rocblas_get_version_string fails", expected=0, got=status)
+    return numbers(text.value.decode("ascii", "replace"))[:3]
+
+
+# cuDNN and NPP are several libraries behind one name.
+_CUDNN = {
+    "9": ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled"),
+    "8": ("ops_infer", "cnn_infer", "adv_infer"),
+}
+_NPP = ("libnppial", "libnppicc", "libnppidei", "libnppif", "libnppig", "libnppim", "libnppist", "libnppisu", "libnppitc", "libnpps")
+
+COMPONENTS: Dict[str, Component] = {
+    "cudart": Component("libcudart", ("13", "12", "11.0"), _packed("cudaRuntimeGetVersion", (1000, 10)), 2, {"11": "11.0"}),
+    "cublas": Component("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
+    "cublaslt": Component("libcublasLt", ("13", "12", "11")),
+    "cufft": Component("libcufft", ("12", "11", "10"), _property("cufftGetProperty"), 3),
+    "curand": Component("libcurand", ("10",), _property("curandGetProperty"), 3),
+    "cusolver": Component("libcusolver", ("12", "11"), _property("cusolverGetProperty"), 3),
+    "cusparse": Component("libcusparse", ("12", "11"), _property("cusparseGetProperty"), 3),
+    "cusparselt": Component("libcusparseLt", ("0",)),
+    "npp": Component("libnppc", ("13", "12", "11"), _npp, 3, also=dict.fromkeys(("13", "12", "11"), _NPP)),
+    "nvrtc": Component("libnvrtc", ("13", "12", "11.2"), _pair("nvrtcVersion"), 2, {"11": "11.2"}),
+    "nvjitlink": Component("libnvJitLink", ("13", "12"), _pair("nvJitLinkVersion", ctypes.c_uint), 2),
+    "nvjpeg": Component("libnvjpeg", ("13", "12", "11")),
+    "nvtx": Component("libnvToolsExt", ("1",)),
+    "cupti": Component("libcupti", ("13", "12", "11.8")),
+    "cudnn": Component(
+        "libcudnn", ("9", "8"), _cudnn, 3, also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()}
+    ),
+    "nccl": Component("libnccl", ("2",), _nccl, 3),
+    # HIP's patch number is that of its sources (5.2.21153), a package's is the release's (5.2.3).
+    "hip": Component("libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2),
+    "hsa": Component("libhsa-runtime64", ("1",)),
+    "comgr": Component("libamd_comgr", ("3", "2")),
+    "rocblas": Component("librocblas", ("5", "4", "0"), _rocblas, 2),
+    "rccl": Component("librccl", ("1",), _nccl, 3),
+    "rocm_smi": Component("librocm_smi64", ("7", "6", "5", "1")),
+    "level_zero": Component("libze_loader", ("1",)),
+    "opencl": Component("libOpenCL", ("1",)),
+    "sycl": Component("libsycl", ("9", "8", "7")),
+    "openblas": Component("libopenblas", ("0",)),
+}
+
+# Other names under which a part may stand in image.json: of packages and wheels, without `nvidia-`, `lib` and `-cu12`.
+ALIASES = {
+    "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc", "cuda-nvjitlink": "nvjitlink",
+    "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx", "libze1": "level_zero", "ze": "level_zero", "ze1": "level_zero",
+    "level-zero": "level_zero", "ze_loader": "level_zero", "amdhip64": "hip", "hip-runtime": "hip", "amdhip64-5": "hip", "hsa-runtime64": "hsa",
+    "hsa-runtime": "hsa", "rocr": "hsa", "hsa-runtime64-1": "hsa", "amd_comgr": "comgr", "rocblas0": "rocblas", "intel-sycl-rt": "sycl",
+    "ocl-icd-libopencl1": "opencl", "ocl-icd": "opencl", "openblas0": "openblas", "openblas0-pthread": "openblas", "rocm-smi": "rocm_smi",
+}  # fmt: skip
+
+
+def component(part: str) -> Optional[str]:
+    """The component that a part of an image is, by its name; None for one that is no shared library known here."""
+    name = part.lower()
+    for candidate in (name, re.sub(r"-cu\d+$", "", re.sub(r"^(nvidia-|lib)", "", name))):
+        found = ALIASES.get(candidate, candidate)
+        if found in COMPONENTS:
+            return found
+    return None
+
+
+def numbers(version: str) -> Numbers:
+    """The leading numbers of a version: 12.4.127~12.4.1-2 gives (12, 4, 127)."""
+    match = re.match(r"\d+(?:\.\d+)*", version.partition(":")[2] if re.match(r"\d+:", version) else version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def sonames(name: str, version: str = "") -> List[str]:
+    """The sonames that a component may have; the one of `version` alone, where that says it."""
+    known = COMPONENTS[name]
+    major = str(numbers(version)[0]) if numbers(version) else ""
+    wanted = known.odd.get(major, major)
+    names = [wanted] if wanted in known.majors else list(known.majors)
+    return [f"{known.stem}.so.{found}" for found in names]
+
+
+def check(part: str, version: str) -> Json:
+    """Load the library of a part and hold its version against the image's (`version`, empty where the image states none)."""
+    name = component(part)
+    if name is None:
+        raise NotRun(f"goldnode-smoke does not know what {part} is")
+    known = COMPONENTS[name]
+    wanted = sonames(name, version)
+    soname = native.which(wanted)
+    if soname is None:
+        raise Failed(f"none of {', '.join(wanted)} is there", expected=wanted[0], got="absent")
+    library = native.load(soname)
+    major = soname.rpartition(".so.")[2]
+    for other in known.also.get(major, ()):
+        native.load(f"{other}.so.{major}")
+    if known.version is None:
+        return passed({"loads": soname}, {"loads": soname}, why="the library does not tell its version" if version else "")
+    said = known.version(library)
+    told = ".".join(str(number) for number in said)
+    compared = min(len(said), len(numbers(version)), known.compared)
+    expected = numbers(version)[:compared]
+    if not compared:
+        return passed(None, {"loads": soname, "version": told}, why="the image states no version")
+    shown = ".".join(str(number) for number in expected)
+    if said[:compared] != expected:
+        raise Failed(f"{soname} is another version than the image states", expected=shown, got=told)
+    return passed({"loads": soname, "version": shown}, {"loads": soname, "version": told})

@@ -1,0 +1,80 @@
+"""All-reduce by NCCL or RCCL, which have the same C interface (nccl.h), with one process for all devices."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, List, Sequence
+
+from . import native
+from .device import Driver, Gpu, timed
+from .report import Failed, Json, NotRun, passed
+
+FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
+SONAMES = {"cuda": ("libnccl.so.2",), "rocm": ("librccl.so.1",)}
+
+
+def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
+    """Sum `count` floats over the devices: device number r holds r + 1 in each."""
+    if found.kind not in SONAMES:
+        raise NotRun(f"no collective library with a C interface is known for {found.kind}")
+    library = native.need(SONAMES[found.kind], "a collective library")
+    size = len(gpus)
+    comms = (ctypes.c_void_p * size)()
+    numbers = (ctypes.c_int * size)(*(gpu.number for gpu in gpus))
+    check(library, "ncclCommInitAll", comms, size, numbers)
+    held: List[Any] = []
+    try:
+        for rank, gpu in enumerate(gpus):
+            found.use(gpu.number)
+            data = struct.pack("<f", rank + 1) * count
+            held.append((found.alloc(4 * count), found.alloc(4 * count)))
+            found.put(held[rank][0], data)
+            found.put(held[rank][1], bytes(4 * count))
+
+        def once() -> None:
+            check(library, "ncclGroupStart")
+            for rank, gpu in enumerate(gpus):
+                found.use(gpu.number)
+                send, receive = (ctypes.c_void_p(part) for part in held[rank])
+                check(library, "ncclAllReduce", send, receive, ctypes.c_size_t(count), FLOAT, SUM, ctypes.c_void_p(comms[rank]), None)
+            check(library, "ncclGroupEnd")
+
+        each = timed(_All(found, gpus), once, 0.5)
+        wanted = struct.pack("<f", size * (size + 1) // 2) * count
+        for rank, gpu in enumerate(gpus):
+            found.use(gpu.number)
+            if found.get(held[rank][1], 4 * count) != wanted:
+                raise Failed(f"GPU {gpu.number} has another sum", expected=size * (size + 1) // 2, got="a difference")
+    finally:
+        for rank, pair in enumerate(held):
+            found.use(gpus[rank].index)
+            for part in pair:
+                found.release(part)
+        for comm in comms:
+            library.ncclCommDestroy(ctypes.c_void_p(comm))
+    # Bus bandwidth as the vendor's own tests count it: each byte crosses the links 2 (n - 1) / n times.
+    figures = {"ranks": size, "mib": 4 * count >> 20, "bus_gb_per_second": round(2 * (size - 1) / size * 4 * count / each / 1e9, 2)}
+    return passed("equal sums on every device", "equal sums on every device", figures)
+
+
+class _All(Driver):
+    """Waits for all devices."""
+
+    def __init__(self, found: Driver, gpus: Sequence[Gpu]) -> None:
+        self.found, self.list = found, gpus
+
+    def sync(self) -> None:
+        for gpu in self.list:
+            self.found.use(gpu.number)
+            self.found.sync()
+
+
+def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
+    """Call a function; raises Failed with NCCL's text."""
+    status = native.integer(library, function, *arguments)
+    if status:
+        told = native.symbol(library, "ncclGetErrorString")
+        told.restype = ctypes.c_char_p
+        text = (told(status) or b"").decode("utf-8", "replace")
+        raise Failed(f"{function}: {text}", expected=0, got=status)

@@ -1,0 +1,150 @@
+"""Which tests a backend has here: from the image's description and from device files, before any library is called."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from . import cuda, frameworks, image, libraries
+from . import opencl as intel
+from .report import Json
+
+GPU_TESTS = ("discovery", "gemm", "inference", "collective", "memory")
+
+
+class Test(NamedTuple):
+    """A test: its name, where its function is, what that is called with, its time limit in seconds, and whether it needs installed packages."""
+
+    tier: str
+    name: str
+    module: str
+    function: str
+    arguments: Json
+    limit: float = 60.0
+    site: bool = False
+
+
+class Here(NamedTuple):
+    """What the plan is made of. `bare`: the caller says that there is no driver here, so that a libcuda is the image's own.
+
+    `floors`: rows of the facts {model, pci_ids, floor_tflops}; `size`, `seconds`, `share`, `most`, `expected`: what the command line asks for.
+    """
+
+    backend: str
+    parts: Json
+    devices: List[str]
+    root: str = "/"
+    bare: bool = False
+    floors: Any = ()
+    size: int = 0
+    seconds: float = 1.0
+    share: float = 0.0
+    most: int = 0
+    expected: int = 0
+
+
+def plan(here: Here) -> List[Test]:
+    """All tests of the backend. The GPU tier's are left out where there is no device."""
+    tests = [Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version}) for part, version in _libraries(here)]
+    tests += {"cuda": _cuda, "rocm": _rocm, "oneapi": _oneapi, "cpu": _cpu}[here.backend](here)
+    tests += _frameworks(here)
+    if here.devices and here.backend != "cpu":
+        tests += _gpu(here)
+    return tests
+
+
+def version(here: Here, name: str) -> str:
+    """The version of a component that the image states; empty where it states none."""
+    return next((str(said) for part, said in here.parts.items() if libraries.component(part) == name), "")
+
+
+def _libraries(here: Here) -> List[Any]:
+    return [(part, said) for part, said in sorted(here.parts.items()) if libraries.component(part)]
+
+
+def _cuda(here: Here) -> List[Test]:
+    present = bool(here.devices)
+    tests = [Test("cpu", "driver", "cuda", "driver_library", {"devices": present, "foreign": here.bare}, 120.0)]
+    tests.append(Test("cpu", "device count", "cuda", "runtime_code", {"version": version(here, "cudart"), "devices": present}, 120.0))
+    tests.append(Test("cpu", "run-time compiler", "cuda", "compiler", {"version": version(here, "nvrtc")}))
+    return tests
+
+
+def _rocm(here: Here) -> List[Test]:
+    present = bool(here.devices)
+    tests = [
+        Test("cpu", "hsa", "rocm", "hsa", {"devices": present}, 120.0),
+        Test("cpu", "device count", "rocm", "runtime_code", {"version": version(here, "hip"), "devices": present}, 120.0),
+        Test("cpu", "rocminfo", "rocm", "rocminfo", {"devices": present, "root": here.root}, 120.0),
+    ]
+    if present:
+        tests.append(Test("cpu", "device group", "rocm", "device_group", {"root": here.root}))
+    return tests
+
+
+def _oneapi(here: Here) -> List[Test]:
+    present, processor = bool(here.devices), intel.processor_runtime(here.root)
+    return [
+        Test("cpu", "level zero", "opencl", "level_zero", {"devices": present}, 120.0),
+        Test("cpu", "opencl platforms", "opencl", "platforms", {"devices": present, "processor": processor}, 120.0),
+        Test("cpu", "opencl on the processor", "opencl", "on_processor", {"root": here.root}, 180.0),
+    ]
+
+
+def _cpu(here: Here) -> List[Test]:
+    return [
+        Test("cpu", "gemm", "cpu", "gemm", {"size": here.size, "seconds": here.seconds}),
+        Test("cpu", "inference", "cpu", "inference", {}),
+        Test("cpu", "collective", "cpu", "collective", {}),
+        Test("cpu", "memory", "cpu", "memory", {"share": here.share, "root": here.root}, 600.0),
+    ]
+
+
+def _frameworks(here: Here) -> List[Test]:
+    built = version(here, "cudart") if here.backend == "cuda" else ""
+    tests = []
+    for part, said in sorted(here.parts.items()):
+        module = frameworks.framework(part)
+        if module:
+            arguments = {"module": module, "version": said, "device": False, "cuda": built}
+            if not here.devices:
+                tests.append(Test("cpu", module, "frameworks", "check", arguments, 300.0, True))
+            else:
+                tests.append(Test("gpu", module, "frameworks", "check", {**arguments, "device": True}, 600.0, True))
+    return tests
+
+
+def _gpu(here: Here) -> List[Test]:
+    kind = {"cuda": "cuda", "rocm": "rocm", "oneapi": "opencl"}[here.backend]
+    component = {"cuda": "cublas", "rocm": "hip"}.get(here.backend)
+    common = {"kind": kind, "version": version(here, component) if component else ""}
+    # Without persistence the first call initialises every GPU, which can take most of a minute; wheels' libraries lie where Python knows.
+    files = 0 if here.backend != "cuda" or cuda.chosen() else sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
+    more: Dict[str, Tuple[Json, float]] = {
+        "discovery": ({"expected": here.expected, "files": files}, 120.0),
+        "gemm": ({"floors": list(here.floors), "size": here.size, "seconds": here.seconds, "root": here.root}, 300.0),
+        "inference": ({}, 180.0),
+        "collective": ({"count": 1 << 16} if here.most else {}, 300.0),
+        "memory": ({"share": here.share or 0.9, "most": here.most}, 600.0),
+    }
+    tests = [Test("gpu", name, "device", name, {**common, **more[name][0]}, more[name][1]) for name in GPU_TESTS]
+    if here.backend == "cuda":
+        tests.insert(3, Test("gpu", "run-time compiled", "cuda", "compiled_inference", {"version": version(here, "nvrtc")}, 180.0))
+    return tests
+
+
+def backend_of(described: Json, root: str) -> str:
+    """The backend: the image's, else that of the devices that are there, else cpu."""
+    said = described.get("backend")
+    if said in image.BACKENDS:
+        return str(said)
+    return next((name for name in image.BACKENDS if name != "cpu" and image.devices(name, root)), "cpu")
+
+
+def reason(backend: str, devices: List[str]) -> str:
+    """Why the GPU tier has no tests."""
+    if backend == "cpu":
+        return "the backend cpu has no GPU tier: its tests compute in the cpu tier"
+    if devices:
+        return ""
+    names = {"cuda": "/dev/nvidia*", "rocm": "/dev/kfd", "oneapi": "/dev/dri/renderD* of Intel"}
+    return f"no device here ({names[backend]})"

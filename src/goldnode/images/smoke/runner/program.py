@@ -1,0 +1,19 @@
+"""What the packed file runs: the floors that were compiled into it, and where it lies itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipimport
+from typing import Any
+
+from . import start
+
+FLOORS = "goldnode/images/smoke/floors.json"
+
+
+def main() -> None:
+    """Run the program of the archive that this module came from."""
+    loader: Any = globals()["__loader__"]
+    assert isinstance(loader, zipimport.zipimporter)  # noqa: S101 - only the archive begins here
+    sys.exit(start.main(loader.archive, json.loads(loader.get_data(FLOORS))))

@@ -1,0 +1,116 @@
+"""States, the two tiers, and how a record is summed up and shown. The host sums up again by these rules: no image vouches for itself."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+Json = Dict[str, Any]
+
+SCHEMA = "goldnode.smoke/1"
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not_run"
+TIERS = ("cpu", "gpu")
+
+# The convention of goldnode-node check: 0 healthy, 2 drain, 3 could not check.
+OK, BAD, UNKNOWN = 0, 2, 3
+
+
+class Failed(Exception):  # noqa: N818 - its name is its meaning
+    """A test that ran and did not get what it has to get."""
+
+    def __init__(self, why: str, expected: Any = None, got: Any = None, figures: Optional[Json] = None) -> None:
+        super().__init__(why)
+        self.result = {"state": FAILED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
+
+
+class NotRun(Exception):  # noqa: N818
+    """A test that there is nothing here to run on (`required` False), or that could not be run although it should have been."""
+
+    def __init__(self, why: str, required: bool = False, got: Any = None) -> None:
+        super().__init__(why)
+        self.result = {"state": NOT_RUN, "why": why, "required": required, "got": got}
+
+
+def passed(expected: Any = None, got: Any = None, figures: Optional[Json] = None, why: str = "") -> Json:
+    """The result of a test that got what it had to."""
+    return {"state": PASSED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
+
+
+def tier(tests: List[Json], why: str = "") -> Json:
+    """A tier of its tests: {state, why, simulated, tests}.
+
+    failed: a test failed. not_run: no test passed, or one that is required could not be run. passed: everything that is required passed and
+    at least one test did; `why` then names what was not run all the same.
+    """
+    failed = [test["name"] for test in tests if test["state"] == FAILED]
+    missing = [test["name"] for test in tests if test["state"] == NOT_RUN and test["required"]]
+    done = [test["name"] for test in tests if test["state"] == PASSED]
+    if failed:
+        state, why = FAILED, "failed: " + ", ".join(failed)
+    elif missing:
+        state, why = NOT_RUN, "could not be run: " + ", ".join(missing)
+    elif not done:
+        state, why = NOT_RUN, why or "there was nothing to run"
+    else:
+        state = PASSED
+        rest = [test["name"] for test in tests if test["state"] == NOT_RUN]
+        why = "not run: " + ", ".join(rest) if rest else ""
+    return {"state": state, "why": why, "simulated": any(test.get("simulated") for test in tests), "tests": tests}
+
+
+def exit_code(record: Json, required: Tuple[str, ...]) -> int:
+    """2 when a tier failed, 3 when one that is required was not run or one could not be run whole, else 0."""
+    tiers = record["tiers"]
+    if any(found["state"] == FAILED for found in tiers.values()):
+        return BAD
+    if any(test["state"] == NOT_RUN and test["required"] for found in tiers.values() for test in found["tests"]):
+        return UNKNOWN
+    if any(tiers[name]["state"] != PASSED for name in required):
+        return UNKNOWN
+    return OK if any(found["state"] == PASSED for found in tiers.values()) else UNKNOWN
+
+
+def text(record: Json) -> str:
+    """A record for a person: what is not as it should be has its reason, the last line sums up."""
+    where = record.get("image") or "no goldnode image"
+    lines = [f"goldnode-smoke: backend {record['backend']}, {where}"]
+    if record["simulated"]:
+        lines.append("SIMULATED HARDWARE: this says nothing of a real device")
+    width = max([len(test["name"]) for found in record["tiers"].values() for test in found["tests"]] or [0])
+    for name in TIERS:
+        for test in record["tiers"][name]["tests"]:
+            lines.append(f"{name}  {test['state']:8}  {test['name']:{width}}  {_told(test)}".rstrip())
+    lines.append("; ".join(_sum(name, record["tiers"][name]) for name in TIERS))
+    return "\n".join(_plain(line) for line in lines)
+
+
+def _sum(name: str, found: Json) -> str:
+    state = found["state"].replace("_", " ")
+    count = sum(test["state"] == PASSED for test in found["tests"])
+    shown = f"{name} tier: {state}" + (f" ({count} tests)" if found["state"] == PASSED else "")
+    simulated = " on simulated hardware" if found["simulated"] else ""
+    return shown + simulated + (f", {found['why']}" if found["why"] else "")
+
+
+def _told(test: Json) -> str:
+    if test["state"] == PASSED:
+        figures = ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in test["figures"].items())
+        return "; ".join(part for part in (figures or _short(test["got"]), test["why"]) if part)
+    if test["state"] == FAILED and test["expected"] is not None:
+        return f"{test['why']}: expected {_short(test['expected'])}, got {_short(test['got'])}"
+    return str(test["why"])
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        value = ", ".join(f"{key} {_short(item)}" for key, item in value.items())
+    elif isinstance(value, list):
+        value = ", ".join(_short(item) for item in value)
+    shown = str(value)
+    return shown if len(shown) <= 160 else shown[:157] + "..."
+
+
+def _plain(line: str) -> str:
+    """Without control characters: names come from libraries and drivers."""
+    return "".join(letter if letter.isprintable() else " " for letter in line)
