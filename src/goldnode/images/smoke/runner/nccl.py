@@ -48,7 +48,7 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
                 raise Failed(f"GPU {gpu.number} has another sum", expected=size * (size + 1) // 2, got="a difference")
     finally:
         for rank, pair in enumerate(held):
-            found.use(gpus[rank].index)
+            found.use(gpus[rank].number)
             for part in pair:
                 found.release(part)
         for comm in comms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from . import cuda, frameworks, image, libraries
+from . import cuda, frameworks, image, libraries, programs
 from . import opencl as intel
 from .report import Json
 
@@ -45,6 +45,11 @@ class Here(NamedTuple):
 def plan(here: Here) -> List[Test]:
     """All tests of the backend. The GPU tier's are left out where there is no device."""
     tests = [Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version}) for part, version in _libraries(here)]
+    tests += [
+        Test("cpu", f"compile with {part}", "programs", "compiles", {"program": part, "version": said}, 120.0)
+        for part, said in sorted(here.parts.items())
+        if part in programs.PROGRAMS
+    ]
     tests += {"cuda": _cuda, "rocm": _rocm, "oneapi": _oneapi, "cpu": _cpu}[here.backend](here)
     tests += _frameworks(here)
     if here.devices and here.backend != "cpu":

@@ -1,0 +1,92 @@
+"""`goldnode images smoke`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.errors import GoldnodeError, ImageError, nearest
+
+if TYPE_CHECKING:
+    from goldnode.images.store import Store
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Where images are kept; default: $GOLDNODE_IMAGES.")
+@click.option("--engine", type=click.Choice(["auto", "docker", "chroot"]), default="auto", show_default=True, help="What runs the image.")
+@click.option("--runner", type=click.Choice(["image", "own"]), default="image", show_default=True, help="Whose goldnode-smoke runs.")
+@click.option("--gpus", metavar="all|N", help="Hand in NVIDIA GPUs, as docker's --gpus; the gpu tier is then required.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="FILE", help="Hand in a device file (/dev/kfd, /dev/dri/renderD128) and its group."
+)
+@click.option("--tier", type=click.Choice(["cpu", "gpu", "all"]), default="all", show_default=True)
+@click.option("--limit", type=click.FloatRange(1), default=1800, show_default=True, help="Seconds for one image.")
+@click.option("--json", "as_json", is_flag=True, help="Print the records as one JSON object by name.")
+@click.option("--no-attach", is_flag=True, help="Attach nothing to the images.")
+def smoke(
+    names: tuple[str, ...],
+    store: Path | None,
+    engine: Any,
+    runner: str,
+    gpus: str | None,
+    devices: tuple[str, ...],
+    tier: str,
+    limit: float,
+    as_json: bool,
+    no_attach: bool,
+) -> None:
+    """Run goldnode-smoke inside built images and attach what it says.
+
+    NAME is an image of the matrix, a name in the store (cuda:12.4.1-runtime-debian12-BUILDID) or a digest. Exit code 0: every tier that was
+    to be run passed. 2: a test failed. 3: something could not be run.
+    """
+    from goldnode.images.smoke import inside, record
+    from goldnode.images.smoke.runner import report
+    from goldnode.images.store import open_store
+
+    if gpus is not None and gpus != "all" and not gpus.isdigit():
+        raise ImageError(f'"{gpus}" is no number of GPUs', remedy="write all, or a number")
+    opened = open_store(store)
+    found = {name: opened.layout.image(digest_of(opened, name)) for name in names}
+    arguments = ["--tier", tier] if tier != "all" else []
+    if gpus is not None and gpus != "all":
+        arguments += ["--gpus", gpus]
+    ask = inside.Ask(tuple(arguments), runner == "own", gpus, devices, limit)
+    records: dict[str, Any] = {}
+    for name, image in found.items():
+        try:
+            result = inside.smoke(image, ask, engine)
+        except GoldnodeError as problem:
+            click.echo(f"{name}: error: {problem}", err=True)
+            result = record.missing(image.labels.get("io.goldnode.backend", "cpu"), problem.message)
+        if tier != "gpu" and ask.hardware and not result["tiers"]["gpu"]["tests"]:
+            result = record.summed(result, ("cpu", "gpu"))
+        records[name] = result
+        if not no_attach:
+            record.attach(image, result)
+        if not as_json:
+            click.echo(f"{name} ({image.digest})")
+            click.echo(report.text(result))
+    if as_json:
+        click.echo(json.dumps(records, indent=1, sort_keys=True))
+    codes = {result["exit_code"] for result in records.values()}
+    sys.exit(report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK)
+
+
+def digest_of(store: Store, name: str) -> str:
+    """The manifest's digest of an image of the matrix (its last build), of a name in the layout, or of a digest."""
+    if name.startswith("sha256:"):
+        return name
+    refs = store.layout.refs()
+    if name in refs:
+        return refs[name].digest
+    builds = [built for built in store.built().values() if built.image == name]
+    if builds:  # the one that was built last
+        return max(builds, key=lambda built: (store.records / f"{built.build_id}.json").stat().st_mtime).digest
+    known = {*refs, *(built.image for built in store.built().values())}
+    raise ImageError(f"{name} is not built here", remedy=nearest(name, known) or "build it first with goldnode images build")

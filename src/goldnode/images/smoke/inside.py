@@ -1,0 +1,294 @@
+"""Running goldnode-smoke inside an image of a layout: in a container of docker, or in the unpacked image with `unshare` and `chroot`.
+
+Either way as nobody, without a network, on a root that cannot be written, with a /tmp of its own, and with the environment of the image alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from goldnode.errors import GoldnodeError, ImageError
+from goldnode.images.oci import OciImage, canonical, clean
+from goldnode.images.smoke import pack, record
+
+PROGRAM = "/usr/lib/goldnode/goldnode-smoke"
+NOBODY = 65534
+LIMIT = 1800.0
+ENGINES = ("auto", "docker", "chroot")
+
+Engine = Literal["auto", "docker", "chroot"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How to run. `arguments` go to the runner; `own` runs this goldnode's runner instead of the image's; `gpus` is docker's --gpus (`all`, or a
+    number) and `devices` are device files to hand in; `limit` is in seconds and for the whole."""
+
+    arguments: tuple[str, ...] = ()
+    own: bool = False
+    gpus: str | None = None
+    devices: tuple[str, ...] = ()
+    limit: float = LIMIT
+
+    @property
+    def hardware(self) -> bool:
+        """Whether devices are handed in."""
+        return bool(self.gpus or self.devices)
+
+
+def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> record.Json:
+    """Run the smoke test of an image; return its record. What cannot be run is a record that says so; raises ImageError where nothing is there
+    to run it with."""
+    ask = ask or Ask()
+    backend = image.labels.get("io.goldnode.backend")
+    if not ask.own and image.resolve(PROGRAM) is None:
+        raise ImageError(
+            f"the image {image.digest[:19]} has no {PROGRAM}",
+            remedy="build it with this goldnode, or run this one's runner with --runner own",
+        )
+    words = ("--json", *(() if ask.hardware else ("--without-driver",)), *ask.arguments)
+    if ask.own and backend is not None:
+        words = ("--backend", backend, *words)
+    run = _docker if chosen(engine) == "docker" else _chroot
+    try:
+        status, out, err = run(image, words, ask)
+    except subprocess.TimeoutExpired:
+        return record.missing(backend or "cpu", f"it did not end within {ask.limit:g} s and was killed")
+    if not out.strip():
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+        return record.missing(backend or "cpu", f"goldnode-smoke ended with status {status}: {last}")
+    return record.read(out, backend)
+
+
+def chosen(engine: Engine) -> str:
+    """docker where one answers, else chroot. Raises ImageError where what is asked for is not there."""
+    from goldnode.lab.engine import connect
+
+    if engine != "chroot":
+        try:
+            connect().close()
+            return "docker"
+        except GoldnodeError as problem:
+            if engine == "docker":
+                raise ImageError(problem.message, remedy=problem.remedy) from problem
+    lacking = [tool for tool in ("unshare", "chroot", "mount", "env") if shutil.which(tool) is None]
+    if lacking:
+        raise ImageError(
+            f"no docker answers, and this machine has no {lacking[0]}", remedy="start docker, or install util-linux and coreutils"
+        )
+    if os.geteuid() != 0:
+        raise ImageError("no docker answers, and only root can run an unpacked image", remedy="start docker, or run as root")
+    return "chroot"
+
+
+# -- docker
+
+
+def archive(image: OciImage, out: IO[bytes]) -> None:
+    """The image as a docker-archive: docker reads no OCI layout before 25, and its own archive with compressed layers since long."""
+    config = image.manifest["config"]
+    names = [f"blobs/sha256/{row['digest'].partition(':')[2]}" for row in (config, *image.manifest["layers"])]
+    with tarfile.open(fileobj=out, mode="w|") as tar:
+        head = canonical([{"Config": names[0], "RepoTags": None, "Layers": names[1:]}])
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(head)
+        tar.addfile(info, io.BytesIO(head))
+        for name, row in dict(zip(names, (config, *image.manifest["layers"]), strict=True)).items():
+            info = tarfile.TarInfo(name)
+            info.size = row["size"]
+            with image.layout.path(row["digest"]).open("rb") as blob:
+                tar.addfile(info, blob)
+
+
+@contextlib.contextmanager
+def _loaded(client: Any, image: OciImage) -> Iterator[str]:
+    """The image in docker, by the digest of its configuration; removed afterwards unless it was there before."""
+    from docker.errors import APIError, ImageNotFound
+
+    name = image.manifest["config"]["digest"]
+    try:
+        client.images.get(name)
+        yield name
+        return
+    except ImageNotFound:
+        pass
+    reader, writer = os.pipe()
+
+    def send() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "wb") as out:
+            archive(image, out)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    with os.fdopen(reader, "rb") as source:
+        said = [row["error"] for row in client.api.load_image(source) if "error" in row]
+    thread.join()
+    try:
+        client.images.get(name)
+    except ImageNotFound:
+        raise ImageError(
+            f"docker does not load the image: {said[0] if said else 'it says nothing'}", remedy="build the image again"
+        ) from None
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(APIError):  # another run may have it in use; it then removes it
+            client.images.remove(name)
+
+
+def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes, bytes]:
+    import requests
+    from docker.errors import APIError
+    from docker.types import DeviceRequest
+
+    from goldnode.lab.engine import connect
+
+    client = connect()
+    requested = []
+    if ask.gpus:
+        count = -1 if ask.gpus == "all" else int(ask.gpus)
+        requested = [DeviceRequest(count=count, capabilities=[["gpu"]])]
+    volumes = {}
+    with contextlib.ExitStack() as stack:
+        if ask.own:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.chmod(0o755)
+            (folder / pack.NAME).write_bytes(pack.program())
+            (folder / pack.NAME).chmod(0o755)
+            volumes[str(folder / pack.NAME)] = {"bind": PROGRAM, "mode": "ro"}
+        name = stack.enter_context(_loaded(client, image))
+        container = client.containers.create(
+            name,
+            entrypoint=[PROGRAM],
+            command=list(words),
+            name=f"gni-smoke-{image.digest[7:19]}-{os.getpid()}",
+            environment={"HOME": "/tmp"},  # noqa: S108 - the container's own
+            user=f"{NOBODY}:{NOBODY}",
+            group_add=sorted({os.stat(path).st_gid for path in ask.devices}),  # noqa: PTH116
+            working_dir="/",
+            read_only=True,
+            network_mode="none",
+            tmpfs={"/tmp": "rw,exec,size=2g,mode=1777"},  # noqa: S108
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=4096,
+            shm_size="1g",
+            device_requests=requested,
+            devices=[f"{path}:{path}:rw" for path in ask.devices],
+            volumes=volumes,
+            init=True,
+        )
+        try:
+            container.start()
+            status = int(container.wait(timeout=ask.limit)["StatusCode"])
+            return status, container.logs(stdout=True, stderr=False), container.logs(stdout=False, stderr=True)
+        except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as problem:
+            raise subprocess.TimeoutExpired("docker", ask.limit) from problem
+        except APIError as problem:
+            raise ImageError(f"docker does not run the image: {problem.explanation}", remedy="build the image again") from problem
+        finally:
+            container.remove(force=True)
+
+
+# -- chroot
+
+
+def unpack(image: OciImage, root: Path) -> None:
+    """The files of the image below `root`, as its last layer left them. Nothing is written outside: a path goes through the image's own links,
+    and links are made when all files are there. Device files are left out."""
+    places: dict[str, str] = {}
+    links, names = [], {}
+    for path, member in image.members.items():
+        folder, _, name = path.rpartition("/")
+        if folder not in places:
+            places[folder] = _folder(image, folder)
+        if name == "..":
+            raise ImageError(f"the image has a file {path}, which leads out of it", remedy="build the image again")
+        place = root / places[folder] / name
+        names[path] = place
+        if member.info.isdir():
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(member.info.mode & 0o777 | 0o700)
+        elif member.info.issym():
+            links.append((place, member.info.linkname))
+    for member, stream in image.files():
+        place = names[member.path]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("wb") as out:
+            shutil.copyfileobj(stream, out, 1 << 20)
+        place.chmod(member.info.mode & 0o777)  # no set-user-id: it runs as nobody and stays so
+    for place, target in links:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+
+
+def _folder(image: OciImage, folder: str) -> str:
+    """The directory that a file of the image is in, its links followed inside the image."""
+    real = image.resolve(folder) if folder else ""
+    if real is not None:
+        return real
+    # A layer need not name its directories; but what it names must not lead anywhere else.
+    parts = folder.split("/")
+    found = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
+    if ".." in parts or any(member is not None and not member.info.isdir() for member in found):
+        raise ImageError(f"the image has files in {folder}, which leads out of it", remedy="build the image again")
+    return folder
+
+
+SCRIPT = """
+set -e
+root=$1; shift
+mount --bind "$root" "$root"
+mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+mount -t tmpfs -o nosuid,nodev,size=2g,mode=1777 tmpfs "$root/tmp"
+mount -t tmpfs -o nosuid,mode=755,size=1g tmpfs "$root/dev"
+for name in null zero random urandom; do : > "$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+mkdir -m 1777 "$root/dev/shm"
+mount -o remount,ro,bind "$root"
+exec chroot --userspec="$1" "$root" /usr/bin/env -i "${@:2}"
+"""
+
+
+def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes, bytes]:
+    if ask.hardware:
+        raise ImageError("devices are handed in through docker alone", remedy="use --engine docker")
+    with tempfile.TemporaryDirectory(prefix="goldnode-smoke-") as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder) / "root"
+        root.mkdir()
+        root.chmod(0o755)
+        unpack(image, root)
+        for name in ("proc", "tmp", "dev"):
+            (root / name).mkdir(exist_ok=True)
+        if ask.own:
+            place = root / clean(PROGRAM)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            place.write_bytes(pack.program())
+            place.chmod(0o755)
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **image.environment, "HOME": "/tmp"}  # noqa: S108
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts", "--propagation", "private"]
+        command += ["bash", "-c", SCRIPT, "bash", str(root), f"{NOBODY}:{NOBODY}"]
+        command += [*(f"{key}={value}" for key, value in sorted(environment.items())), PROGRAM, *words]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True
+        )
+        try:
+            out, err = process.communicate(timeout=ask.limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+        return process.returncode, out, err

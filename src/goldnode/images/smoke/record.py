@@ -1,0 +1,129 @@
+"""The record of a smoke test, as evidence of an image: read from what ran inside, summed up anew, and attached to the image.
+
+What ran inside is content of the image: its tests are believed, its sum is not. An attached record holds no time, no host and no
+measured figure of the cpu tier, so that equal results are equal documents; the figures of a real GPU are what the gpu tier is for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from goldnode.errors import ImageError
+from goldnode.images.oci import Layout, OciImage, canonical
+from goldnode.images.smoke.runner import report
+
+TYPE = "application/vnd.goldnode.smoke.v1+json"
+STATES = (report.PASSED, report.FAILED, report.NOT_RUN)
+
+Json = dict[str, Any]
+
+
+def read(data: bytes, backend: str | None = None) -> Json:
+    """A record that was printed inside an image; its tiers, sums and exit code are made from its tests here.
+
+    `backend`: what the image's label says. Raises ImageError for what is no record, and for one of another backend.
+    """
+    try:
+        found = json.loads(data)
+        if found["schema"] != report.SCHEMA:
+            raise ValueError(f"its schema is {found['schema']!r}")
+        tiers = {}
+        for name in report.TIERS:
+            tests = [_test(test) for test in found["tiers"][name]["tests"]]
+            tiers[name] = report.tier(tests, str(found["tiers"][name]["why"]))
+        told = str(found["backend"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise ImageError(f"what the image's goldnode-smoke printed is no record: {problem}", remedy="build the image again") from problem
+    if backend is not None and told != backend:
+        raise ImageError(f"the image's goldnode-smoke tested {told}, and the image is labelled {backend}", remedy="build the image again")
+    record: Json = {
+        "schema": report.SCHEMA,
+        "backend": told,
+        "image": None if found.get("image") is None else str(found["image"]),
+        "build_id": None if found.get("build_id") is None else str(found["build_id"]),
+        "parts_without_a_test": sorted(str(part) for part in found.get("parts_without_a_test") or []),
+        "simulated": any(tier["simulated"] for tier in tiers.values()),
+        "tiers": tiers,
+    }
+    return summed(record, ("cpu", "gpu") if tiers["gpu"]["tests"] else ("cpu",))
+
+
+def _test(test: Any) -> Json:
+    if test["state"] not in STATES or not isinstance(test["name"], str) or not isinstance(test["required"], bool):
+        raise ValueError(f"the test {test.get('name')!r} has no state")
+    kept: Json = {key: test.get(key) for key in ("name", "state", "required", "expected", "got")}
+    kept["why"] = str(test.get("why") or "")
+    kept["figures"] = test["figures"] if isinstance(test.get("figures"), dict) else {}
+    if test.get("simulated"):
+        kept["simulated"] = True
+    return kept
+
+
+def missing(backend: str, why: str) -> Json:
+    """The record of an image whose smoke test could not be run at all."""
+    tests = [{"name": "start", "state": report.NOT_RUN, "required": True, "why": why, "expected": None, "got": None, "figures": {}}]
+    tiers = {"cpu": report.tier(tests), "gpu": report.tier([], "the smoke test could not be run")}
+    record: Json = {
+        "schema": report.SCHEMA,
+        "backend": backend,
+        "image": None,
+        "build_id": None,
+        "parts_without_a_test": [],
+        "simulated": False,
+    }
+    return summed({**record, "tiers": tiers}, ("cpu",))
+
+
+def summed(record: Json, required: tuple[str, ...]) -> Json:
+    """The record with its status and exit code."""
+    code = report.exit_code(record, required)
+    status = {report.OK: report.PASSED, report.BAD: report.FAILED}.get(code, report.NOT_RUN)
+    return {**record, "status": status, "exit_code": code}
+
+
+def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
+    """What is attached: the tiers of `record`, and of `earlier`, a record of this same image, the tiers that there was nothing to run on now.
+
+    `earlier: true` marks what is kept. A simulated result never takes the place of a real one. A tier that failed, or that should have run and
+    could not, does take it.
+    """
+    tiers = {}
+    for name in report.TIERS:
+        now = record["tiers"][name]
+        tests = [{key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]]
+        if name == "cpu":
+            tests = [{**test, "figures": {}} for test in tests]
+        tiers[name] = {**now, "tests": tests}
+        before = (earlier or {}).get("tiers", {}).get(name)
+        if before and before["state"] != report.NOT_RUN and now["state"] != report.FAILED:
+            weaker = now["state"] == report.NOT_RUN or (now["simulated"] and not before["simulated"])
+            if weaker and not any(test["required"] for test in now["tests"] if test["state"] == report.NOT_RUN):
+                tiers[name] = {**before, "earlier": True}
+    simulated = any(tier["simulated"] for tier in tiers.values())
+    kept = {key: record[key] for key in ("schema", "backend", "image", "build_id", "parts_without_a_test")}
+    return {**kept, "simulated": simulated, "tiers": tiers}
+
+
+def attached(layout: Layout, digest: str) -> Json | None:
+    """The smoke record of an image; None where there is none that can be read."""
+    for _, manifest in layout.attached(digest, TYPE):
+        try:
+            found = json.loads(layout.read(manifest["layers"][0]["digest"]))
+            if found["schema"] == report.SCHEMA and set(found["tiers"]) == set(report.TIERS):
+                return dict(found)
+        except (ValueError, KeyError, TypeError, IndexError):
+            continue
+    return None
+
+
+def attach(image: OciImage, record: Json) -> Json:
+    """Attach the record; the one before leaves. Returns what is attached."""
+    layout = image.layout
+    document = evidence(record, attached(layout, image.digest))
+    new = layout.attach(image.digest, TYPE, canonical(document))
+    for descriptor, _ in layout.attached(image.digest, TYPE):
+        if descriptor.digest != new.digest:
+            layout.detach(descriptor.digest)
+    return document
