@@ -100,7 +100,7 @@ def _cpu(here: Here) -> List[Test]:
         Test("cpu", "gemm", "cpu", "gemm", {"size": here.size, "seconds": here.seconds}),
         Test("cpu", "inference", "cpu", "inference", {}),
         Test("cpu", "collective", "cpu", "collective", {}),
-        Test("cpu", "memory", "cpu", "memory", {"share": here.share, "root": here.root}, 600.0),
+        Test("cpu", "memory", "cpu", "memory", {"share": here.share}, 600.0),
     ]
 
 

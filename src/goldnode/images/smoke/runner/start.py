@@ -57,7 +57,7 @@ def parser() -> Parser:
     )
     found.add_argument("--json", action="store_true", help="print the record as JSON")
     found.add_argument("--output", metavar="FILE", help="write the record as JSON to this file, whole or not at all")
-    found.add_argument("--root", default="/", metavar="DIR", help="where /dev, /sys and the image's description are looked for")
+    found.add_argument("--root", default="/", metavar="DIR", help="where device files, sysfs and the image's description are looked for")
     return found
 
 
