@@ -163,6 +163,13 @@ def test_a_test_that_ends_badly_never_passes(tmp_path: Path, body: str, state: s
     assert why in found["why"]
 
 
+def test_a_test_has_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without HOME the loader of Level Zero 1.20.6 (Debian 13) was seen to crash."""
+    monkeypatch.delenv("HOME")
+    found = faulty(tmp_path, "sys.exit(os.environ['HOME'])").run({"tier": "cpu"}, 10, site=False)
+    assert found["why"].endswith("status 1: /")
+
+
 def test_what_a_test_started_is_killed_with_it(tmp_path: Path) -> None:
     body = f"subprocess.Popen(['sleep', '61']); open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpgid(0))); time.sleep(60)"
     faulty(tmp_path, body).run({"tier": "cpu"}, 4, site=False)

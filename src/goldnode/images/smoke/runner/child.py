@@ -50,6 +50,8 @@ class Killer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                # Level Zero's loader 1.20 crashes in zeInit where HOME is not set.
+                env={**os.environ, "HOME": os.environ.get("HOME") or "/"},
             )
         except OSError as problem:
             return missing(f"its process cannot be started ({problem.strerror})")
