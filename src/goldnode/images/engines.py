@@ -204,7 +204,8 @@ buildah() { command buildah --root "$ROOT" --runroot "$RUN" --storage-driver "$D
 exec 9> "$ROOT.lock"
 flock 9
 if ! buildah inspect --type image "$BASE" > /dev/null 2>&1; then
-    id=$(buildah pull -q "oci:$WORK/parent:parent")
+    # By a relative path: buildah makes a name of it, and one with a directory like .goldnode in it is no name to buildah.
+    id=$(cd "$WORK" && buildah pull -q oci:parent:parent)
     buildah tag "$id" "$BASE"
 fi
 flock -u 9
