@@ -166,6 +166,7 @@ def normalised(source: IO[bytes], epoch: int, dropped: re.Pattern[str]) -> Itera
                 continue
             info.mtime = min(int(info.mtime), epoch)
             info.uname = info.gname = ""
+            info.mode &= 0o7777  # buildah writes the file type into it, BuildKit does not
             # Extended attributes stay (capabilities of files); what only repeats a field of the header goes.
             info.pax_headers = {key: value for key, value in info.pax_headers.items() if key.startswith("SCHILY.xattr.security.capability")}
             if info.islnk():

@@ -254,8 +254,20 @@ def test_an_engines_layer_made_even() -> None:
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, mtime in (("./b", DATE + 9), ("run/x", DATE), ("a/", DATE - 5), (".wh.mnt", DATE), ("a/.wh.gone", DATE)):
             info = tarfile.TarInfo(name)
-            info.mtime, info.uname = mtime, "root"
+            info.mtime, info.uname, info.mode = mtime, "root"
             tar.addfile(info)
     raw.seek(0)
     found = [info for info, _ in normalised(raw, DATE, re.compile(r"(?:mnt|run)(?:/.*)?"))]
     assert [(info.name, info.mtime, info.uname) for info in found] == [("a", DATE - 5, ""), ("a/.wh.gone", DATE, ""), ("b", DATE, "")]
+
+
+def test_the_type_of_a_file_is_no_part_of_its_mode() -> None:
+    """buildah writes it there; without this no directory is recognised as its parent's, and engines differ."""
+    info = tarfile.TarInfo("etc")
+    info.type, info.mode = tarfile.DIRTYPE, 0o755
+    block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    block[100:108] = b"0040755\0"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    raw = io.BytesIO(bytes(block) + bytes(1024))
+    assert [info.mode for info, _ in normalised(raw, DATE, re.compile("x"))] == [0o755]
