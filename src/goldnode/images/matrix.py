@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from goldnode import yamlsource
 from goldnode.compat import facts
@@ -128,6 +128,27 @@ class Flavour(_Model):
     title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
 
 
+class Vendor(_Model):
+    """An image of a vendor's as a base."""
+
+    vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
+
+
+# `built` is None to the rest: one alternative alone, so that a fault in the other is told as what it is.
+_Source = Annotated[
+    Vendor | None,
+    BeforeValidator(lambda value: None if value == "built" else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "built"},
+                {"type": "object", "properties": {"vendor": {"type": "string"}}, "required": ["vendor"], "additionalProperties": False},
+            ]
+        }
+    ),
+]
+
+
 class Release(_Model):
     """One runtime version of one backend."""
 
@@ -138,8 +159,9 @@ class Release(_Model):
     )
     components: dict[str, Component] = Field(default_factory=dict)
     flavours: dict[_Word, Flavour]
-    source: Literal["built"] | dict[Literal["vendor"], _Vendor] = Field(
-        default="built", description="built: from packages and wheels; vendor: the base is an image of the vendor's, by digest."
+    source: _Source = Field(
+        default=None,
+        description="built: from packages and wheels; {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's, by digest.",
     )
     exercised: bool = Field(default=True, description="Whether it is built and smoked in this project's own tests.")
     note: str | None = Field(default=None, description="What a reader should know before choosing it.")
@@ -391,7 +413,7 @@ class _Reader:
             redistribution="private" if any(self.document.licences[name].redistribution == "private" for name in licences) else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
-            vendor=release.source["vendor"] if isinstance(release.source, dict) and item.parent is None else None,
+            vendor=release.source.vendor if release.source is not None and item.parent is None else None,
             index=next(iter(indexes), None),
             note=release.note,
             file=self.source.file,

@@ -40,12 +40,14 @@ from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
 from goldnode.lock.transport import masked
 from goldnode.site import Site, archive_url, load_site
 
-# What a dpkg status needs of a record for apt to resolve on top of it.
+# What a dpkg status needs of a record for apt to resolve on top of it. Installed-Size too: without it apt takes what is installed for another
+# package of the same version, and fetches it again.
 _STATUS = (
     "Package",
     "Architecture",
     "Multi-Arch",
     "Essential",
+    "Installed-Size",
     "Version",
     "Source",
     "Provides",
@@ -200,6 +202,12 @@ class Resolver:
                 f'apt cannot install what image "{row.name}" asks for: {error.message.partition(": ")[2]}',
                 remedy="correct its packages, or let what it stands on move: `goldnode images lock --upgrade` with the name of its parent",
             ) from error
+        again = sorted({item.name for item in downloads} & below.keys())
+        if again:
+            raise row.error(
+                f'image "{row.name}" would replace {again[0]}, which it has from what it stands on',
+                remedy=f"let that move first: `goldnode images lock {row.image.parent} --upgrade`",
+            )
         stanzas = _records(root, downloads)
         self._keep_control(stanzas.values())
         graph = Graph({**below, **stanzas})
