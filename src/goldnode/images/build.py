@@ -295,8 +295,9 @@ class Builder:
         return self._kept(root_key(item), make)
 
     def _files(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
-        entries = [_entry(path, row, item.epoch) for path, row in item.files.items()]
-        return self._kept(files_key(item), lambda: (write_layer(self.store.layout, with_directories(entries)), {}))
+        entries = with_directories(_entry(path, row, item.epoch) for path, row in item.files.items())
+        folders = {entry.path: [entry.mode, 0, 0] for entry in entries if entry.kind == "directory"}
+        return self._kept(files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders}))
 
     def _wheels(self, item: Recipe, group: Sequence[tuple[str, str, int]]) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:

@@ -299,6 +299,8 @@ def _builder() -> str:
             f"the BuildKit {version} inside this dockerd hands out no OCI layouts",
             remedy="turn on dockerd's containerd image store, make a builder with `docker buildx create`, or use buildah",
         )
+    if fields.get("Driver") == "docker":  # a BuildKit inside dockerd often states no version of its own
+        version = f"dockerd-{_version('docker', 'version', '--format', '{{.Server.Version}}') or version}"
     return str(version)
 
 
