@@ -201,7 +201,7 @@ def test_an_image_declared_twice(tmp_path: Path) -> None:
 
 
 def test_unknown_names_get_the_nearest(own: Matrix) -> None:
-    with pytest.raises(ImageError, match="cuda-12.4.1-runtime-debian12"):
+    with pytest.raises(ImageError, match=r"cuda-12\.4\.1-runtime-debian12"):
         own.select(["cuda-12.4.1-runtme-debian12"])
     with pytest.raises(ImageError, match='Use "oneapi"'):
         own.select(["onapi"])
