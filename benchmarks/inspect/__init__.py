@@ -1,0 +1,1 @@
+"""What an inspection costs. See docs/benchmarks/inspect.md."""
