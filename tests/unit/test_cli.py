@@ -87,7 +87,7 @@ def test_schema(tmp_path: Path) -> None:
     assert json.loads(run("schema", "class").output)["title"] == "NodeClass"
     result = run("schema", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
-    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "platform", "site", "stack"}
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "images", "platform", "site", "stack"}
 
 
 def test_check_catalog() -> None:

@@ -31,7 +31,7 @@ def lock_images(
     free = {row.name for row in rows if upgrade and (not patterns or _named(row, patterns))}
     kept = {row.name: _kept(row, out) for row in rows}
     done: dict[str, ImageLock] = {}
-    with Resolver(offline=offline, site=site) as resolver:
+    with Resolver(offline=offline, site=site, tools=_tools()) as resolver:
         asked = [
             (row, lock)
             for row in rows
@@ -46,7 +46,7 @@ def lock_images(
             else:
                 result = resolver.lock(row, chain, keep=None if row.name in free else lock)
                 if lock is not None and result.changed:
-                    result = _same(result, lock)
+                    result = _same(result, lock, tools=row.name in free)
             done[row.name] = result.lock
             place = out if out is not None else _place(row)
             if result.changed or not (place / lock_name(row.name)).is_file():
@@ -83,10 +83,24 @@ def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
     return (lock.parent.lock if lock.parent is not None else None) == (parent.digest if parent is not None else None)
 
 
-def _same(result: Locked, old: ImageLock) -> Locked:
-    """A lock that differs from the one there is only in its day and its tools stays as it is."""
-    same = old.model_copy(update={"resolved": result.lock.resolved, "tools": result.lock.tools}) == result.lock
-    return Locked(result.row, old, old, False) if same else Locked(result.row, result.lock, old, True)
+def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
+    """A lock that differs from the one there is only in its day stays as it is; so do other `tools`, unless they are to move."""
+    update: dict[str, object] = {"resolved": result.lock.resolved}
+    if not tools:
+        update["tools"] = result.lock.tools
+    return (
+        Locked(result.row, old, old, False) if old.model_copy(update=update) == result.lock else Locked(result.row, result.lock, old, True)
+    )
+
+
+def _tools() -> dict[str, str]:
+    """The versions of this machine's engine, compressor and installers; nothing where it has none, since locking needs them not."""
+    from goldnode.images import engines
+
+    try:
+        return engines.tools(engines.choose())
+    except ImageError:
+        return {}
 
 
 def _named(row: Row, patterns: Sequence[str]) -> bool:

@@ -88,7 +88,14 @@ def offline_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_written_is_read(rows: dict[str, Row], tmp_path: Path) -> None:
     row = rows["cpu-1-base-debian12"]
     deb = LockedDeb(
-        name="hello", version="1:2.10-3", architecture="amd64", sha256="a" * 64, size=5, path="pool/h/hello_2.10-3_amd64.deb", archive="debian", why="x"
+        name="hello",
+        version="1:2.10-3",
+        architecture="amd64",
+        sha256="a" * 64,
+        size=5,
+        path="pool/h/hello_2.10-3_amd64.deb",
+        archive="debian",
+        why="x",
     )
     wheel = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested")
     lock = lock_of(row, debs=[deb], wheels=[wheel], tools={"zlib": "1.2.13"})
@@ -151,9 +158,13 @@ def test_tags_follow_python_and_glibc_of_the_image(rows: dict[str, Row]) -> None
 
 
 def test_an_index_page_in_both_forms() -> None:
-    page = '<a href="../../f/demo-1.0-py3-none-any.whl#sha256=%s" data-core-metadata="sha256=00">x</a><a href="demo-1.0.tar.gz">y</a>' % ("a" * 64)
+    page = '<a href="../../f/demo-1.0-py3-none-any.whl#sha256=%s" data-core-metadata="sha256=00">x</a><a href="demo-1.0.tar.gz">y</a>' % (
+        "a" * 64
+    )
     assert list(_of_html(page, "http://index/simple/demo/")) == [WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, None, True)]
-    document = {"files": [{"filename": WHEEL, "url": f"../../f/{WHEEL}", "hashes": {"sha256": "a" * 64}, "size": 9, "core-metadata": False}]}
+    document = {
+        "files": [{"filename": WHEEL, "url": f"../../f/{WHEEL}", "hashes": {"sha256": "a" * 64}, "size": 9, "core-metadata": False}]
+    }
     assert list(_of_json(json.loads(json.dumps(document)), "http://index/simple/demo/")) == [
         WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, 9, False)
     ]
@@ -239,7 +250,12 @@ def fetchable(rows: dict[str, Row], tmp_path: Path, offline_pip: Path) -> tuple[
     package.parent.mkdir(parents=True)
     package.write_bytes(b"a package" * 100_000)
     locked_wheel = LockedWheel(
-        name="demo", version="1.0", file=wheel.name, sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(), size=wheel.stat().st_size, why="requested"
+        name="demo",
+        version="1.0",
+        file=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        size=wheel.stat().st_size,
+        why="requested",
     )
     locked_deb = LockedDeb(
         name="hello",
@@ -259,7 +275,8 @@ def test_the_pool_is_filled_once_and_mended(fetchable: tuple[list[tuple[Row, Ima
     pairs, site = fetchable
     lock, pool = pairs[0][1], tmp_path / "pool"
     assert fetch_all(pairs, pool, site=site) == lock.size
-    for item in (*lock.debs, *lock.wheels):
+    items: list[LockedDeb | LockedWheel] = [*lock.debs, *lock.wheels]
+    for item in items:
         assert hashlib.sha256(pool_path(pool, item).read_bytes()).hexdigest() == item.sha256
     assert fetch_all(pairs, pool, site=site) == 0
     damaged = pool_path(pool, lock.debs[0])
@@ -287,9 +304,21 @@ def test_other_bytes_are_refused(fetchable: tuple[list[tuple[Row, ImageLock]], S
         fetch_all(pairs, tmp_path / "pool", site=site)
     assert not pool_path(tmp_path / "pool", lock.debs[0]).exists()
     assert pool_path(tmp_path / "pool", lock.wheels[0]).exists()  # the others came all the same
-    gone = lock.model_copy(update={"debs": [], "wheels": [lock.wheels[0].model_copy(update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64})]})
+    gone = lock.model_copy(
+        update={"debs": [], "wheels": [lock.wheels[0].model_copy(update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64})]}
+    )
     with pytest.raises(ImageError, match=r"demo-0\.9-py3-none-any\.whl is not in the index any more"):
         fetch_all([(row, gone)], tmp_path / "pool", site=site)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A machine whose tools are told, with `Fake` for its archives."""
+    tools = {"zlib": "1"}
+    monkeypatch.setattr("goldnode.images.locking.Resolver", Fake)
+    monkeypatch.setattr("goldnode.images.locking._tools", lambda: dict(tools))
+    Fake.answers, Fake.moved, Fake.asked = {}, {}, []
+    return tools
 
 
 class Fake:
@@ -299,7 +328,8 @@ class Fake:
     moved: dict[str, list[resolve.Moved]]
     asked: list[str]
 
-    def __init__(self, **_: object) -> None: ...
+    def __init__(self, *, tools: dict[str, str] | None = None, **_: object) -> None:
+        self.tools = tools or {}
 
     def __enter__(self) -> Fake:
         return self
@@ -312,15 +342,14 @@ class Fake:
     def lock(self, row: Row, chain: list[tuple[Row, ImageLock]], *, keep: ImageLock | None = None) -> resolve.Locked:
         self.asked.append(row.name)
         below = {"image": chain[-1][0].name, "lock": chain[-1][1].digest} if chain else None
-        lock = lock_of(row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01")
+        lock = lock_of(row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01", tools=self.tools)
         return resolve.Locked(row, lock, keep, True)
 
 
-def test_a_good_lock_is_kept_and_a_child_follows_its_parent(rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_lock_is_kept_and_a_child_follows_its_parent(rows: dict[str, Row], machine: dict[str, str]) -> None:
     row = rows["cpu-1-base-debian12"]
     one = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="a" * 64, size=1, why="requested")
-    monkeypatch.setattr("goldnode.images.locking.Resolver", Fake)
-    Fake.answers, Fake.moved, Fake.asked = {row.name: [one]}, {}, []
+    Fake.answers = {row.name: [one]}
     assert len(list(lock_images([], matrix_file=row.file))) == 2  # what is not exercised is not asked for
     before = {path.name: path.read_bytes() for path in row.locks.iterdir()}
     Fake.asked = []
@@ -338,10 +367,18 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(rows: dict[str, Row]
     assert "on another lock of what it stands on" in lines[1]
 
 
-def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_tools_move_only_with_upgrade(rows: dict[str, Row], machine: dict[str, str]) -> None:
+    row = rows["cpu-1-base-debian12"]
+    list(lock_images([], matrix_file=row.file))
+    machine["zlib"] = "2"
+    list(lock_images([], matrix_file=row.file))
+    assert find_lock(row).tools == {"zlib": "1"}
+    list(lock_images([], matrix_file=row.file, upgrade=True))
+    assert find_lock(row).tools == {"zlib": "2"}
+
+
+def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], machine: dict[str, str]) -> None:
     row, child = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
-    monkeypatch.setattr("goldnode.images.locking.Resolver", Fake)
-    Fake.answers, Fake.moved, Fake.asked = {}, {}, []
     list(lock_images([], matrix_file=row.file))
     write_lock(lock_of(row, resolved="2026-12-24"), row.locks)
     assert dict(check_images([child.name], matrix_file=row.file))[child.name] == ["it was made on an earlier lock of cpu-1-base-debian12"]
