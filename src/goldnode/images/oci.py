@@ -111,7 +111,9 @@ class Layout:
     def put(self, data: bytes, media_type: str) -> Descriptor:
         """Keep bytes as a blob."""
         digest = digest_of(data)
-        if not self.has(digest):
+        if self.has(digest):
+            os.utime(self.path(digest))  # it is needed now: what collects garbage looks at the age
+        else:
             _write(self.path(digest), data)
         return Descriptor(media_type, digest, len(data))
 
