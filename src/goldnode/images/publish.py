@@ -1,0 +1,374 @@
+"""Publishing an image: its blobs, its manifest, its evidence, then the immutable tag, then all of it read back; and pulling one.
+
+The order is what makes a cut harmless: until its tag is written, the last of the writes, nobody finds the image by name, and a
+repeat sends only what is not there. A tag that is there already with another content is refused, never moved.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import fcntl
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from goldnode.errors import ImageError, nearest
+from goldnode.images.gates import PUBLICATION, Gate, Waiver, judge, refuse
+from goldnode.images.history import IMMUTABLE, line_of
+from goldnode.images.model import LABELS
+from goldnode.images.oci import MANIFEST, Descriptor, Layout, OciImage, canonical
+from goldnode.images.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, Repository, Where
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+SETTLE = 1.0  # seconds after which another publisher's write of the same tag would have been seen
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Published:
+    """What a publication did. `sent` and `there` count blobs; `api`: the registry has a Referrers API."""
+
+    name: str
+    digest: str
+    sent: int = 0
+    there: int = 0
+    size: int = 0
+    evidence: int = 0
+    api: bool = False
+    gates: list[Gate] = field(default_factory=list)
+    before: bool = False
+
+
+def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
+    """The ref of the store that a name stands for: a ref itself, or the name of an image (BACKEND-VERSION-FLAVOUR-OS) of which one build is there.
+
+    Raises ImageError for none and for several.
+    """
+    refs = layout.refs()
+    if name in refs:
+        return name, refs[name]
+    own: dict[str, str] = {}
+    for ref in refs:
+        repository, _, tag = ref.partition(":")
+        if IMMUTABLE.fullmatch(tag):
+            own[ref] = f"{repository}-{tag.rpartition('-')[0]}"
+    fits = sorted(ref for ref, image in own.items() if name in (image, image.replace("-", ":", 1)))
+    if len(fits) == 1:
+        return fits[0], refs[fits[0]]
+    if fits:
+        raise ImageError(f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them")
+    raise ImageError(f"{name} is not in {layout.root}", remedy=nearest(name, [*own, *own.values()]) or "build it: goldnode images build")
+
+
+@contextmanager
+def lane(layout: Layout, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
+    """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
+    folder = layout.root / "channels"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}-{quote(place, safe='')}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def using(layout: Layout) -> Iterator[None]:
+    """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
+    with lane(layout, "", shared=True, name="gc"):
+        yield
+
+
+def identity(image: OciImage, ref: str) -> tuple[str, str]:
+    """Repository and immutable tag of a ref, held against the image's own labels. Raises ImageError where they contradict each other."""
+    repository, _, tag = ref.partition(":")
+    line_of(repository, tag)
+    _, flavour, system, build = tag.rsplit("-", 3)
+    for label, value in (("backend", repository), ("flavour", flavour), ("os", system), ("build-id", build)):
+        said = image.labels.get(LABELS + label)
+        if said != value:
+            raise ImageError(
+                f"{ref} says {label} {value}, the image's label {LABELS}{label} says {said or 'nothing'}", remedy="build it again"
+            )
+    return repository, tag
+
+
+def publish(
+    layout: Layout,
+    ref: str,
+    place: Where,
+    registry: Registry,
+    *,
+    trust: Sequence[SSlibKey] = (),
+    waivers: Sequence[Waiver] = (),
+    private: bool = False,
+    full: bool = False,
+    mounts: dict[str, str] | None = None,
+    settle: float = SETTLE,
+    parallel: int = 4,
+    say: Say = lambda text: None,
+    now: dt.datetime | None = None,
+) -> Published:
+    """Publish the image under `ref` of the store. Raises ImageError; then its tag was not written, or is somebody else's.
+
+    `full` reads every blob back, not the manifests and documents alone. `mounts` remembers which repository of the registry has which
+    blob, so that what several images share is sent once.
+    """
+    descriptor = layout.refs().get(ref)
+    if descriptor is None:
+        raise ImageError(f"{ref} is not in {layout.root}", remedy=nearest(ref, layout.refs()) or "build it: goldnode images build")
+    image = OciImage(layout, descriptor.digest)
+    repository, tag = identity(image, ref)
+    if image.labels.get(f"{LABELS}redistribution") != "free" and not private:
+        why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
+        raise ImageError(
+            f"{ref} holds parts whose licence forbids to pass them on ({why})",
+            remedy="publish it with --private to a registry that only you read",
+        )
+    gates = judge("publish", layout, image.digest, trust=trust, waivers=waivers)
+    refuse("publish", ref, gates)
+    target = registry.repository(place.repository(repository))
+    found = Published(f"{target}:{tag}", image.digest, gates=gates)
+    with using(layout), lane(layout, f"{target}"):
+        found.before = _immutable(target, tag, image.digest)
+        _record(layout, image.digest, tag, gates, private, now or dt.datetime.now(dt.UTC))
+        push(layout, image.digest, target, found, mounts=mounts, parallel=parallel)
+        found.evidence, found.api = push_evidence(layout, image.digest, target, found)
+        read_back(layout, image.digest, target, full=full)
+        if not _immutable(target, tag, image.digest):
+            target.put_manifest(tag, layout.read(image.digest), descriptor.media_type)
+            time.sleep(settle)
+        if not _immutable(target, tag, image.digest):
+            raise ImageError(f"{target}:{tag} is not there after it was written", remedy="look at the registry, and publish again")
+    say(f"{found.name} is {found.digest}")
+    return found
+
+
+def _immutable(target: Repository, tag: str, digest: str) -> bool:
+    """Whether the tag stands for the digest already. Raises ImageError where it stands for another."""
+    found = target.digest(tag)
+    if found is not None and found != digest:
+        raise ImageError(
+            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to one content only",
+            remedy="find out who moved it or whose build is not reproducible; a changed recipe has a build id of its own",
+        )
+    return found is not None
+
+
+def _record(layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime) -> None:
+    """Attach who let it pass and why, once: a repeat with the same answers adds nothing."""
+    document: dict[str, Any] = {
+        "schema": "goldnode.publication/1",
+        "digest": digest,
+        "tag": tag,
+        "private": private,
+        "gates": [gate.document() for gate in gates],
+    }
+    for _, manifest in layout.attached(digest, PUBLICATION):
+        kept = json.loads(layout.read(manifest["layers"][0]["digest"]))
+        if {key: value for key, value in kept.items() if key != "published"} == document:
+            return
+    layout.attach(digest, PUBLICATION, canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")}))
+
+
+def push(
+    layout: Layout, digest: str, target: Repository, found: Published, *, mounts: dict[str, str] | None = None, parallel: int = 4
+) -> None:
+    """Bring an image's blobs, several at once, and then its manifest by digest: no tag is written."""
+    image = OciImage(layout, digest)
+    blobs = {row.digest: row for row in (*image.layers, Descriptor.of(image.manifest["config"]))}
+    known = mounts if mounts is not None else {}
+
+    def one(row: Descriptor) -> bool:
+        other = known.get(row.digest)
+        return target.push_blob(row, layout.path(row.digest), (other,) if other and other != target.name else ())
+
+    with ThreadPoolExecutor(parallel) as pool:
+        futures = {pool.submit(one, row): row for row in blobs.values()}
+        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+        for future in done:
+            sent = future.result()
+            found.sent, found.there = found.sent + sent, found.there + (not sent)
+            found.size += futures[future].size if sent else 0
+            known[futures[future].digest] = target.name
+    target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
+
+
+def push_evidence(layout: Layout, digest: str, target: Repository, found: Published) -> tuple[int, bool]:
+    """Bring all that is attached to an image, as referrers. Returns how many, and whether the registry's own API lists them."""
+    rows: list[dict[str, Any]] = []
+    minded = True
+    for descriptor, manifest in layout.attached(digest):
+        for row in (manifest["config"], *manifest["layers"]):
+            blob = Descriptor.of(row)
+            if target.push_blob(blob, layout.path(blob.digest)):
+                found.sent, found.size = found.sent + 1, found.size + blob.size
+            else:
+                found.there += 1
+        minded = target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST) and minded
+        row = {**Descriptor(MANIFEST, descriptor.digest, descriptor.size).document(), "artifactType": manifest["artifactType"]}
+        rows.append(row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {}))
+    if rows:
+        target.refer(digest, rows, minded=minded)
+    return len(rows), minded and bool(rows)
+
+
+def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = False) -> None:
+    """Hold what the registry has against the store: manifests and documents byte for byte, layers by presence and size, or whole with `full`."""
+    image = OciImage(layout, digest)
+    if target.manifest(digest) is None:
+        raise ImageError(f"{target}@{digest} is not there after it was written", remedy="publish again, and look at the registry")
+    config = Descriptor.of(image.manifest["config"])
+    target.read_blob(config)
+    for row in image.layers:
+        size = target.blob_size(row.digest)
+        if size not in (row.size, -1):
+            said = "absent" if size is None else f"{size} bytes"
+            raise ImageError(
+                f"blob {row.digest} is {said} in {target}, expected {row.size} bytes", remedy="publish again, and look at the registry"
+            )
+        if full:
+            check_blob(target, row)
+    for descriptor, manifest in layout.attached(digest):
+        if target.manifest(descriptor.digest) is None:
+            raise ImageError(
+                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was written", remedy="publish again"
+            )
+        for row in manifest["layers"]:
+            target.read_blob(Descriptor.of(row))
+
+
+def check_blob(target: Repository, row: Descriptor) -> None:
+    """Read a blob from the registry and keep nothing of it but whether it is right. Raises ImageError."""
+    hasher, size = hashlib.sha256(), 0
+    with target.registry.open(
+        "GET",
+        f"/v2/{target.name}/blobs/{row.digest}",
+        expected=(200,),
+        repository=target.name,
+        what=f"blob {row.digest} of {target} cannot be read back",
+    ) as answer:
+        for block in answer.blocks():
+            hasher.update(block)
+            size += len(block)
+    if "sha256:" + hasher.hexdigest() != row.digest:
+        raise ImageError(
+            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got {size} with sha256:{hasher.hexdigest()}",
+            remedy="delete it from the registry's storage and publish again",
+        )
+
+
+# Pulling
+
+
+@dataclass
+class Pulled:
+    """What a pull brought: the image, the ref it has in the store now, and how much of it was fetched."""
+
+    name: str
+    digest: str
+    ref: str
+    fetched: int = 0
+    there: int = 0
+    evidence: int = 0
+
+
+def pull(
+    layout: Layout, target: Repository, reference: str, *, evidence: bool = True, system: str | None = None, parallel: int = 4
+) -> Pulled:
+    """Bring an image into the store by digest or tag, every byte of it held against its digest; then, and only then, it gets its name.
+
+    `system` (`linux/amd64`) chooses from an index; default: this machine's. Raises ImageError.
+    """
+    with using(layout):
+        manifest = _one(target, reference, system)
+        document = manifest.document
+        if "layers" not in document or "config" not in document:
+            raise ImageError(f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one")
+        rows = {row["digest"]: Descriptor.of(row) for row in (document["config"], *document["layers"])}
+        found = Pulled(f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, "")
+        with ThreadPoolExecutor(parallel) as pool:
+            for new in pool.map(lambda row: target.pull_blob(row, layout), rows.values()):
+                found.fetched, found.there = found.fetched + new, found.there + (not new)
+        with disk(layout):
+            layout.put(manifest.data, manifest.media_type)
+            if evidence:
+                found.evidence = pull_evidence(layout, target, manifest.digest)
+            found.ref = _ref(OciImage(layout, manifest.digest), target)
+            layout.set_ref(found.ref, manifest.descriptor)
+    return found
+
+
+def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
+    """Attach in the store all that the registry lists as referring to an image that is there. Returns how many documents."""
+    count = 0
+    for row in target.referrers(digest)[0]:
+        found = target.manifest(str(row.get("digest")))
+        if found is None:
+            raise ImageError(
+                f"{target} lists {row.get('digest')} as a referrer of {digest}, and does not have it", remedy="publish the image again"
+            )
+        document = found.document
+        if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
+            continue  # it is about something else, or of a shape that is none of goldnode's
+        layer = Descriptor.of(document["layers"][0])
+        kind = str(document.get("artifactType") or document["config"]["mediaType"])
+        data = target.read_blob(layer)
+        attached = layout.attach(digest, kind, data, media_type=layer.media_type, annotations=document.get("annotations"))
+        if attached.digest != found.digest:  # written by another tool in another shape: it is told, and not taken for what it is not
+            layout.detach(attached.digest)
+            continue
+        count += 1
+    return count
+
+
+def _one(target: Repository, reference: str, system: str | None) -> Manifest:
+    found = target.manifest(reference)
+    if found is None:
+        raise ImageError(f"{target} has no {reference}", remedy=nearest(reference, target.tags()) or "look at what was published there")
+    if found.media_type not in INDEXES:
+        if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
+            raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
+        return found
+    wanted = system or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+    offered: dict[str, str] = {}
+    for row in found.document.get("manifests", []):
+        told = row.get("platform") or {}
+        offered["/".join(filter(None, (told.get("os"), told.get("architecture"), told.get("variant"))))] = row["digest"]
+    digest = offered.get(wanted)
+    inner = target.manifest(digest) if digest else None
+    if inner is None or inner.media_type in INDEXES:
+        raise ImageError(f"{target}:{reference} has no image for {wanted}", remedy=nearest(wanted, [one for one in offered if one]))
+    return inner
+
+
+def _ref(image: OciImage, target: Repository) -> str:
+    """The name of a pulled image in the store: its immutable one where its labels say it, else where it came from."""
+    labels = {key: image.labels.get(LABELS + key) for key in ("backend", "runtime", "flavour", "os", "build-id")}
+    if all(labels.values()):
+        return f"{labels['backend']}:{labels['runtime']}-{labels['flavour']}-{labels['os']}-{labels['build-id']}"
+    return f"{target}@{image.digest}"
+
+
+@contextmanager
+def disk(layout: Layout) -> Iterator[None]:
+    """Turn a full disk into an error that says so."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ImageError(
+            f"the disk of {layout.root} is full", remedy="free space (`goldnode images gc`) and run it again: what is whole is kept"
+        ) from None
