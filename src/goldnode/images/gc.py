@@ -1,0 +1,248 @@
+"""Taking away what nothing needs any more, from the store and from a registry.
+
+What a channel stands for, what the history of any line names (this store's copies, and the registry's own), what a class of the catalog
+names, what a lock of the matrix would build, and what is younger than `days` stays. What cannot be read, or whose age nobody knows, stays.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.compat.workloads import parse_reference
+from goldnode.errors import ImageError
+from goldnode.images.channels import RegistryPlace, keep, local_places, local_text
+from goldnode.images.gates import PUBLICATION
+from goldnode.images.history import IMMUTABLE, read
+from goldnode.images.model import LABELS
+from goldnode.images.oci import REF, Descriptor, Layout, OciImage
+from goldnode.images.publish import lane
+from goldnode.images.registry import INDEXES, Repository, referrers_tag
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.catalog.load import Catalog
+
+GRACE_DAYS = 30.0
+
+
+@dataclass
+class Needed:
+    """What must stay, each with who needs it: digests of images, `REPOSITORY:TAG` names, digests of locks."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """One thing that went, or would: a name of the store, a blob, an image of a registry. `size` in bytes is what its going frees here."""
+
+    what: str
+    why: str
+    size: int = 0
+
+
+def needed(
+    layout: Layout, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()
+) -> Needed:
+    """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of locks and who has them.
+
+    Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
+    """
+    found = Needed(locks=dict(locks or {}))
+    for place, line in local_places(layout):
+        history = read(local_text(layout, place, line), line, trust, where=f"{place}/{line}")
+        found.digests |= {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+    for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
+        for image in entry.item.images:
+            reference = parse_reference(image.ref)
+            if reference.digest is not None:
+                found.digests.setdefault(reference.digest, f"class {name}")
+            if reference.tag is not None:
+                found.names.setdefault(f"{reference.name.rpartition('/')[2]}:{reference.tag}", f"class {name}")
+    return found
+
+
+def collect(
+    layout: Layout, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+) -> tuple[list[Gone], dict[str, str]]:
+    """Take names that nothing needs, then blobs that nothing names, out of the store. Returns what went (or would), and why the rest stays.
+
+    Raises ImageError where a manifest that stays cannot be read: nothing goes then. Waits for publications, promotions and pulls.
+    """
+    edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
+    with lane(layout, "", name="gc"):
+        gone: list[Gone] = []
+        stays: dict[str, str] = {}
+        leaving: list[str] = []
+        digests: set[str] = set()
+        rows = layout.index()
+        for row in rows:
+            name = row.get("annotations", {}).get(REF)
+            if name is None and "io.goldnode.subject" in row.get("annotations", {}):
+                continue  # goes and stays with what it is about
+            why = _needed(layout, name, row["digest"], keeps) or _young(layout.path(row["digest"]), edge, days)
+            if why is None and name is not None:
+                leaving.append(name)
+                gone.append(Gone(name, "no channel, history, class or lock names it"))
+            else:
+                stays[name or row["digest"]] = why or "it has no name of goldnode's"
+                digests.add(row["digest"])
+        evidence = [row for row in rows if "io.goldnode.subject" in row.get("annotations", {})]
+        detached = [row["digest"] for row in evidence if row["annotations"]["io.goldnode.subject"] not in digests]
+        digests |= {row["digest"] for row in evidence} - set(detached)
+        used = _reach(layout, digests)
+        files = [path for path in sorted((layout.root / "blobs/sha256").iterdir()) if f"sha256:{path.name}" not in used]
+        files += sorted((layout.root / "partial").glob("*"))
+        doomed = [path for path in files if path.stat().st_mtime <= edge]
+        gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
+        if not dry_run:
+            # Names first: a cut leaves blobs without a name, which the next run takes, and never a name without its blobs.
+            for name in leaving:
+                layout.drop_ref(name)
+            for digest in detached:
+                layout.detach(digest)
+            still = _reach(layout, {row["digest"] for row in layout.index()})
+            for path in doomed:
+                if f"sha256:{path.name}" not in still and path.exists() and path.stat().st_mtime <= edge:
+                    path.unlink()
+    return gone, stays
+
+
+def _needed(layout: Layout, name: str | None, digest: str, keeps: Needed) -> str | None:
+    if digest in keeps.digests:
+        return keeps.digests[digest]
+    if name is not None and name in keeps.names:
+        return keeps.names[name]
+    if not keeps.locks or not layout.has(digest):
+        return None
+    document = layout.document(digest)
+    if "layers" not in document or "config" not in document:
+        return None
+    return keeps.locks.get(OciImage(layout, digest).labels.get(f"{LABELS}lock", ""))
+
+
+def _young(path: Path, edge: float, days: float) -> str | None:
+    return f"less than {days:g} days old" if path.is_file() and path.stat().st_mtime > edge else None
+
+
+def _reach(layout: Layout, digests: Iterable[str]) -> set[str]:
+    """Every blob that manifests and indexes lead to."""
+    found: set[str] = set()
+    todo = list(digests)
+    while todo:
+        digest = todo.pop()
+        if digest in found:
+            continue
+        found.add(digest)
+        if not layout.has(digest):
+            continue
+        document = layout.document(digest)
+        found |= {row["digest"] for row in (document.get("config"), *document.get("layers", [])) if row}
+        todo += [row["digest"] for row in document.get("manifests", [])]
+    return found
+
+
+def collect_registry(
+    place: RegistryPlace,
+    layout: Layout,
+    repositories: Sequence[str],
+    keeps: Needed,
+    trust: Sequence[SSlibKey],
+    *,
+    days: float = GRACE_DAYS,
+    dry_run: bool = False,
+    now: dt.datetime | None = None,
+) -> tuple[list[Gone], dict[str, str]]:
+    """Delete images of a registry, with what refers to them, that carry immutable tags of goldnode alone and that nothing needs.
+
+    Every history of the repositories is read and verified first (`trust` is needed). An image whose publication record is absent stays:
+    its age is not known. The bytes go when the registry collects its own garbage. Raises ImageError.
+    """
+    if not trust:
+        raise ImageError("a registry is collected only by histories that are verified", remedy="name the public key with --trust")
+    moment = now or dt.datetime.now(dt.UTC)
+    gone: list[Gone] = []
+    stays: dict[str, str] = {}
+    wanted = dict(keeps.digests)
+    for repository in repositories:
+        for line in place.lines(repository):
+            text = place.text(line)
+            history = read(text, line, trust, where=f"{place.name}/{line}")
+            wanted |= {digest: f"{why} at {place.name}" for digest, why in history.digests().items()}
+            if text.startswith(local_text(layout, place.name, line)):
+                keep(layout, place.name, line, text)
+    for repository in repositories:
+        target = place.registry.repository(place.where.repository(repository))
+        tags: dict[str, list[str]] = {}
+        for tag in target.tags():
+            subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
+            if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
+                gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
+                if not dry_run:
+                    _delete(target, f"sha256:{subject[1]}")
+            if subject is not None or tag.endswith("-history"):
+                continue
+            if (digest := target.digest(tag)) is not None:
+                tags.setdefault(digest, []).append(tag)
+        for digest, names in sorted(tags.items()):
+            label = f"{target}:{names[0]}"
+            foreign = [name for name in names if IMMUTABLE.fullmatch(name) is None]
+            why = wanted.get(digest) or next(
+                (keeps.names[f"{repository}:{name}"] for name in names if f"{repository}:{name}" in keeps.names), None
+            )
+            if why is None and foreign:
+                why = f"the tag {foreign[0]} stands for it"
+            why = why or _locked(target, digest, keeps) or _published(target, digest, moment, days)
+            if why is not None:
+                stays[label] = why
+                continue
+            gone.append(Gone(label, "no channel, history, class or lock names it"))
+            if not dry_run:
+                _delete(target, digest)
+    return gone, stays
+
+
+def _locked(target: Repository, digest: str, keeps: Needed) -> str | None:
+    found = target.manifest(digest)
+    if found is None or not keeps.locks or found.media_type in INDEXES:
+        return None
+    return keeps.locks.get(found.document.get("annotations", {}).get(f"{LABELS}lock", ""))
+
+
+def _published(target: Repository, digest: str, now: dt.datetime, days: float) -> str | None:
+    """Why an image is too young to go, or that nobody knows how old it is; None where it is old enough."""
+    newest: dt.datetime | None = None
+    for row in target.referrers(digest)[0]:
+        if row.get("artifactType") != PUBLICATION or (found := target.manifest(row["digest"])) is None:
+            continue
+        document: dict[str, Any] = _blob(target, found.document)
+        told = dt.datetime.strptime(document["published"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
+        newest = max(newest or told, told)
+    if newest is None:
+        return "nobody recorded when it was published"
+    return f"published {newest:%Y-%m-%d}, less than {days:g} days ago" if newest > now - dt.timedelta(days=days) else None
+
+
+def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = json.loads(target.read_blob(Descriptor.of(manifest["layers"][0])))
+    return found if isinstance(found, dict) else {}
+
+
+def _delete(target: Repository, digest: str) -> None:
+    """The image first, so that a cut leaves documents about nothing, never an image without what proves it."""
+    rows = target.referrers(digest)[0]
+    index = target.manifest(referrers_tag(digest))
+    target.delete(digest)
+    for row in rows:
+        target.delete(row["digest"])
+    if index is not None:
+        target.delete(index.digest)

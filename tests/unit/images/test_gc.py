@@ -1,0 +1,187 @@
+"""What stays and what goes, in the store and in a registry."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.images.registries import Simulated, make_image, make_key, once, prove, running
+
+from goldnode.errors import ImageError
+from goldnode.images.channels import RegistryPlace, StorePlace, promote
+from goldnode.images.evidence.signatures import load_public, load_signer
+from goldnode.images.gates import NO_SOAK, Waiver
+from goldnode.images.gc import Needed, collect, collect_registry, needed
+from goldnode.images.oci import Layout, OciImage
+from goldnode.images.publish import publish
+from goldnode.images.registry import UnreachableError, referrers_tag, where
+
+NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
+BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of small files need not reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def layout(tmp_path: Path, keys: tuple[Path, Path]) -> Layout:
+    found = Layout(tmp_path / "store")
+    for name, build in BUILDS.items():
+        _, digest = make_image(found, build=build, content=name.encode(), labels={"lock": f"lock-{name}"})
+        prove(found, digest, keys[0], papers=False)
+    return found
+
+
+def ref(name: str) -> str:
+    return f"cuda:12.4.1-runtime-debian12-{BUILDS[name]}"
+
+
+def to_stable(layout: Layout, keys: tuple[Path, Path], *names: str, place: StorePlace | RegistryPlace | None = None) -> None:
+    waivers = [Waiver(gate, "ana", "a test") for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")]
+    for name in names:
+        tag = ref(name).partition(":")[2]
+        promote(place or StorePlace(layout), layout, "cuda", tag, "stable", load_signer(keys[0]), by="ana", waivers=waivers, settle=0)
+    assert NO_SOAK
+
+
+class TestStore:
+    def test_what_is_young_stays(self, layout: Layout) -> None:
+        gone, stays = collect(layout, Needed())
+        assert gone == []
+        assert set(stays) == {ref(name) for name in BUILDS}
+
+    def test_a_channel_and_its_history_stay_and_the_rest_goes(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+        to_stable(layout, keys, "a", "b")
+        blobs = len(list((layout.root / "blobs/sha256").iterdir()))
+        gone, _ = collect(layout, needed(layout), dry_run=True, now=NOW)
+        assert len(list((layout.root / "blobs/sha256").iterdir())) == blobs
+        assert [item.what for item in gone if ":" in item.what] == [ref("c")]
+        gone, stays = collect(layout, needed(layout), now=NOW)
+        assert set(layout.refs()) == {ref("a"), ref("b"), "cuda:12.4-runtime-debian12"}
+        assert stays[ref("a")].startswith("history of cuda:12.4-runtime-debian12")
+        assert stays[ref("b")] == "stable of cuda:12.4-runtime-debian12 at store"
+        for name in "ab":
+            image = OciImage(layout, layout.refs()[ref(name)].digest)
+            assert image.read("opt/content") == name.encode()
+            assert len(layout.attached(image.digest)) == 4
+        # Manifest, configuration and the layer of its own; what it shares with the others stayed.
+        assert sum(item.size > 0 for item in gone) >= 3
+        assert collect(layout, needed(layout), now=NOW)[0] == []
+
+    def test_what_a_registrys_history_names_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+        to_stable(layout, keys, "a")
+        (layout.root / "channels/store").rename(layout.root / "channels/registry.example%2Fgpu")
+        layout.drop_ref("cuda:12.4-runtime-debian12")
+        assert needed(layout).digests == {layout.refs()[ref("a")].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"}
+        collect(layout, needed(layout), now=NOW)
+        assert set(layout.refs()) == {ref("a")}
+
+    def test_what_a_class_or_a_lock_names_stays(self, layout: Layout) -> None:
+        keeps = Needed(names={ref("a"): "class a100"}, locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"})
+        _, stays = collect(layout, keeps, now=NOW)
+        assert set(layout.refs()) == {ref("a"), ref("b")}
+        assert stays[ref("a")] == "class a100"
+        assert stays[ref("b")] == "the lock of cuda-12.4.1-runtime-debian12"
+
+    def test_classes_of_a_catalog_are_read(self, layout: Layout, tmp_path: Path) -> None:
+        from types import SimpleNamespace
+
+        digest = "sha256:" + "1" * 64
+        images = [SimpleNamespace(ref=f"registry.example/gpu/{ref('a')}"), SimpleNamespace(ref=f"registry.example/cuda@{digest}")]
+        catalog = SimpleNamespace(classes={"a100": SimpleNamespace(item=SimpleNamespace(images=images))})
+        found = needed(layout, catalog)  # type: ignore[arg-type]
+        assert found.names == {ref("a"): "class a100"}
+        assert found.digests == {digest: "class a100"}
+
+    def test_a_history_that_cannot_be_read_lets_nothing_go(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+        to_stable(layout, keys, "a")
+        file = next((layout.root / "channels").glob("*/*/*.jsonl"))
+        file.write_bytes(file.read_bytes()[:-5])
+        with pytest.raises(ImageError, match=r"is not what was signed"):
+            needed(layout)
+
+    def test_a_manifest_that_cannot_be_read_lets_nothing_go(self, layout: Layout) -> None:
+        layout.path(layout.refs()[ref("a")].digest).write_bytes(b"{}")
+        before = set(layout.root.rglob("*"))
+        with pytest.raises(ImageError, match=r"altered"):
+            collect(layout, Needed(names={ref("a"): "class a100"}), now=NOW)
+        assert set(layout.root.rglob("*")) - before <= {layout.root / "channels", layout.root / "channels/.gc-.lock"}
+
+    def test_what_a_cut_pull_left_goes_when_it_is_old(self, layout: Layout) -> None:
+        (layout.root / "partial").mkdir()
+        (layout.root / "partial" / ("1" * 64)).write_bytes(b"half")
+        collect(layout, Needed())
+        assert list((layout.root / "partial").iterdir())
+        collect(layout, Needed(), now=NOW)
+        assert not list((layout.root / "partial").iterdir())
+
+
+class TestRegistry:
+    @pytest.fixture(params=[True, False], ids=["api", "tag"])
+    def place(self, request: pytest.FixtureRequest, layout: Layout, keys: tuple[Path, Path]) -> Iterator[RegistryPlace]:
+        with running(Simulated(api=request.param)) as server:
+            assert isinstance(server, Simulated)
+            found = RegistryPlace(where(f"http://{server.host}/gpu"), server.client(tries=1), layout)
+            for name in BUILDS:
+                publish(layout, ref(name), found.where, found.registry, trust=load_public(keys[1]), settle=0)
+            self.server = server
+            yield found
+
+    def test_what_is_named_stays_and_the_rest_goes_with_its_documents(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
+        server = self.server
+        digests = {name: layout.refs()[ref(name)].digest for name in BUILDS}
+        to_stable(layout, keys, "a", "b", place=place)
+        server.named["gpu/cuda", "mine"] = digests["c"]
+        trust = load_public(keys[1])
+        gone, stays = collect_registry(place, layout, ["cuda", "cpu"], Needed(), trust, now=NOW)
+        assert gone == []
+        assert any(why == "the tag mine stands for it" for why in stays.values())
+        del server.named["gpu/cuda", "mine"]
+        assert [item.what for item in collect_registry(place, layout, ["cuda"], Needed(), trust)[0]] == []
+        gone, _ = collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW, dry_run=True)
+        assert server.tag("gpu/cuda", ref("c").partition(":")[2]) == digests["c"]
+        assert [item.what for item in gone] == [f"{server.host}/gpu/{ref('c')}"]
+        collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW)
+        assert server.tag("gpu/cuda", ref("c").partition(":")[2]) is None
+        assert server.tag("gpu/cuda", referrers_tag(digests["c"])) is None
+        subjects = [data for data, _ in server.manifests.values() if digests["c"].encode() in data]
+        assert subjects == []
+        for name in "ab":
+            assert len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0]) == 5
+
+    def test_it_asks_for_a_key_and_for_a_readable_history(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        to_stable(layout, keys, "a", place=place)
+        with pytest.raises(ImageError, match=r"--trust"):
+            collect_registry(place, layout, ["cuda"], Needed(), [], now=NOW)
+        with pytest.raises(ImageError, match=r"no good signature"):
+            collect_registry(place, layout, ["cuda"], Needed(), load_public(make_key(tmp_path, "other")[1]), now=NOW)
+
+    def test_one_whose_age_nobody_knows_stays(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
+        self.server.load(layout, make_image(layout, build="d" * 12, content=b"d")[1], "gpu/cuda", f"12.4.1-runtime-debian12-{'d' * 12}")
+        _, stays = collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW, dry_run=True)
+        assert "nobody recorded when it was published" in stays.values()
+
+    def test_a_registry_that_does_not_delete_is_told(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
+        self.server.rules.append(once("status", "^DELETE", 405))
+        with pytest.raises(ImageError, match=r"405.*configuration allow it"):
+            collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+        self.server.rules = [once("drop", "^DELETE", skip=1)]  # the image is gone, its documents are not
+        with pytest.raises(UnreachableError):
+            collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+        collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+        assert self.server.tag("gpu/cuda", referrers_tag(layout.refs()[ref("c")].digest)) is None
