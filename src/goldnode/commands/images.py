@@ -17,6 +17,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "verify": ("images_evidence", "Check signatures, and that every document is about this image."),
     "diff": ("images_evidence", "Show what differs between two images."),
     "publish": ("images_publish", "Push images and their evidence to a registry."),
+    "pull": ("images_publish", "Bring an image back from a registry, every byte checked."),
     "promote": ("images_publish", "Move a channel to an image whose gates have passed."),
     "rollback": ("images_publish", "Move a channel back to what it was."),
     "gc": ("images_publish", "Remove what no channel, history or catalog names."),

@@ -1,0 +1,510 @@
+"""`goldnode images publish|pull|promote|rollback|status|gc`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.errors import ImageError
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.images.channels import Place
+    from goldnode.images.evidence.signatures import Signer
+    from goldnode.images.gates import Approval, Gate, Waiver
+    from goldnode.images.oci import Layout
+    from goldnode.images.registry import Registry, Where
+
+_BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
+
+_Command = Callable[..., Any]
+
+
+def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    def apply(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+_STORE = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
+)
+_CA = click.option(
+    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of the registry's authority, PEM."
+)
+_TO = _options(
+    click.option("--to", "to", metavar="HOST[:PORT][/PREFIX]", envvar="GOLDNODE_REGISTRY", help="Registry; default: $GOLDNODE_REGISTRY."),
+    _CA,
+)
+_TRUST = click.option(
+    "--trust",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Public keys (PEM) whose signatures count; default: images.public_key of the site file.",
+)
+_KEY = click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="GOLDNODE_IMAGE_KEY",
+    help="Secret key (PEM) that signs the history; its public half is trusted. Default: $GOLDNODE_IMAGE_KEY, else the site's.",
+)
+_WAIVE = click.option("--waive", multiple=True, metavar="GATE", help="Let this gate pass; needs --by and --reason, which are recorded.")
+_BY = click.option("--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name.")
+_REASON = click.option("--reason", help="Why; recorded.")
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@_STORE
+@_TO
+@_TRUST
+@_options(_WAIVE, _BY, _REASON)
+@click.option("--private", is_flag=True, help="Publish parts whose licence forbids redistribution: the registry is read by us alone.")
+@click.option("--full", is_flag=True, help="Read every blob back, not the manifests and documents alone.")
+def publish(
+    names: tuple[str, ...],
+    store: Path | None,
+    to: str | None,
+    ca: Path | None,
+    trust: tuple[Path, ...],
+    waive: tuple[str, ...],
+    by: str | None,
+    reason: str | None,
+    private: bool,
+    full: bool,
+) -> None:
+    """Push images with their evidence, then their immutable tags; read them back.
+
+    NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which mean the builds from the present locks.
+
+    Needs passed inspection, truth and smoke records and a signature. What is there already is not sent again.
+    """
+    from goldnode.images.publish import publish as publishing
+
+    layout, keys = _layout(store), _trust(trust)
+    refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
+    waivers = _waivers(waive, by, reason)
+    mounts: dict[str, str] = {}
+    with _registry(to, ca) as (where, registry):
+        for ref in refs:
+            with _moving(registry, f"publishing {ref}"):
+                done = publishing(layout, ref, where, registry, trust=keys, waivers=waivers, private=private, full=full, mounts=mounts)
+            listed = "Referrers API" if done.api else "tag sha256-…"
+            said = "there already" if done.before else f"{done.sent} blobs sent ({_size(done.size)})"
+            click.echo(f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})")
+            _gates([gate for gate in done.gates if gate.state != "passed"])
+
+
+@click.command()
+@click.argument("reference")
+@_STORE
+@_CA
+@click.option("--platform", "system", metavar="OS/ARCH", help="Which image of an index; default: this machine's.")
+@click.option("--no-evidence", is_flag=True, help="Leave what is attached to the image.")
+def pull(reference: str, store: Path | None, ca: Path | None, system: str | None, no_evidence: bool) -> None:
+    """Bring HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store, every byte held against its digest."""
+    from goldnode.compat.workloads import parse_reference
+    from goldnode.images.publish import pull as pulling
+    from goldnode.images.registry import Registry, Where, reached
+
+    found = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
+    if found.registry is None:
+        raise ImageError(f'"{reference}" names no registry', remedy="write it as HOST[:PORT]/NAME@sha256:…")
+    wanted = found.digest or found.tag
+    if wanted is None:
+        raise ImageError(f'"{reference}" names no image of {found.name}', remedy="add @sha256:… or :TAG")
+    place = reached(Where(found.registry, plain_http=reference.startswith("http://")))
+    registry = Registry(place.host, plain_http=place.plain_http, ca=ca)
+    target = registry.repository(found.name)
+    with _moving(registry, f"pulling {found.name}"):
+        done = pulling(_layout(store), target, wanted, evidence=not no_evidence, system=system)
+    click.echo(f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents")
+    if found.digest is None:
+        click.echo(f"{done.name} was this image now: a tag may move, so that machines should name the digest", err=True)
+
+
+@click.command()
+@click.argument("channel")
+@click.argument("name")
+@_STORE
+@_TO
+@_TRUST
+@_KEY
+@_options(_WAIVE, _BY, _REASON)
+@click.option(
+    "--approve-major", multiple=True, metavar="PART", help="Approve a new major version of cudnn or nccl; needs --by and --reason."
+)
+@click.option("--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing.")
+def promote(
+    channel: str,
+    name: str,
+    store: Path | None,
+    to: str | None,
+    ca: Path | None,
+    trust: tuple[Path, ...],
+    key: Path | None,
+    waive: tuple[str, ...],
+    by: str | None,
+    reason: str | None,
+    approve_major: tuple[str, ...],
+    expect: str | None,
+) -> None:
+    """Let CHANNEL (candidate, canary, stable, known-good) stand for the published image NAME. Without --to: in this store alone."""
+    from goldnode.images.channels import promote as promoting
+    from goldnode.images.gates import Approval
+
+    layout = _layout(store)
+    repository, _, tag = name.partition(":")
+    if not tag:
+        found = _builds(store, layout, name)
+        if len(found) > 1:
+            raise ImageError(f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them")
+        repository, _, tag = found[0].partition(":")
+    waivers = _waivers(waive, by, reason)
+    approvals: list[Approval] = []
+    for part in approve_major:
+        approvals.append(Approval(part, *_signed(by, reason, "--approve-major")))
+    signer = _signer(key)
+    with _place(to, ca, layout) as place:
+        done = promoting(
+            place,
+            layout,
+            repository,
+            tag,
+            channel,
+            signer,
+            by=by or _user(),
+            reason=reason or "",
+            trust=_trust(trust),
+            waivers=waivers,
+            approvals=approvals,
+            expect=expect,
+            say=_say,
+        )
+    _gates(done.gates)
+    if done.entry is not None:
+        click.echo(f"{place.name}/{done.line} {channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
+    for note in done.notes:
+        click.echo(f"note: {note}")
+
+
+@click.command()
+@click.argument("line")
+@_STORE
+@_TO
+@_TRUST
+@_KEY
+@_options(_BY, _REASON)
+@click.option("--channel", default="stable", show_default=True)
+@click.option("--to-image", metavar="IMAGE", help="`known-good`, or a digest or immutable tag of the history; default: what it was before.")
+@click.option("--offline", is_flag=True, help="Use and change this store alone; the registry gets it with the next move that reaches it.")
+def rollback(
+    line: str,
+    store: Path | None,
+    to: str | None,
+    ca: Path | None,
+    trust: tuple[Path, ...],
+    key: Path | None,
+    by: str | None,
+    reason: str | None,
+    channel: str,
+    to_image: str | None,
+    offline: bool,
+) -> None:
+    """Let a channel of LINE (cuda:12.4-runtime-debian12) stand for the image it stood for before."""
+    from goldnode.images.channels import StorePlace
+    from goldnode.images.channels import rollback as rolling
+    from goldnode.images.history import read_line
+    from goldnode.images.registry import UnreachableError, where
+
+    layout, wanted = _layout(store), read_line(line)
+    signer, keys, who = _signer(key), _trust(trust), by or _user()
+    why = reason or "rollback"
+    try:
+        if offline and to is not None:
+            place: Place = StorePlace(layout, str(where(to)))
+            done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=_say)
+        else:
+            with _place(to, ca, layout) as place:
+                done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=_say)
+    except UnreachableError as problem:
+        problem.remedy = f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
+        raise
+    if done.entry is not None:
+        click.echo(f"{place.name}/{done.line} {channel}: {done.was} -> {done.now} ({done.tag})")
+    for note in done.notes:
+        click.echo(f"note: {note}")
+
+
+@click.command()
+@click.argument("lines", nargs=-1, metavar="[LINE]…")
+@_STORE
+@_TO
+@_TRUST
+@click.option("--history", "with_history", is_flag=True, help="Every move, oldest first.")
+@click.option("--offline", is_flag=True, help="This store's copy of what the registry has.")
+@click.option(
+    "--repair", "mend", is_flag=True, help="Give tags back to what the verified history says, and bring there what was decided offline."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def status(
+    lines: tuple[str, ...],
+    store: Path | None,
+    to: str | None,
+    ca: Path | None,
+    trust: tuple[Path, ...],
+    with_history: bool,
+    offline: bool,
+    mend: bool,
+    form: str,
+) -> None:
+    """Show the channels, their tags held against the signed history. Exit 1 where one is not what the history says."""
+    from goldnode.images import channels
+    from goldnode.images.history import read_line
+    from goldnode.images.registry import where
+
+    layout, keys = _layout(store), _trust(trust)
+    documents: list[dict[str, Any]] = []
+    bad = False
+    with _place(None if offline else to, ca, layout) as place:
+        if offline and to is not None:
+            place = channels.StorePlace(layout, str(where(to)))
+        wanted = [read_line(line) for line in lines] or [line for name in _BACKENDS for line in place.lines(name)]
+        for line in wanted:
+            for stand in channels.repair(place, layout, line, keys, say=_say) if mend else []:
+                click.echo(f"{place.name}: {stand.channel} of {line} is {stand.tag} again", err=True)
+            found = channels.status(place, layout, line, keys)
+            bad = bad or bool(found.pending) or any(stand.state != "ok" for stand in found.stands)
+            documents.append(
+                {
+                    "place": place.name,
+                    "line": str(line),
+                    "verified": found.verified,
+                    "pending": found.pending,
+                    "channels": [{**vars(stand), "line": str(line)} for stand in found.stands],
+                    "history": [entry.document() for entry in found.history.entries],
+                }
+            )
+    if form == "json":
+        click.echo(json.dumps(documents, indent=1))
+    else:
+        for document in documents:
+            _stand(document, with_history)
+        if not documents:
+            click.echo("no channel stands for anything yet")
+    if bad:
+        raise SystemExit(1)
+
+
+@click.command()
+@_STORE
+@_TO
+@_TRUST
+@click.option("--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays.")
+@click.option("--repository", "repositories", multiple=True, help=f"With --to; default: {', '.join(_BACKENDS)}.")
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+def gc(
+    store: Path | None,
+    to: str | None,
+    ca: Path | None,
+    trust: tuple[Path, ...],
+    days: float,
+    repositories: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Take out of the store, or with --to out of a registry, what no channel, history, class or lock names."""
+    from goldnode.catalog.load import load_catalog
+    from goldnode.images import gc as collecting
+    from goldnode.images.channels import RegistryPlace
+
+    layout, keys = _layout(store), _trust(trust)
+    keeps = collecting.needed(layout, load_catalog(), _locks(), keys)
+    if to is None:
+        gone, stays = collecting.collect(layout, keeps, days=days, dry_run=dry_run)
+    else:
+        with _registry(to, ca) as (where, registry):
+            place = RegistryPlace(where, registry, layout)
+            gone, stays = collecting.collect_registry(place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run)
+    for item in gone:
+        click.echo(f"{'would go' if dry_run else 'gone'}: {item.what}: {item.why}")
+    for name, why in sorted(stays.items()):
+        click.echo(f"stays: {name}: {why}")
+    click.echo(f"{len(gone)} {'would go' if dry_run else 'gone'}, {_size(sum(item.size for item in gone))}; {len(stays)} stay")
+
+
+# What the commands share
+
+
+def _layout(store: Path | None) -> Layout:
+    from goldnode.images.store import open_store
+
+    return open_store(store).layout
+
+
+def _locks() -> dict[str, str]:
+    """Digests of the matrix's locks, and whose they are; rows without a lock keep nothing."""
+    from goldnode.errors import LockError
+    from goldnode.images.imagelock import find_lock
+    from goldnode.images.matrix import load_matrix
+
+    found: dict[str, str] = {}
+    for name, row in load_matrix().images.items():
+        try:
+            found[find_lock(row).digest] = f"the lock of {name}"
+        except (ImageError, LockError):
+            continue
+    return found
+
+
+def _trust(files: Sequence[Path]) -> list[SSlibKey]:
+    from goldnode.images.evidence.signatures import load_public
+    from goldnode.site import load_site
+
+    if not files:
+        site = load_site()
+        files = [site.resolve(site.images.public_key)] if site.images.public_key else []
+    return [key for file in files for key in load_public(file)]
+
+
+def _signer(key: Path | None) -> Signer:
+    from goldnode.images.evidence.signatures import load_signer
+    from goldnode.site import load_site
+
+    if key is None:
+        site = load_site()
+        if site.images.signing_key is None:
+            raise ImageError(
+                "no key is named to sign the history with", remedy="name it with --key, or as images.signing_key in the site file"
+            )
+        key = site.resolve(site.images.signing_key)
+    return load_signer(key)
+
+
+def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
+    """The refs that a name means: itself, the builds from the present locks of what it means in the matrix, else the only build there is."""
+    from goldnode.images.imagelock import find_lock
+    from goldnode.images.matrix import load_matrix
+    from goldnode.images.publish import find
+    from goldnode.images.store import open_store
+
+    if ":" in name:
+        return [find(layout, name)[0]]
+    matrix, built = load_matrix(), open_store(store).built().values()
+    rows = {row.name for row in matrix.images.values() if name in (row.name, row.image.backend) or fnmatchcase(row.name, name)}
+    found: list[str] = []
+    for row in (matrix.images[one] for one in sorted(rows)):
+        own = [item for item in built if item.image == row.name]
+        if own:
+            lock = find_lock(row).digest
+            found += [f"{row.image.backend}:{row.image.immutable_tag(item.build_id)}" for item in own if item.lock == lock]
+    return found or [find(layout, name)[0]]
+
+
+@contextmanager
+def _registry(to: str | None, ca: Path | None) -> Iterator[tuple[Where, Registry]]:
+    from goldnode.images.registry import Registry, reached, where
+
+    if not to:
+        raise ImageError("no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY")
+    place = reached(where(to))
+    yield place, Registry(place.host, plain_http=place.plain_http, ca=ca)
+
+
+@contextmanager
+def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[Place]:
+    from goldnode.images.channels import RegistryPlace, StorePlace
+
+    if not to:
+        yield StorePlace(layout)
+        return
+    with _registry(to, ca) as (where, registry):
+        yield RegistryPlace(where, registry, layout)
+
+
+def _waivers(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
+    from goldnode.images.gates import Waiver
+
+    return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
+
+
+def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
+    if not (by or "").strip() or not (reason or "").strip():
+        raise ImageError(f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY")
+    return str(by), str(reason)
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise ImageError("nobody knows who you are", remedy="name yourself with --by") from None
+
+
+def _gates(gates: Sequence[Gate]) -> None:
+    for gate in gates:
+        who = f" (by {gate.by}: {gate.reason})" if gate.by else ""
+        click.echo(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
+
+
+def _stand(document: dict[str, Any], with_history: bool) -> None:
+    signed = "signatures verified" if document["verified"] else "signatures NOT verified: no key was given (--trust)"
+    click.echo(f"{document['place']}/{document['line']}  ({signed})")
+    for row in document["channels"]:
+        told = {
+            "ok": "",
+            "unfinished": f"  UNFINISHED: the tag is {row['found']}; run the same command again, or --repair",
+            "moved": f"  MOVED: the tag is {row['found']}, which the history does not say",
+            "absent": "  GONE: there is no such tag; --repair brings it back",
+        }[row["state"]]
+        click.echo(f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{told}")
+    if document["pending"]:
+        click.echo(
+            f"  {document['pending']} moves were made in this store and wait for the registry: the next move, or --repair, brings them there"
+        )
+    for row in document["history"] if with_history else []:
+        waived = ", ".join(gate["gate"] for gate in row["gates"] if gate["state"] != "passed")
+        click.echo(
+            f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]} -> {row['to'][:19]} ({row['tag']})"
+            f"  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}{'  not passed: ' + waived if waived else ''}"
+        )
+
+
+@contextmanager
+def _moving(registry: Registry, what: str) -> Iterator[None]:
+    """A line that counts bytes on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with Progress(TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        registry.moved = lambda size: bar.advance(task, size)
+        yield
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _size(size: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} B"

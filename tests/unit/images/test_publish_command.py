@@ -1,0 +1,154 @@
+"""`goldnode images publish`, `pull`, `promote`, `status`, `rollback` and `gc` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit.images.registries import Simulated, always, make_image, make_key, prove, running
+
+from goldnode.cli import main
+from goldnode.images.gates import NO_SOAK
+from goldnode.images.oci import Layout
+
+BUILDS = {"a": "a" * 12, "b": "b" * 12}
+LINE = "cuda:12.4-runtime-debian12"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files need not reach the disk, nobody else writes, and the settings of whoever runs the tests do not count."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+    for module in ("publish", "channels"):
+        monkeypatch.setattr(f"goldnode.images.{module}.time.sleep", lambda seconds: None)
+    for name in ("GOLDNODE_REGISTRY", "GOLDNODE_IMAGE_KEY", "GOLDNODE_SITE", "GOLDNODE_IMAGES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Desk:
+    """A working directory with a store, keys and a registry."""
+
+    def __init__(self, directory: Path, server: Simulated) -> None:
+        self.server, self.layout = server, Layout(directory / "store")
+        self.secret, self.public = make_key(directory)
+        self.digests: dict[str, str] = {}
+        for name, build in BUILDS.items():
+            _, self.digests[name] = make_image(self.layout, build=build, content=name.encode())
+            prove(self.layout, self.digests[name], self.secret, gpu="passed")
+
+    def run(self, *words: str, key: bool = True) -> Result:
+        keys = {"publish": ("--trust", str(self.public)), "status": ("--trust", str(self.public)), "pull": (), "gc": ()}
+        given = keys.get(words[0], ("--key", str(self.secret))) if key else ()
+        to = ("--to", f"{self.server.host}/gpu") if words[0] not in ("pull", "gc") and "--here" not in words else ()
+        argv = ["images", words[0], "--store", str(self.layout.root), *to, *given, *(word for word in words[1:] if word != "--here")]
+        return CliRunner().invoke(main, argv)
+
+    def good(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+
+def ref(name: str) -> str:
+    return f"cuda:12.4.1-runtime-debian12-{BUILDS[name]}"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.chdir(tmp_path)
+    with running(Simulated(api=False)) as server:
+        assert isinstance(server, Simulated)
+        yield Desk(tmp_path, server)
+
+
+def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
+    said = desk.good("publish", ref("a"), ref("b"))
+    assert said.count("tag sha256-…") == 2
+    assert f"{desk.server.host}/gpu/{ref('a')}@{desk.digests['a']}" in said
+    assert "there already" in desk.good("publish", ref("a"))
+    for name in "ab":
+        for channel in ("candidate", "canary", "stable"):
+            said = desk.good("promote", channel, ref(name))
+            assert (f"note: {NO_SOAK}" in said) is (channel != "candidate")
+            assert "inspection       passed" in said
+    assert desk.server.tag("gpu/cuda", LINE.partition(":")[2]) == desk.digests["b"]
+    assert f"-> {desk.digests['a']}" in desk.good("rollback", LINE, "--reason", "it is slow")
+    said = desk.good("status", "--history")
+    assert "signatures verified" in said
+    assert "rollback stable" in said
+    assert "it is slow" in said
+    document = json.loads(desk.good("status", "--format", "json"))[0]
+    assert {row["channel"]: row["digest"] for row in document["channels"]} == {
+        "candidate": desk.digests["b"],
+        "canary": desk.digests["b"],
+        "stable": desk.digests["a"],
+    }
+    assert "NOT verified" in desk.run("status", key=False).output
+    done = CliRunner().invoke(
+        main, ["images", "pull", "--store", str(tmp_path / "other"), f"{desk.server.host}/gpu/cuda@{desk.digests['a']}"]
+    )
+    assert done.output.startswith(f"{ref('a')}@{desk.digests['a']}  3 blobs fetched")
+
+
+def test_a_moved_tag_is_exit_1_and_repaired(desk: Desk) -> None:
+    desk.good("publish", ref("a"), ref("b"))
+    desk.good("promote", "candidate", ref("a"))
+    desk.server.named["gpu/cuda", "12.4-runtime-debian12-candidate"] = desk.digests["b"]
+    done = desk.run("status")
+    assert done.exit_code == 1
+    assert "MOVED" in done.output
+    assert desk.good("status", "--repair")
+    assert desk.run("status").exit_code == 0
+
+
+def test_offline(desk: Desk) -> None:
+    desk.good("publish", ref("a"), ref("b"))
+    for name in "ab":
+        desk.good("promote", "candidate", ref(name))
+    desk.server.rules = [always("drop", "")]
+    done = desk.run("rollback", LINE, "--channel", "candidate")
+    assert done.exit_code == 2
+    assert "--offline" in done.output
+    assert "has not seen this yet" in desk.good("rollback", LINE, "--channel", "candidate", "--offline")
+    assert "ok" not in desk.good("status", "--offline")
+    desk.server.rules = []
+    done = desk.run("status")
+    assert done.exit_code == 1
+    assert "wait for the registry" in done.output
+    desk.good("status", "--repair")
+    assert desk.server.tag("gpu/cuda", "12.4-runtime-debian12-candidate") == desk.digests["a"]
+
+
+def test_a_store_by_itself(desk: Desk) -> None:
+    desk.good("promote", "candidate", ref("a"), "--here")
+    assert desk.server.log == []
+    assert "store/cuda:12.4-runtime-debian12" in desk.good("status", "--here")
+
+
+def test_what_is_wrong_is_one_line(desk: Desk) -> None:
+    for words, why in (
+        (("publish", "cuda:12.4.1-runtime-debian13"), "is not in"),
+        (("publish", ref("a"), "--waive", "truth"), "--waive is recorded with who decided it and why. Add --by WHO --reason WHY."),
+        (("promote", "stabel", ref("a")), 'there is no channel "stabel". Use "stable".'),
+        (("promote", "stable", "cuda:12.4"), "is no immutable tag"),
+        (("rollback", "cuda"), "is no line of images"),
+        (("rollback", LINE), "never stood for anything"),
+        (("pull", "cuda@sha256:12"), "is not an image reference"),
+    ):
+        done = desk.run(*words)
+        assert done.exit_code == 2, done.output
+        assert done.output.startswith("error: ")
+        assert why in done.output
+        assert done.output.count("\n") == 1
+
+
+def test_gc_tells_what_would_go(desk: Desk) -> None:
+    said = desk.good("gc", "--dry-run", "--days", "0")
+    assert f"would go: {ref('a')}" in said
+    desk.good("promote", "candidate", ref("a"), "--here")
+    desk.good("gc", "--days", "0")
+    assert set(desk.layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12-candidate"}
