@@ -173,6 +173,7 @@ def test_an_index_page_in_both_forms() -> None:
 def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, Row]) -> None:
     for file in (
         "demo-1.0-py3-none-any.whl",
+        "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl",
         "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
         "demo-1.0-cp313-cp313-manylinux_2_28_x86_64.whl",
         "demo-1.1-py3-none-any.whl",
@@ -319,6 +320,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("goldnode.images.locking._tools", lambda: dict(tools))
     Fake.answers, Fake.moved, Fake.asked = {}, {}, []
     return tools
+
+
+def test_an_index_that_states_another_hash_is_told_before_anything_is_fetched(
+    rows: dict[str, Row], tmp_path: Path, offline_pip: Path
+) -> None:
+    row = rows["cpu-1-base-debian12"]
+    wheel = wheel_in(offline_pip)
+    (offline_pip / "index.html").write_text(f'<a href="{wheel.name}#sha256={"d" * 64}">{wheel.name}</a>', encoding="utf-8")
+    locked = LockedWheel(name="demo", version="1.0", file=wheel.name, sha256="a" * 64, size=wheel.stat().st_size, why="requested")
+    with pytest.raises(ImageError, match=r"has other bytes in the index than were locked. Run `goldnode images lock cpu-1-base-debian12`"):
+        fetch_all([(row, lock_of(row, wheels=[locked]))], tmp_path / "pool", site=Site())
 
 
 class Fake:
