@@ -285,3 +285,26 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     left = place.repository(line).tags()
     assert tag_of(third) not in left
     assert {tag_of(ref), tag_of(other), line.name, line.history} <= set(left)
+
+
+def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
+    registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str, tmp_path: Path
+) -> None:
+    ref, digest = image(layout, keys, content=prefix.encode())
+    other, _ = image(layout, keys, "b", content=prefix.encode() * 2)
+    client = registry.client()
+    for one in (ref, other):
+        send(layout, one, client, prefix, keys)
+    place = RegistryPlace(Where(client.host, prefix), client, layout)
+    promote(place, layout, "cuda", tag_of(ref), "candidate", load_signer(keys[0]), by="ana", settle=0)
+    gone = OciImage(layout, layout.refs()[other].digest).layers[1].digest
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
+    collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=later)
+    registry.kill()
+    command = [registry.program, "garbage-collect", str(registry.directory / "config.yml")]
+    subprocess.run(command, check=True, capture_output=True)
+    registry.start()
+    assert not registry.blob(gone).exists()
+    found = pull(Layout(tmp_path / "other"), place.repository(line_of("cuda", tag_of(ref))), digest)
+    assert found.evidence == 5
+    assert status(place, layout, line_of("cuda", tag_of(ref)), load_public(keys[1])).verified

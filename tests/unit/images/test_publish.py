@@ -221,6 +221,14 @@ class TestGates:
             publish(layout, ref, where(f"http://{plain.host}"), plain.client())
         assert digest
 
+    def test_a_signature_of_another_image_counts_for_nothing(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+        ref, digest = image(layout, keys, signed=False)
+        _, other = image(layout, keys, build="ba9876543210", content=b"two")
+        _, manifest = layout.attached(other, evidence.SIGNATURE)[0]
+        layout.attach(digest, evidence.SIGNATURE, layout.read(manifest["layers"][0]["digest"]))
+        with pytest.raises(ImageError, match=r"signature: the signature is for another image"):
+            send(layout, ref, plain, keys)
+
     def test_a_document_that_came_after_the_signature_counts_for_nothing(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
