@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -282,6 +283,7 @@ class Simulated(Server):
         self.named: dict[tuple[str, str], str] = {}
         self.uploads: dict[str, bytearray] = {}
         self.tampered: dict[str, bytes] = {}
+        self.numbers = count()
         super().__init__()
 
     def client(self, **settings: Any) -> Registry:
@@ -347,7 +349,7 @@ class Simulated(Server):
             if digest and (source, digest) in self.blobs:
                 self.blobs[repo, digest] = self.blobs[str(source), digest]
                 return Response(201)
-            id = f"u{len(self.uploads)}"
+            id = f"u{next(self.numbers)}"
             self.uploads[id] = bytearray()
             return Response(202, {"Location": f"/v2/{repo}/blobs/uploads/{id}?_state=x"})
         if id not in self.uploads:
