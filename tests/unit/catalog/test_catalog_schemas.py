@@ -48,7 +48,7 @@ def test_what_an_editor_marks(edit: dict[str, Any]) -> None:
 
 
 def test_site_schema_has_no_inner_keys() -> None:
-    assert set(schema("site")["properties"]) == {"archives", "gate", "locks", "mirror", "module_signing", "modules"}
+    assert set(schema("site")["properties"]) == {"archives", "gate", "images", "indexes", "locks", "mirror", "module_signing", "modules"}
 
 
 def test_writing_tells_what_changed(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_killed_anywhere_the_next_run_finishes(setting: Setting, where: str, cou
     for path in whole:
         assert Publication.read(path).hashes == {item.sha256 for item in setting.lock.packages}
     kept = {item.name for item in setting.lock.packages if setting.mirror.has(item.sha256)}
-    assert len(kept) >= count - 1
+    # Four are fetched at once (Fetcher's `parallel`): what the others had begun on is lost with it.
+    assert len(kept) >= count - 4
     setting.server.asked.clear()
     result = setting.run("small")
     assert result.exit_code == 0, result.output

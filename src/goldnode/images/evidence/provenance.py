@@ -26,7 +26,7 @@ def provenance(
     name the image it stands on (org.opencontainers.image.base.name and .digest), if it stands on one."""
     from importlib.metadata import version
 
-    family = contents.os.get("ID", "debian")
+    family = contents.os.get("ID", "unknown")
     dependencies: list[dict[str, Any]] = [
         {"uri": f"urn:goldnode:image-lock:{lock.image}", "digest": {"sha256": lock.digest.removeprefix("sha256:")}} for lock in locks
     ]
