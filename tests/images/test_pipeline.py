@@ -63,7 +63,7 @@ def test_from_locks_to_a_container_of_the_registry_and_again(tmp_path: Path, doc
 
 
 def test_an_unknown_image_is_named_with_the_nearest_before_anything_is_made(tmp_path: Path) -> None:
-    command = [ROOT / "scripts/build-images", "--yes", "cuda-12.9.1-bse-debian12"]
+    command = [str(ROOT / "scripts/build-images"), "--yes", "cuda-12.9.1-bse-debian12"]
     environment = {**os.environ, "GOLDNODE_IMAGES": str(tmp_path / "store")}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 2
