@@ -99,7 +99,7 @@ def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -
         (folder / "nhc.conf").write_text("".join(f"* || {check}\n" for check in NHC), encoding="utf-8")
         quiet = ["MARK_OFFLINE=0", "DETACHED_MODE=0", "NHC_RM=none", f"INCDIR={nhc / 'scripts'}", f"HELPERDIR={nhc / 'helpers'}"]
         title = f"mej/nhc: {len(NHC)} checks of the host, none of a GPU"
-        found["nhc"] = (title, ["bash", str(nhc / "nhc"), "-c", str(folder / "nhc.conf"), "-D", str(nhc), "-l", "-", *quiet])
+        found["nhc"] = (title, ["/bin/bash", str(nhc / "nhc"), "-c", str(folder / "nhc.conf"), "-D", str(nhc), "-l", "-", *quiet])
     return found
 
 
