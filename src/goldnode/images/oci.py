@@ -292,32 +292,21 @@ class OciImage:
                     for member in members:
                         yield member, io.BytesIO(data)
 
+    @cached_property
+    def folders(self) -> set[str]:
+        """The directories that are there because something is in them: a tar need not name them."""
+        return parents(self.members)
+
     def resolve(self, path: str) -> str | None:
         """The path that `path` leads to inside the image, links followed; None where it leads nowhere."""
-        todo, links = clean(path).split("/"), 0
-        done: list[str] = []
-        while todo:
-            part = todo.pop(0)
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done[-1:] = []
-                continue
-            here = "/".join([*done, part])
+
+        def link(here: str) -> str | None:
             member = self.members.get(here)
             if member is None:
-                return None
-            if member.info.issym():
-                links += 1
-                if links > 40:
-                    return None
-                target = member.info.linkname
-                if target.startswith("/"):
-                    done = []
-                todo = [*target.split("/"), *todo]
-                continue
-            done.append(part)
-        return "/".join(done)
+                return "" if here in self.folders else None
+            return member.info.linkname if member.info.issym() else ""
+
+        return follow(path, link)
 
     def read(self, path: str) -> bytes | None:
         """The content of one file, links followed; None where there is none. Reads its layer up to it."""
@@ -353,6 +342,44 @@ def overlay(layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Con
             found = {path: item for path, item in found.items() if not path.startswith(prefixes)}
         found.update(here)
     return found
+
+
+def parents(paths: Iterable[str]) -> set[str]:
+    """The directories above relative paths."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
+
+
+def follow(path: str, link: Callable[[str], str | None]) -> str | None:
+    """The path that `path` leads to below a root, links followed as in a chroot; None where it leads nowhere.
+
+    :param link: where a path leads: the link's target, "" for what is there and no link, None for what is not there.
+    """
+    todo, links = clean(path).split("/"), 0
+    done: list[str] = []
+    while todo:
+        part = todo.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done[-1:] = []
+            continue
+        target = link("/".join([*done, part]))
+        if target is None:
+            return None
+        if not target:
+            done.append(part)
+            continue
+        links += 1
+        if links > 40:
+            return None
+        if target.startswith("/"):
+            done = []
+        todo = [*target.split("/"), *todo]
+    return "/".join(done)
 
 
 def clean(name: str) -> str:

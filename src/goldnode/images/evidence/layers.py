@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from goldnode.images.evidence.elf import MAGIC, dynamic
 from goldnode.images.evidence.licences import synopses
-from goldnode.images.oci import OciImage, clean, overlay
+from goldnode.images.oci import OciImage, clean, follow, overlay, parents
 
 # In the name of every cached index: another number where what is kept of a layer changes.
 _VERSION = 1
@@ -83,36 +83,18 @@ class Snapshot:
     @cached_property
     def folders(self) -> set[str]:
         """The directories that are there because something is in them: a tar need not name them."""
-        found: set[str] = set()
-        for path in self.entries:
-            while (path := path.rpartition("/")[0]) and path not in found:
-                found.add(path)
-        return found
+        return parents(self.entries)
 
     def resolve(self, path: str) -> str | None:
         """The path that `path` leads to, links followed; None where it leads nowhere."""
-        todo, done, links = clean(path).split("/"), list[str](), 0
-        while todo:
-            part = todo.pop(0)
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done[-1:] = []
-                continue
-            here = "/".join([*done, part])
+
+        def link(here: str) -> str | None:
             entry = self.entries.get(here)
-            if entry is None and here not in self.folders:
-                return None
-            if entry is not None and entry.kind == "l":
-                links += 1
-                if links > 40:
-                    return None
-                if entry.link.startswith("/"):
-                    done = []
-                todo = [*entry.link.split("/"), *todo]
-                continue
-            done.append(part)
-        return "/".join(done)
+            if entry is None:
+                return "" if here in self.folders else None
+            return entry.link if entry.kind == "l" else ""
+
+        return follow(path, link)
 
     def text(self, path: str) -> str | None:
         """One of the kept texts, links followed."""
