@@ -27,7 +27,7 @@ def node(lab: Lab, site: Site) -> Node:
     for stack in ("e2e_main", "debian12_r535"):
         done = goldnode("lock", stack, "--out", str(site.locks), site=site)
         assert done.returncode == 0, done.stderr
-    return lab.up([NodeSpec("real12", "e2e_main", os="debian12", flavour="bare")])[0]
+    return lab.up([NodeSpec("real12", "e2e_main", os="debian12", flavour="bare-ccache")])[0]
 
 
 def older_than_security(node: Node) -> str | None:

@@ -20,7 +20,7 @@ def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tm
         assert "archive" in done.stderr
         # The one pinned kernel may leave the archive; that it is reported as such was asserted just above.
         pytest.skip(f"not verified here: {done.stderr.strip()}")
-    node = lab.up([NodeSpec("real13", "e2e_r550", os="debian13", flavour="bare")])[0]
+    node = lab.up([NodeSpec("real13", "e2e_r550", os="debian13", flavour="bare-ccache")])[0]
     converge(node, "e2e_r550", site, tmp_path)
     assert prove(node) == ("6.12.94+deb13-amd64", "550.163.01")
 

@@ -1,8 +1,9 @@
 """Base images of lab nodes, made from a Debian archive with mmdebstrap and named after what they are made from.
 
 The tag is a hash of the recipe, not of the packages that came out: asking twice costs nothing, changing the recipe
-makes a new image. Two flavours: `bare` is a minimal Debian with ssh, like a freshly installed node; `warm` also holds
-compiler, DKMS and initramfs-tools and has no apt sources, for scenarios on the stand-in archive that need no network.
+makes a new image. Three flavours: `bare` is a minimal Debian with ssh, like a freshly installed node; `bare-ccache` is one whose DKMS builds
+are answered from a cache that such nodes share, where the same was compiled before; `warm` also holds compiler, DKMS and initramfs-tools
+and has no apt sources, for scenarios on the stand-in archive that need no network.
 """
 
 from __future__ import annotations
@@ -46,6 +47,18 @@ WARM_PACKAGES = (
     "xz-utils",
 )  # fmt: skip
 
+# A driver's build asks the compiler the same small questions for each of its modules, and another driver's most of them again.
+CCACHE = "bare-ccache"
+CCACHE_DIRECTORY = "/var/cache/ccache"
+CCACHE_CONF = f"""\
+cache_dir = {CCACHE_DIRECTORY}
+max_size = 4G
+# DKMS copies the source anew for each build.
+sloppiness = include_file_ctime,include_file_mtime,time_macros
+"""
+# Debian's kernel headers (.kernelvariables) then name `ccache gcc-N` as the compiler; ssh sessions read this file.
+CCACHE_ENVIRONMENT = "DEBIAN_KERNEL_USE_CCACHE=1\n"
+
 HOST_KEYS_DROPIN = """\
 # Every node makes its own host keys at its first boot; the image holds none.
 [Service]
@@ -86,7 +99,7 @@ RELEASES: Mapping[str, Release] = {
     "debian13": Release("debian13", "trixie"),
     "ubuntu2404-standin": Release("ubuntu2404-standin", "trixie", UBUNTU_STANDIN),
 }
-FLAVOURS = ("bare", "warm")
+FLAVOURS = ("bare", CCACHE, "warm")
 
 
 class ImageError(GoldnodeError):
@@ -111,14 +124,14 @@ class Recipe:
 
 
 def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of `os_name` (of RELEASES) in `flavour` (bare, warm) from the site's Debian archive, with `extra` packages.
+    """Return the recipe of `os_name` (of RELEASES) in `flavour` (of FLAVOURS) from the site's Debian archive, with `extra` packages.
 
     Raises ImageError on an unknown name, SiteError where no Debian archive is known.
     """
     if os_name not in RELEASES or flavour not in FLAVOURS:
         raise ImageError(
             f'there is no node image "{os_name}" in flavour "{flavour}"',
-            remedy=f"use one of {', '.join(RELEASES)} in {' or '.join(FLAVOURS)}",
+            remedy=f"use one of {', '.join(RELEASES)} in {', '.join(FLAVOURS)}",
         )
     release = RELEASES[os_name]
     site = site if site is not None else load_site()
@@ -129,10 +142,13 @@ def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence
     overlay = {"etc/systemd/system/ssh.service.d/host-keys.conf": HOST_KEYS_DROPIN}
     if release.os_release:
         overlay["etc/os-release"] = release.os_release
-    packages = (*(BARE_PACKAGES if flavour == "bare" else WARM_PACKAGES), *extra)
+    packages = (*(WARM_PACKAGES if flavour == "warm" else BARE_PACKAGES), *extra)
+    if flavour == CCACHE:
+        packages = (*packages, "ccache")
+        overlay |= {"etc/ccache.conf": CCACHE_CONF, "etc/environment": CCACHE_ENVIRONMENT}
     if any(url.startswith("https:") for url, _ in suites):
         packages = (*packages, "ca-certificates")
-    if flavour == "bare" and not any(url.startswith("file:") for url, _ in suites):
+    if flavour != "warm" and not any(url.startswith("file:") for url, _ in suites):
         overlay["etc/apt/sources.list.d/debian.sources"] = "\n".join(
             f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n" for url, suite in suites
         )

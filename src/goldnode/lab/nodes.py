@@ -32,6 +32,7 @@ from goldnode.lab.images import LABEL
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,40}$")
 EXIT_SECONDS = 30.0  # how long the engine may take to say how a command ended that has ended
 BOOT_SECONDS = 120
+CCACHE_VOLUME = f"{images.REPOSITORY}-ccache"  # of all labs; `docker volume rm` empties it
 # State of a container engine inside a node: anonymous volumes, which go with the node.
 ENGINE_STATE = ("/var/lib/docker", "/var/lib/containerd")
 SSH_OPTIONS = (
@@ -472,6 +473,8 @@ class Lab:
             options["cap_add"].append("NET_ADMIN")
             options["labels"][f"{LABEL}.engine"] = "true"
             options["mounts"] = [Mount(target=place, source=None, type="volume") for place in ENGINE_STATE]
+        if spec.flavour == images.CCACHE:
+            options["volumes"][CCACHE_VOLUME] = {"bind": images.CCACHE_DIRECTORY, "mode": "rw"}
         if any("apparmor" in str(option) for option in info.get("SecurityOptions") or ()):
             options["security_opt"].append("apparmor=unconfined")  # the default profile denies systemd its mounts
         if str(info.get("CgroupVersion")) == "2":
