@@ -18,6 +18,7 @@ from goldnode.errors import GoldnodeError
 # Commands in files of their own, `goldnode.commands.NAME:NAME`, with the line that the list of commands shows.
 _ELSEWHERE: dict[str, str] = {
     "images": "Lock, build, inspect, smoke, publish and promote the container images.",
+    "disks": "Lock, build, boot, update and publish the disk images of node classes.",
     "check": "Hold classes, stacks, images and requirements against what is known to fit.",
     "lock": "Resolve STACK with apt and write STACK.lock.yml.",
     "modules": "Build kernel modules once, as a package for the mirror; tell which build.",

@@ -70,6 +70,10 @@ class ImageError(GoldnodeError):
     """A container image, its matrix, lock, build or registry is not what it has to be."""
 
 
+class DiskError(GoldnodeError):
+    """A disk image, its definition, lock, build, boot or store is not what it has to be."""
+
+
 class EditedLockError(LockError):
     """A lock's content is not what its digest says: it was edited by hand or damaged."""
 

@@ -1,0 +1,48 @@
+"""`goldnode disks`: the group alone; each command is in the file of its part, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+# Command -> (file `goldnode.commands.FILE`, the line that the list of commands shows).
+_ELSEWHERE: dict[str, tuple[str, str]] = {
+    "list": ("disks_build", "List the node classes and their disk images."),
+    "lock": ("disks_build", "Resolve every package of a class's disk image and write its lock."),
+    "build": ("disks_build", "Build the disk image of a class from its lock, offline."),
+    "compare": ("disks_compare", "Show what differs between two raw disks."),
+    "verify": ("disks_verify", "Boot a disk image and hold what comes up against its class."),
+    "update": ("disks_update", "Write the other slot of a node from an image, or go back."),
+    "evidence": ("disks_publish", "Write what proves a disk image: SBOM, provenance, signature."),
+    "publish": ("disks_publish", "Copy a disk image and its evidence to where nodes fetch it."),
+    "pull": ("disks_publish", "Bring a published disk image back, every byte checked."),
+    "promote": ("disks_publish", "Move a channel to a disk image whose gates have passed."),
+    "rollback": ("disks_publish", "Move a channel back to what it was."),
+    "status": ("disks_publish", "Show channels and what stands in them."),
+    "diff": ("disks_publish", "Show what differs between two disk images, for review."),
+    "gc": ("disks_publish", "Remove what no channel or history names."),
+}
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_ELSEWHERE)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return None
+        module = importlib.import_module(f"goldnode.commands.{_ELSEWHERE[cmd_name][0]}")
+        # `list` is called list_ there, since the name is Python's own.
+        found: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's own, without importing what is only listed."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _ELSEWHERE.items()])
+
+
+@click.group(cls=_Group, no_args_is_help=True)
+def disks() -> None:
+    """Disk images: one per node class, from the same roles and locks as its nodes."""
