@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from goldnode import keys
@@ -39,9 +39,13 @@ def class_document(
     locks: Mapping[str, Lock] | None = None,
     *,
     on: dt.date | None = None,
+    modules: BuiltModules | None = None,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the class document of class `name` (schema goldnode.class/1).
 
+    For a disk image, which holds no compiler: `modules` are those that come built, whatever the site says; `without` are packages of the
+    stack set that it goes without.
     `locks` gives locks by stack name; without it the stack's lock is searched as `lock.model.find_lock` says. `on` is
     the day against which ends of life are judged, today by default. Raises GoldnodeError for an unknown class, a stack
     past its end of life, a missing or stale lock, and an archive whose address or key is not known.
@@ -52,8 +56,8 @@ def class_document(
     stack_entry = catalog.stacks[item.stack]
     stack = stack_entry.item
     lock = locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
-    built = _built(stack_entry, lock, site)
-    replaced = set(built.replaces) if built is not None else set()
+    built = modules if modules is not None else _built(stack_entry, lock, site)
+    replaced = {*(built.replaces if built is not None else ()), *without}
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
     nvswitch = platform is not None and platform.nvswitch

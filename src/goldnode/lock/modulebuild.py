@@ -57,31 +57,13 @@ def build_stack(
         signer = opened.enter_context(site_signer(site))
         inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, base, offline, say)
         log = keep(result, directory, site)
-        if not result.ok:
-            raise ModulesError(
-                f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
-                file=log,
-                remedy="lock a kernel or driver with which it builds; `goldnode modules matrix` tells",
-            )
+        _refuse_failed(result, log)
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
                 sources = {tree.package: files[tree.package] for tree in inputs.trees}
                 package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
                 size = package.file.stat().st_size
-                sha256 = mirror.add(package.file)
-                row = LockedPackage(
-                    name=package.name,
-                    version=package.version,
-                    architecture=package.architecture,
-                    sha256=sha256,
-                    size=size,
-                    path=f"pool/{package.name}/{package.file.name}",
-                    archive=ARCHIVE,
-                    set="stack",
-                    part="driver",
-                    requested=True,
-                    why="built by goldnode modules build",
-                )
+                row = _row(package, mirror.add(package.file), size)
             say(f"{row.name} {row.version}: {size / 1e6:.1f} MB{f', signed by {package.signer}' if package.signer else ', not signed'}")
             faults = mirror.fetch(lock, catalog, site)
             if faults:
@@ -93,22 +75,70 @@ def build_stack(
             if base is not None:
                 status = Path(opened.enter_context(tempfile.TemporaryDirectory()), "status")
                 status.write_bytes(base.status)
-            replaces = sorted(inputs.replaces)
-            published = mirror.publish(stack.name, lock, [row], signer=signer, without=replaces, status=status)
-        modules = BuiltModules(
-            modules=1,
-            stack=stack.name,
-            lock=lock.digest,
-            key=result.key,
-            flavour=result.flavour,
-            signer=package.signer,
-            names=list(result.modules),
-            package=row,
-            sources=[tree.package for tree in inputs.trees],
-            replaces=replaces,
-            builder=[BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder],
-        )
+            published = mirror.publish(stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status)
+        modules = _modules(inputs, result, lock, package, row)
         return Made(write_modules(modules, out or lock_file.parent), modules, result, published.directory)
+
+
+def build_package(
+    stack: Entry[Stack], catalog: Catalog, site: Site, lock: Lock, into: Path, *, say: Say, offline: bool = False
+) -> tuple[BuiltModules, Path]:
+    """Build the modules of `lock` and put their package into directory `into`, without a mirror; returns what STACK.modules.yml would say,
+    and the package. For a disk image, which holds all it needs. Raises as `build_stack` does.
+    """
+    signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
+    inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, None, offline, say)
+    _refuse_failed(result, directory / result.log if result.log is not None else directory)
+    with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
+        sources = {tree.package: files[tree.package] for tree in inputs.trees}
+        package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
+        size = package.file.stat().st_size
+        with package.file.open("rb") as handle:
+            row = _row(package, hashlib.file_digest(handle, "sha256").hexdigest(), size)
+        kept = into / package.file.name
+        shutil.move(package.file, kept)
+    return _modules(inputs, result, lock, package, row), kept
+
+
+def _refuse_failed(result: Result, log: Path) -> None:
+    if not result.ok:
+        raise ModulesError(
+            f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
+            file=log,
+            remedy="lock a kernel or driver with which it builds; `goldnode modules matrix` tells",
+        )
+
+
+def _row(package: modpackage.ModulePackage, sha256: str, size: int) -> LockedPackage:
+    return LockedPackage(
+        name=package.name,
+        version=package.version,
+        architecture=package.architecture,
+        sha256=sha256,
+        size=size,
+        path=f"pool/{package.name}/{package.file.name}",
+        archive=ARCHIVE,
+        set="stack",
+        part="driver",
+        requested=True,
+        why="built by goldnode modules build",
+    )
+
+
+def _modules(inputs: Inputs, result: Result, lock: Lock, package: modpackage.ModulePackage, row: LockedPackage) -> BuiltModules:
+    return BuiltModules(
+        modules=1,
+        stack=lock.stack,
+        lock=lock.digest,
+        key=result.key,
+        flavour=result.flavour,
+        signer=package.signer,
+        names=list(result.modules),
+        package=row,
+        sources=[tree.package for tree in inputs.trees],
+        replaces=sorted(inputs.replaces),
+        builder=[BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder],
+    )
 
 
 def matrix(

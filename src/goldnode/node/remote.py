@@ -30,7 +30,7 @@ UNPACKED = "/run/goldnode/program"  # by the first lines of the file, in __main_
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
     """Answer the request on standard input. `engine` and `archive` are digest and path of the file that runs. Returns the exit status."""
     request = json.load(sys.stdin)
-    host = Host("/")
+    host = Host(request.get("root") or "/")
     try:
         if request["operation"] == "plan":
             told: Dict[str, Any] = {"changed": False, **planned(host, request, engine)}
@@ -92,7 +92,11 @@ def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archi
         except kept.GoneError as problem:
             raise NodeError(f"{problem.message} {problem.remedy}") from None
         payloads["back"] = True
+    if request.get("sources"):
+        payloads["sources"] = request["sources"]
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
+    if not host.live:  # what does not run is not judged
+        return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
     # A verdict is of the node as it is: whatever was changed, it is judged anew.
     verdict = checking.check(host, document)
     host.write(checking.VERDICT, by_lines(verdict).encode())

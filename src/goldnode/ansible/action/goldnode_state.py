@@ -153,6 +153,8 @@ class ActionModule(ActionBase):
             **({"document": document} if document else {"state": ABSENT, **arguments}),
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
+            # The root filesystem of an image, in place of the host; set by `goldnode disks build`.
+            **{name: value for name in ("root", "sources") if (value := self.option(task_vars, f"goldnode_{name}", ""))},
         }
         result: dict[str, Any] = {"needs_program": True}
         # The program is sent only where it is known, or turns out, to be missing: it is most of what travels. A removal goes with it, since
@@ -166,7 +168,8 @@ class ActionModule(ActionBase):
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The whole plan; refusals of the node end its play before anything was touched."""
-        result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document else None}
+        live = not self.option(task_vars, "goldnode_root", "")
+        result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document and live else None}
         if result["plan"] is None:
             result = self.execute(document, task_vars, operation="plan")
         return result if result.get("failed") else self.planned(result, document, task_vars)
@@ -249,7 +252,7 @@ class ActionModule(ActionBase):
         result["diff"] = diffs(done)
         result["msg"] = [*(line(row) for row in done), *plain(result.get("gate", []))]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
-        if last and (document or back) and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+        if last and "verdict" in result and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
             self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
         return result
 

@@ -59,6 +59,14 @@ options:
     suboptions:
       sha256: {description: "Digest of the file, V(sha256:…).", type: str, required: true}
       content: {description: The file in base64., type: str}
+  root:
+    description:
+      - Of the action plugin. A root filesystem on the machine that the module runs on, which is made what its class says in place of that machine;
+        only what can be true of one that does not run.
+    type: path
+  sources:
+    description: With O(root), the file in it with the sources that apt takes packages from, and from no other.
+    type: str
   lock_timeout:
     description: Seconds to wait for whoever holds dpkg's lock, or for another run of goldnode on the node.
     type: int
@@ -168,9 +176,10 @@ INSTALLED = "/usr/lib/goldnode/goldnode-node"
 def program(module: AnsibleModule) -> str | None:
     """The program that was asked for: the one on the node, or the one that was shipped; None when it is neither."""
     wanted = module.params["program"]
+    installed = (module.params["root"] or "") + INSTALLED
     try:
-        if "sha256:" + hashlib.sha256(Path(INSTALLED).read_bytes()).hexdigest() == wanted["sha256"]:
-            return INSTALLED
+        if "sha256:" + hashlib.sha256(Path(installed).read_bytes()).hexdigest() == wanted["sha256"]:
+            return installed
     except OSError:
         pass
     if not wanted.get("content"):
@@ -199,12 +208,14 @@ def main() -> None:
                 "required": True,
                 "options": {"sha256": {"type": "str", "required": True}, "content": {"type": "str"}},
             },
+            "root": {"type": "path"},
+            "sources": {"type": "str"},
             "lock_timeout": {"type": "int", "default": 120},
         },
         required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
-    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout", "to")}
+    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout", "to", "root", "sources")}
     if module.check_mode:
         request["operation"] = "plan"
     answer: dict[str, Any] = {}

@@ -61,7 +61,8 @@ class Applier:
         part: str = "",
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
-        self.sources = apt.only(document)
+        self.local = payloads.get("sources")  # of an image that is built: its packages are all in one place, and there is no network
+        self.sources = apt.from_file(self.local) if self.local else apt.only(document)
         self.apt = (*APT, *self.sources)
         self.planned: List[Action] = []  # all actions of this pass; what is slow to begin is done for several of them at once
         self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}  # what was done that way, for each of them
@@ -189,7 +190,7 @@ class Applier:
         self._begin()
         deferred.begin(self.host)
         # All of it is here. (An archive that is a directory has nothing to download, and apt, told so, loses the way to its files.)
-        local = any(row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host))
+        local = self.local or any(row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host))
         offline = () if local else ("--no-download",)
         done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)
         self.host.run("apt-mark", "hold", *names)

@@ -31,9 +31,12 @@ def only(document: Document) -> List[str]:
 
     Indexes of the node's own sources stay as they are.
     """
-    if not document.get("site", {}).get("only"):
-        return []
-    settings = {"Dir::Etc::sourcelist": _file(archives(document)[0]), "Dir::Etc::sourceparts": "/dev/null", "APT::Get::List-Cleanup": "0"}
+    return from_file(_file(archives(document)[0])) if document.get("site", {}).get("only") else []
+
+
+def from_file(name: str) -> List[str]:
+    """Options that let apt see the sources in one file and no others."""
+    settings = {"Dir::Etc::sourcelist": name, "Dir::Etc::sourceparts": "/dev/null", "APT::Get::List-Cleanup": "0"}
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
 

@@ -1,0 +1,401 @@
+"""What must not be in a disk image, and what must: the root filesystem is cleaned, then checked by somebody who does not know what was cleaned.
+
+Nothing of the machine that built it, no identity that two clones would share, no secret, no way in that nobody asked for, nothing that
+differs between two builds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from goldnode.disks.definition import Waiver
+from goldnode.disks.model import Hygiene
+
+MACHINE_ID = "uninitialized\n"  # machine-id(5): the first boot of each clone makes its own
+
+# -- cleaning
+
+# Removed wherever it is: what programs can make again, what they wrote about how they were installed, and the identity of one machine.
+_GONE = (
+    "etc/ssh/ssh_host_*",
+    "etc/hostname",
+    "etc/resolv.conf",
+    "etc/.pwd.lock",
+    "etc/passwd-",
+    "etc/group-",
+    "etc/shadow-",
+    "etc/gshadow-",
+    "etc/subuid-",
+    "etc/subgid-",
+    "etc/apt/apt.conf.d/99mmdebstrap",
+    "root/.bash_history",
+    "usr/sbin/policy-rc.d",
+    "var/cache/ldconfig/aux-cache",
+    "var/cache/debconf/*-old",
+    "var/cache/apt/*",
+    "var/cache/man/*",
+    "var/cache/fontconfig/*",
+    "var/lib/apt/lists/*",
+    "var/lib/dbus/machine-id",
+    "var/lib/dpkg/*-old",
+    "var/lib/systemd/random-seed",
+    "var/lib/systemd/credential.secret",
+    "var/lib/systemd/catalog/database",
+    "var/log/*",
+    "var/tmp/*",
+    "var/lib/goldnode/initramfs",
+    "dev/*",
+    "run/*",
+    "tmp/*",
+)
+# Directories that programs expect although all that was in them has gone.
+_STAY = (("var/cache/apt/archives/partial", 0o755), ("var/lib/apt/lists/partial", 0o755), ("var/log/journal", 0o2755), ("efi", 0o755))
+
+
+def sanitise(root: Path, epoch: int) -> None:
+    """Take out of a root filesystem what no image may hold, and date nothing later than `epoch` (seconds)."""
+    for pattern in _GONE:
+        for path in sorted(root.glob(pattern)):
+            _remove(path)
+    for name, mode in _STAY:
+        path = root / name
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(mode)
+    for path in list(root.rglob("__pycache__")):
+        # Bytecode of what packages brought holds the times of its sources; python makes it again where it may write.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+    _put(root / "etc/machine-id", MACHINE_ID, 0o444)
+    date(root, epoch)
+
+
+def date(root: Path, epoch: int) -> None:
+    """Date nothing in `root` later than `epoch`, and everything by whole seconds."""
+    for path in _everything(root):
+        found = os.lstat(path)
+        when = min(int(found.st_mtime), epoch)
+        os.utime(path, (when, when), follow_symlinks=False)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+
+def _everything(root: Path) -> Iterator[str]:
+    """The root and all below it, what is in a directory before the directory itself."""
+    for where, folders, names in os.walk(root, topdown=False):
+        yield from (os.path.join(where, name) for name in (*names, *(n for n in folders if os.path.islink(os.path.join(where, n)))))  # noqa: PTH118, PTH114
+        yield where
+
+
+# -- checking
+
+# Set-user-ID and set-group-ID programs of Debian's own packages; any other is a finding.
+SETID = frozenset(
+    f"usr/{name}"
+    for name in (
+        "bin/chage bin/chfn bin/chsh bin/crontab bin/dotlockfile bin/expiry bin/fusermount bin/fusermount3 bin/gpasswd bin/mount bin/newgidmap "
+        "bin/newgrp bin/newuidmap bin/passwd bin/pkexec bin/ssh-agent bin/su bin/sudo bin/umount bin/wall bin/write.ul bin/nvidia-modprobe "
+        "lib/dbus-1.0/dbus-daemon-launch-helper lib/openssh/ssh-keysign lib/polkit-1/polkit-agent-helper-1 sbin/unix_chkpwd "
+        "lib/x86_64-linux-gnu/utempter/utempter lib/nvidia/current/nvidia-modprobe"
+    ).split()
+)
+_COMPILERS = re.compile(r"(?:[\w-]*-)?(?:gcc|g\+\+|cc|c\+\+|cpp|clang|make|ld|as|dkms|rustc)(?:-\d+)?")
+_BUILDERS = re.compile(r"dkms|gcc(-\d+)?|g\+\+(-\d+)?|cpp(-\d+)?|clang(-\d+)?|make|binutils|linux-(headers|kbuild|compiler)-.*|.*-dkms")
+_PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
+_KEY_FILES = re.compile(r".*\.(?:key|priv|pem|p12|pfx)|id_(?:rsa|dsa|ecdsa|ed25519)|MOK\.priv")
+
+Finding = tuple[str, str]  # a path in the root (what a waiver names) and one clause
+Check = Callable[[Path], Iterable[Finding]]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
+
+
+def _walk(root: Path, *, under: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """Every path below `root`, relative, with its own status; other file systems and links are not entered."""
+    pending = [str(root / under)] if (root / under).is_dir() else []
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                yield os.path.relpath(entry.path, root), status
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append(entry.path)
+
+
+def passwords(root: Path) -> Iterator[Finding]:
+    """Nobody has a password, root neither: a login is by key."""
+    for line in _text(root / "etc/shadow").splitlines():
+        name, secret = (line.split(":") + [""])[:2]
+        if secret == "":
+            yield "etc/shadow", f"{name} has an empty password"
+        elif secret[:1] not in ("!", "*"):
+            yield "etc/shadow", f"{name} has a password"
+    for line in _text(root / "etc/passwd").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[1] not in ("x", "*", "!"):
+            yield "etc/passwd", f"{fields[0]} has a password"
+        if len(fields) > 2 and fields[2] == "0" and fields[0] != "root":
+            yield "etc/passwd", f"{fields[0]} is root by another name"
+    if not _text(root / "etc/shadow"):
+        yield "etc/shadow", "there is none"
+
+
+def identity(root: Path) -> Iterator[Finding]:
+    """Nothing that two clones would have in common: machine-id, host keys, hostname, random seed."""
+    found = _text(root / "etc/machine-id")
+    if found != MACHINE_ID:
+        yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
+    for path in sorted((root / "etc/ssh").glob("ssh_host_*")):
+        yield f"etc/ssh/{path.name}", "a host key"
+    for name in ("etc/hostname", "var/lib/systemd/random-seed", "var/lib/systemd/credential.secret"):
+        if (root / name).exists():
+            yield name, "it belongs to one machine"
+    dbus = root / "var/lib/dbus/machine-id"
+    if dbus.exists() and not dbus.is_symlink():
+        yield "var/lib/dbus/machine-id", "it belongs to one machine"
+    for path in sorted(root.glob("var/lib/dhcp/*")) + sorted(root.glob("var/lib/cloud/instance*")):
+        yield str(path.relative_to(root)), "state of one machine"
+
+
+def authorised(root: Path) -> Iterator[Finding]:
+    """No key opens the image: whoever starts it brings the keys."""
+    for pattern in ("root/.ssh/authorized_keys*", "home/*/.ssh/authorized_keys*"):
+        for path in sorted(root.glob(pattern)):
+            if _text(path).strip():
+                yield str(path.relative_to(root)), "it lets somebody in"
+
+
+def private_keys(root: Path) -> Iterator[Finding]:
+    """No private key: of modules (mok.key), of apt, of anybody."""
+    for top in ("etc", "root", "home", "var/lib", "usr/lib", "usr/share", "opt", "boot"):
+        for name, status in _walk(root, under=top):
+            base = name.rpartition("/")[2]
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if base in ("mok.key", "mok.priv", "MOK.priv"):
+                yield name, "a key that signs modules"
+            elif _KEY_FILES.fullmatch(base) and status.st_size < 65536 and _PRIVATE.search((root / name).read_bytes()):
+                yield name, "a private key"
+
+
+def caches(root: Path) -> Iterator[Finding]:
+    """No indexes, no packages, no caches that programs make again."""
+    for pattern in (
+        "var/lib/apt/lists/*",
+        "var/cache/apt/*.bin",
+        "var/cache/apt/archives/*.deb",
+        "var/cache/debconf/*-old",
+        "var/lib/dpkg/*-old",
+    ):
+        for path in sorted(root.glob(pattern)):
+            if path.name != "partial" or any(path.iterdir()):
+                yield str(path.relative_to(root)), "left of the installation"
+    if (root / "var/cache/ldconfig/aux-cache").exists():
+        yield "var/cache/ldconfig/aux-cache", "it differs between two builds"
+    for name in ("tmp", "var/tmp", "run", "dev"):
+        if (root / name).is_dir() and any((root / name).iterdir()):
+            yield name, "it is not empty"
+
+
+def logs(root: Path) -> Iterator[Finding]:
+    """No log of how the image was made, and no history."""
+    for name, status in _walk(root, under="var/log"):
+        if stat.S_ISREG(status.st_mode):
+            yield name, "a log"
+    for path in (*root.glob("root/.*_history"), *root.glob("home/*/.*_history")):
+        yield str(path.relative_to(root)), "a history of commands"
+
+
+def writable(root: Path) -> Iterator[Finding]:
+    """Nothing that everybody may write to, but directories in which each keeps his own."""
+    for name, status in _walk(root):
+        if stat.S_ISLNK(status.st_mode) or not status.st_mode & stat.S_IWOTH:
+            continue
+        if not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+            yield name, f"everybody may write to it ({stat.filemode(status.st_mode)})"
+
+
+def setid(root: Path) -> Iterator[Finding]:
+    """No program that runs as somebody else, but those of Debian that are known to."""
+    for name, status in _walk(root):
+        if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            plain = name if name.startswith("usr/") else f"usr/{name}"
+            if plain not in SETID:
+                yield name, f"it runs as another ({stat.filemode(status.st_mode)})"
+
+
+def compilers(root: Path) -> Iterator[Finding]:
+    """No compiler, no kernel headers, no DKMS: modules come built."""
+    for place in ("usr/bin", "bin", "usr/local/bin", "usr/sbin"):
+        folder = root / place
+        if folder.is_dir() and not folder.is_symlink():
+            for path in sorted(folder.iterdir()):
+                if _COMPILERS.fullmatch(path.name):
+                    yield str(path.relative_to(root)), "a tool that builds"
+    for stanza in _text(root / "var/lib/dpkg/status").split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed") and _BUILDERS.fullmatch(fields.get("Package", "")):
+            yield "var/lib/dpkg/status", f"package {fields['Package']} builds modules"
+    if any(root.glob("usr/src/linux-headers-*")):
+        yield "usr/src", "kernel headers"
+    if any(root.glob("var/lib/dkms/*")):
+        yield "var/lib/dkms", "state of DKMS"
+
+
+def sshd(root: Path) -> Iterator[Finding]:
+    """sshd lets root in by key at most, and nobody by password. The first value that is read counts (sshd_config(5))."""
+    if not (root / "usr/sbin/sshd").exists():
+        return
+    files = [root / "etc/ssh/sshd_config"]
+    values: dict[str, tuple[str, str]] = {}
+    for line, name in _sshd_lines(root, files[0], 0):
+        words = re.split(r"[\s=]+", line.strip(), maxsplit=1)
+        if words[0].lower() == "match":
+            break
+        if len(words) == 2:
+            values.setdefault(words[0].lower(), (words[1].strip().strip('"').lower(), name))
+    value, name = values.get("permitrootlogin", ("prohibit-password", "etc/ssh/sshd_config"))
+    if value not in ("prohibit-password", "without-password", "no", "forced-commands-only"):
+        yield name, f"PermitRootLogin {value}"
+    value, name = values.get("passwordauthentication", ("yes", "etc/ssh/sshd_config"))
+    if value != "no":
+        yield name, f"PasswordAuthentication {value}"
+    value, name = values.get("permitemptypasswords", ("no", "etc/ssh/sshd_config"))
+    if value != "no":
+        yield name, f"PermitEmptyPasswords {value}"
+
+
+def _sshd_lines(root: Path, path: Path, depth: int) -> Iterator[tuple[str, str]]:
+    for line in _text(path).splitlines():
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if words[0].lower() == "include" and depth < 4:
+            for pattern in words[1:]:
+                absolute = pattern if pattern.startswith("/") else f"/etc/ssh/{pattern}"
+                for found in sorted(root.glob(absolute.lstrip("/"))):
+                    yield from _sshd_lines(root, found, depth + 1)
+            continue
+        yield line, str(path.relative_to(root))
+
+
+def resolver(root: Path) -> Iterator[Finding]:
+    """No resolver of the machine that built it: none, or the link to the image's own."""
+    path = root / "etc/resolv.conf"
+    if path.is_symlink():
+        target = os.readlink(path)
+        if "systemd/resolve" not in target:
+            yield "etc/resolv.conf", f"it leads to {target}"
+    elif path.exists() and _text(path).strip():
+        yield "etc/resolv.conf", "it is that of another machine"
+    for line in _text(root / "etc/hosts").splitlines():
+        address, *names = line.split("#")[0].split() or [""]
+        if address and not address.startswith(("127.", "::1", "ff02:", "fe00:", "ff00:")):
+            yield "etc/hosts", f"it names {' '.join(names)} at {address}"
+
+
+def fenced(root: Path) -> Iterator[Finding]:
+    """The stack set moves only with its lock: each of its packages is held, pinned, and kept from unattended upgrades."""
+    try:
+        document = json.loads(_text(root / "etc/goldnode/class.json"))
+    except ValueError:
+        yield "etc/goldnode/class.json", "there is no class document"
+        return
+    fence = _text(root / "etc/apt/apt.conf.d/52goldnode-fence")
+    pins = _text(root / "etc/apt/preferences.d/goldnode-stack")
+    patterns = re.findall(r'^\s*"(.*)";$', fence, re.MULTILINE)
+    status = {
+        fields["Package"]: fields.get("Status", "")
+        for stanza in _text(root / "var/lib/dpkg/status").split("\n\n")
+        if "Package" in (fields := dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE)))
+    }
+    for package in document.get("packages", ()):
+        name = package["name"]
+        if not any(re.match(pattern, name) for pattern in patterns):
+            yield "etc/apt/apt.conf.d/52goldnode-fence", f"unattended upgrades may move {name}"
+        if f"Package: {name}\nPin: version {package['version']}\n" not in pins:
+            yield "etc/apt/preferences.d/goldnode-stack", f"{name} is not pinned"
+        if status.get(name) != "hold ok installed":
+            yield "var/lib/dpkg/status", f"{name} is not held ({status.get(name, 'not installed')})"
+
+
+def packages_whole(root: Path) -> Iterator[Finding]:
+    """Every package is installed whole."""
+    for stanza in _text(root / "var/lib/dpkg/status").split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE))
+        state = fields.get("Status", "").split(" ")
+        if fields and (state[1:2] != ["ok"] or state[2:3] not in (["installed"], ["config-files"])):
+            yield "var/lib/dpkg/status", f"{fields.get('Package')} is {fields.get('Status')}"
+    if any(path.name.isdigit() for path in (root / "var/lib/dpkg/updates").glob("*")):
+        yield "var/lib/dpkg/updates", "dpkg was interrupted"
+
+
+def building(root: Path) -> Iterator[Finding]:
+    """Nothing that was there only while the image was made."""
+    for name in ("usr/sbin/policy-rc.d", "etc/apt/apt.conf.d/99mmdebstrap", "etc/apt/sources.list.d/0000sources.list"):
+        if (root / name).exists():
+            yield name, "it was there only to build the image"
+    for path in (root / "etc/apt/sources.list", *sorted((root / "etc/apt/sources.list.d").glob("*"))):
+        if re.search(r"^(?:deb|URIs:).*(?:file:|copy:)", _text(path), re.MULTILINE):
+            yield str(path.relative_to(root)), "it names a directory of the machine that built the image"
+
+
+CHECKS: Mapping[str, Check] = {
+    "passwords": passwords,
+    "identity": identity,
+    "authorised-keys": authorised,
+    "private-keys": private_keys,
+    "caches": caches,
+    "logs": logs,
+    "world-writable": writable,
+    "setuid": setid,
+    "compilers": compilers,
+    "sshd": sshd,
+    "resolver": resolver,
+    "fence": fenced,
+    "packages": packages_whole,
+    "building": building,
+}
+
+
+def check(root: Path, waivers: Sequence[Waiver] = ()) -> list[Hygiene]:
+    """Return the outcome of every check of the root filesystem, in a fixed order; a finding that `waivers` names does not fail its check."""
+    found = []
+    for name, one in CHECKS.items():
+        bad: list[str] = []
+        waived: list[str] = []
+        for path, what in sorted(set(one(root))):
+            waiver = next((row for row in waivers if row.check == name and fnmatch.fnmatchcase(path, row.path)), None)
+            if waiver is None:
+                bad.append(f"/{path}: {what}")
+            else:
+                waived.append(f"/{path}: {what} ({waiver.reason})")
+        if bad:
+            found.append(Hygiene(name, "failed", "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")))
+        elif waived:
+            found.append(Hygiene(name, "waived", "; ".join(waived)))
+        else:
+            found.append(Hygiene(name, "passed", (one.__doc__ or "").split("\n")[0]))
+    return found

@@ -1,0 +1,598 @@
+"""The lock of a disk image: every Debian package of the whole root with version and hash, the stack's at exactly the stack lock's versions.
+
+apt resolves, in a throw-away root; goldnode writes down what it chose. A lock names no address: archives are ids that a site resolves. What
+it names is fetched into a pool by hash; a build is made from the pool alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from goldnode import yamlsource
+from goldnode.catalog.compile import class_document
+from goldnode.catalog.load import LOCK_SUFFIX, Catalog, Entry
+from goldnode.catalog.models import NodeClass, Stack
+from goldnode.disks.definition import Definition, Disk
+from goldnode.errors import DiskError, UnsolvableError
+from goldnode.images.imagelock import LockedDeb
+from goldnode.images.resolve import Moved, pool_path
+from goldnode.lock.aptroot import AptRoot, apt_root, cache_directory
+from goldnode.lock.fetch import Fetcher, Progress, Wanted, address
+from goldnode.lock.mirror import Mirror
+from goldnode.lock.model import Digest, Lock, LockedArchive, LockedPackage, _flow, digest_of, find_lock
+from goldnode.lock.modulebuild import build_package
+from goldnode.lock.modules import ARCHIVE as BUILT
+from goldnode.lock.modules import BuiltModules, find_modules
+from goldnode.lock.resolve import Graph, _origin, _records, apt_sources
+from goldnode.node.state.family import builds_modules
+from goldnode.site import Site, archive_url
+
+SCHEMA = 1
+LOCKS = "GOLDNODE_DISK_LOCKS"  # environment: directories searched for locks before the definition's own
+
+Say = Callable[[str], None]
+
+_HEADER = "# Written by `goldnode disks lock {name}`. Not to be edited: run it again.\n"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Content(_Model):
+    lock: Literal[1]
+    disk: str
+    intent: Digest
+    resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
+    stack: str
+    stack_lock: Digest
+    modules: BuiltModules | None
+    archives: list[LockedArchive]
+    debs: list[LockedDeb]
+
+
+class _Written(_Content):
+    digest: Digest | None = None
+
+
+class DiskLock(_Content):
+    """What a disk image resolved to. Its file carries `digest` as well, by which an edit by hand is seen.
+
+    `disk` is the class. `modules` are those that were built for it; their package is among `debs`, from archive goldnode-mirror, and is
+    built again where nobody has it. `resolved` is the day (UTC) that the files of the image are dated.
+    """
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON of the whole lock."""
+        return digest_of(self.model_dump())
+
+    @property
+    def epoch(self) -> int:
+        """SOURCE_DATE_EPOCH of the image: `resolved` at 00:00 UTC, in seconds."""
+        return int(dt.datetime.fromisoformat(self.resolved).replace(tzinfo=dt.UTC).timestamp())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all packages as they are fetched."""
+        return sum(item.size for item in self.debs)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class whose disk is to be locked or built, with all that this needs."""
+
+    definition: Definition
+    catalog: Catalog
+    site: Site
+    entry: Entry[NodeClass]
+    stack: Entry[Stack]
+    stack_lock: Lock
+    disk: Disk
+
+    @property
+    def name(self) -> str:
+        """The class."""
+        return self.entry.item.class_
+
+    @property
+    def builds(self) -> bool:
+        """Whether the driver's modules have to be built."""
+        driver = self.stack.item.driver
+        return driver is not None and driver.dkms is not None
+
+    @property
+    def nvswitch(self) -> bool:
+        """Whether the class's platform has NVSwitch."""
+        platform = self.entry.item.platform
+        return platform is not None and self.catalog.platforms[platform].item.nvswitch
+
+    def without(self, modules: BuiltModules | None) -> list[str]:
+        """Packages of the stack set that only serve to build modules, which a disk image goes without."""
+        rows = self.stack_lock.stack_set(nvswitch=self.nvswitch)
+        return sorted({row.name for row in rows if builds_modules(row.name)} | set(modules.replaces if modules is not None else ()))
+
+    def stack_set(self, modules: BuiltModules | None) -> list[LockedPackage]:
+        """The packages of the stack that are in the image, that of the built modules among them, by name."""
+        left = set(self.without(modules))
+        rows = [row for row in self.stack_lock.stack_set(nvswitch=self.nvswitch) if row.name not in left]
+        return sorted([*rows, *([modules.package] if modules is not None else [])], key=lambda row: row.name)
+
+    def document(self, modules: BuiltModules | None) -> dict[str, Any]:
+        """The class document of the image: the class's, with modules that come built and without what only builds them."""
+        locks = {self.stack.name: self.stack_lock}
+        return class_document(self.name, self.catalog, self.site, locks, modules=modules, without=self.without(modules))
+
+    @property
+    def intent(self) -> str:
+        """Digest of what apt is asked for."""
+        asked = {"packages": list(self.disk.packages), "stack_lock": self.stack_lock.digest, "nvswitch": self.nvswitch}
+        return digest_of({**asked, "prebuilt": self.builds})
+
+
+def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> Target:
+    """Return what is known of the disk of class `name`. Raises GoldnodeError where the class, its stack's lock or its OS cannot be used."""
+    definition.check(catalog)
+    entry = catalog.node_class(name)
+    stack = catalog.stacks[entry.item.stack]
+    found = Target(definition, catalog, site, entry, stack, find_lock(stack, site)[0], definition.disk(name, stack.item.os))
+    if found.builds and site.modules != "prebuilt" and site.mirror is not None and site.mirror.url is not None:
+        raise DiskError(
+            f'the site\'s nodes build the modules of stack "{stack.name}" themselves, and a disk image holds no compiler',
+            file=site.file,
+            remedy="write modules: prebuilt, and run `goldnode modules build` for the stack",
+        )
+    return found
+
+
+# -- the file
+
+
+def lock_name(name: str) -> str:
+    """Return the file name of the lock of a class's disk."""
+    return name + LOCK_SUFFIX
+
+
+def lock_directories(definition: Definition) -> list[Path]:
+    """Return where locks are searched, in order: $GOLDNODE_DISK_LOCKS, then `locks` beside the definition."""
+    named = [Path(part).expanduser() for part in os.environ.get(LOCKS, "").split(os.pathsep) if part]
+    return [*named, definition.locks]
+
+
+def lock_file(name: str, definition: Definition) -> Path | None:
+    """Return the file that `find_disk_lock` reads, or None where there is none."""
+    return next((path for place in lock_directories(definition) if (path := place / lock_name(name)).is_file()), None)
+
+
+def find_disk_lock(item: Target) -> DiskLock:
+    """Return the lock of the disk of `item`. Raises DiskError where there is none, or where it was made for something else."""
+    path = lock_file(item.name, item.definition)
+    remedy = f"run `goldnode disks lock {item.name}`"
+    if path is None:
+        raise DiskError(f'the disk image of class "{item.name}" has no lock', file=item.definition.locks, remedy=remedy)
+    lock = load_disk_lock(path)
+    if lock.disk != item.name:
+        raise DiskError(f'this is the lock of the disk of "{lock.disk}", not of "{item.name}"', file=path, remedy="rename the file")
+    if lock.intent != item.intent:
+        what = (
+            f"stack {item.stack.name} has another lock" if lock.stack_lock != item.stack_lock.digest else "the definition asks for others"
+        )
+        raise DiskError(f"this lock is stale: {what} since {lock.resolved}", file=path, remedy=remedy)
+    return lock
+
+
+def load_disk_lock(path: Path) -> DiskLock:
+    """Read a lock file. Raises DiskError naming file and line, also where its content does not have the digest it states."""
+    source = yamlsource.read(path, error=DiskError)
+    data = source.data if isinstance(source.data, dict) else {}
+    schema = data.get("lock")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise DiskError(
+            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
+            file=path,
+            line=source.line(("lock",)),
+            remedy="install the goldnode that wrote it, or a later one",
+        )
+    written = yamlsource.validate(_Written, source, error=DiskError)
+    lock = DiskLock.model_validate(written.model_dump(exclude={"digest"}))
+    if written.digest != lock.digest:
+        raise DiskError(
+            "this lock was edited after goldnode wrote it: its content does not have the digest it states",
+            file=path,
+            line=source.line(("digest",)),
+            remedy=f"restore the file, or run `goldnode disks lock {path.name.removesuffix(LOCK_SUFFIX)}`",
+        )
+    return lock
+
+
+def dump_disk_lock(lock: DiskLock) -> str:
+    """Return the lock as the text of its file: fixed order, one line per package."""
+    lines = [
+        _HEADER.format(name=lock.disk) + f"lock: {lock.lock}",
+        f"disk: {lock.disk}",
+        f"digest: {lock.digest}",
+        f"intent: {lock.intent}",
+    ]
+    lines += [f"resolved: {_flow(lock.resolved)}", f"stack: {lock.stack}", f"stack_lock: {lock.stack_lock}"]
+    if lock.modules is None:
+        lines.append("modules: null")
+    else:
+        lines.append("modules:")
+        for key, value in lock.modules.model_dump().items():
+            if key != "builder":
+                lines.append(f"  {key}: {_flow(value)}")
+        lines.append("  builder:" if lock.modules.builder else "  builder: []")
+        lines += [f"    - {_flow(item.model_dump())}" for item in lock.modules.builder]
+    for key in ("archives", "debs"):
+        lines.append(f"{key}:")
+        lines += [f"  - {_flow(item.model_dump())}" for item in getattr(lock, key)]
+    return "\n".join(lines) + "\n"
+
+
+def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
+    """Write the lock into `directory`, whole or not at all, and return its file. Raises DiskError."""
+    path = directory / lock_name(lock.disk)
+    temporary: Path | None = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, prefix=f".{path.name}.", delete=False) as handle:
+            temporary = Path(handle.name)
+            handle.write(dump_disk_lock(lock))
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise DiskError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+# -- resolving
+
+
+def resolve(
+    item: Target,
+    pool: Path,
+    *,
+    keep: DiskLock | None = None,
+    offline: bool = False,
+    today: dt.date | None = None,
+    say: Say = lambda text: None,
+    cache: Path | None = None,
+) -> DiskLock:
+    """Resolve the disk of `item`; with `keep` versions stay wherever the archives still have them.
+
+    Modules are built (minutes, once: goldnode keeps builds by what goes into them) and their package put into `pool`. Raises DiskError where apt
+    finds no solution or the archives lack what the stack lock names, ModulesError where a driver does not build, LockError.
+    """
+    modules = built_modules(item, pool, say=say, offline=offline) if item.builds else None
+    rows = {row.name: row for row in item.stack_set(modules)}
+    with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
+        if modules is not None:
+            _offer(root, pool, modules)
+        if offline:
+            root.require_lists()
+        else:
+            root.update()
+        _refuse_vanished(item, root, rows, modules)
+        kept = {deb.name: deb.version for deb in keep.debs} if keep is not None else {}
+        offered = {(stanza["Package"], stanza["Version"]) for stanza in root.show(kept)} if kept else set()
+        pins = {name: version for name, version in kept.items() if (name, version) in offered}
+        stack = {row.name: row.version for row in rows.values()}
+        requests = ["?essential", *item.disk.packages, *(f"{name}={version}" for name, version in stack.items())]
+        root.pin({**pins, **stack})
+        try:
+            downloads = root.resolve(requests)
+        except UnsolvableError as error:
+            if pins:
+                return resolve(item, pool, offline=offline, today=today, say=say, cache=cache)
+            raise item.definition.error(
+                f'apt cannot install the disk image of class "{item.name}": {error.message.partition(": ")[2]}',
+                "systems",
+                item.disk.system,
+                "packages",
+                remedy="correct its packages, or lock its stack again",
+            ) from error
+        stanzas = _records(root, downloads)
+        graph = Graph(stanzas)
+        essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
+        asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]
+        reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
+        reasons |= dict.fromkeys((name for name in item.disk.packages if name in stanzas), "requested")
+        reasons |= dict.fromkeys(rows, f"of stack {item.stack.name}")
+        suites = root.suites(download.name for download in downloads) if len({s.uri for s in root.sources}) < len(root.sources) else {}
+        debs = []
+        for download in sorted(downloads, key=lambda entry: entry.name):
+            stanza = stanzas[download.name]
+            if modules is not None and download.name == modules.package.name:
+                archive, path = BUILT, modules.package.path
+            else:
+                archive, path = _origin(download, root.sources, suites)
+            debs.append(
+                LockedDeb(
+                    name=download.name,
+                    version=stanza["Version"],
+                    architecture=stanza["Architecture"],
+                    sha256=download.sha256,
+                    size=download.size,
+                    path=path,
+                    archive=archive,
+                    why=reasons.get(download.name, "chosen by apt"),
+                )
+            )
+        return DiskLock(
+            lock=1,
+            disk=item.name,
+            intent=item.intent,
+            resolved=(today or dt.datetime.now(tz=dt.UTC).date()).isoformat(),
+            stack=item.stack.name,
+            stack_lock=item.stack_lock.digest,
+            modules=modules,
+            archives=[LockedArchive(id=source.id, suite=source.suite, components=list(source.components)) for source in root.sources],
+            debs=debs,
+        )
+
+
+def _refuse_vanished(item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None) -> None:
+    """Refuse a stack lock of which something has left its archive, or is there with other bytes."""
+    offered: dict[tuple[str, str], set[str]] = {}
+    for stanza in root.show(rows):
+        offered.setdefault((stanza["Package"], stanza["Version"]), set()).add(stanza.get("SHA256", ""))
+    remedy = f"run `goldnode lock {item.stack.name}`, then lock the disk"
+    for name, row in sorted(rows.items()):
+        if (name, row.version) not in offered:
+            raise DiskError(
+                f'{name} {row.version}, which the lock of stack "{item.stack.name}" names, has left its archive',
+                file=item.stack.file,
+                remedy=remedy,
+            )
+        if row.sha256 not in offered[name, row.version]:
+            raise DiskError(
+                f'{name} {row.version} has other bytes in its archive than the lock of stack "{item.stack.name}" says',
+                file=item.stack.file,
+                remedy="do not use it before the archive's owner has explained that",
+            )
+
+
+def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
+    """Let apt know the package of the built modules, from a flat archive of its own."""
+    place = root.directory / "built"
+    place.mkdir()
+    row = modules.package
+    file = row.path.rpartition("/")[2]
+    shutil.copyfile(pool / row.sha256 / file, place / file)
+    (place / "Packages").write_text(stanza(place / file, row.sha256), encoding="utf-8")
+    (root.directory / "etc/sources.list.d/built.list").write_text(f"deb [trusted=yes] file://{place} ./\n", encoding="utf-8")
+
+
+def stanza(path: Path, sha256: str) -> str:
+    """The record of a package in the index of a flat archive. Raises DiskError for what is no package."""
+    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DiskError(f"this is no Debian package: {done.stderr.strip()}", file=path, remedy="delete it and fetch it again")
+    return f"{done.stdout.rstrip()}\nFilename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {sha256}\n"
+
+
+# -- modules
+
+
+def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
+    """Return the modules of the stack's lock, with their package in `pool`: those of the site's mirror, else built here.
+
+    Raises ModulesError where they do not build, with the compiler's own line.
+    """
+    if item.site.modules == "prebuilt" and item.site.mirror is not None:
+        modules = find_modules(item.stack, item.stack_lock, item.site)
+        file = pool / modules.package.sha256 / modules.package.path.rpartition("/")[2]
+        if not file.is_file():
+            _take(Mirror.of(item.site).path(modules.package.sha256), file)
+        return modules
+    pool.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".modules-", dir=pool) as name:
+        modules, package = build_package(item.stack, item.catalog, item.site, item.stack_lock, Path(name), say=say, offline=offline)
+        place = pool / modules.package.sha256
+        place.mkdir(parents=True, exist_ok=True)
+        package.chmod(0o644)
+        package.replace(place / package.name)
+    return modules
+
+
+# -- checking and fetching
+
+
+def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
+    """Return what of `lock` its archives no longer have, or have with other bytes."""
+    found = []
+    with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
+        if offline:
+            root.require_lists()
+        else:
+            root.update()
+        offered: dict[str, dict[str, set[str]]] = {}
+        for record in root.show(deb.name for deb in lock.debs):
+            offered.setdefault(record["Package"], {}).setdefault(record["Version"], set()).add(record.get("SHA256", ""))
+        for deb in lock.debs:
+            if deb.archive == BUILT:
+                continue
+            versions = offered.get(deb.name, {})
+            if deb.version not in versions:
+                now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
+                found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}"))
+            elif deb.sha256 not in versions[deb.version]:
+                found.append(Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"))
+    return found
+
+
+def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None = None, say: Say = lambda text: None) -> int:
+    """Bring every file of `lock` into `pool`, and return the bytes that were fetched: from the site's mirror and goldnode's cache where they are
+    there, else from the archives. A package of built modules that nobody has is built again, and has to become the same.
+
+    Raises DiskError where a file cannot be had as the lock says, ModulesError.
+    """
+    missing = [deb for deb in lock.debs if not there(pool, deb)]
+    stores: list[Callable[[str], Path]] = [lambda sha: cache_directory() / "debs" / f"{sha}.deb"]
+    if item.site.mirror is not None:
+        stores.append(Mirror.of(item.site).path)
+    try:
+        for deb in list(missing):
+            known = next((path for store in stores if (path := store(deb.sha256)).is_file() and path.stat().st_size == deb.size), None)
+            if known is not None and _sha256(known) == deb.sha256:
+                _take(known, pool_path(pool, deb))
+                missing.remove(deb)
+        for deb in [row for row in missing if row.archive == BUILT]:
+            say(f"building {deb.name}")
+            modules = built_modules(item, pool, say=say)
+            if modules.package.sha256 != deb.sha256:
+                raise DiskError(
+                    f"{deb.name} {deb.version} was built again and is not the same: {modules.package.sha256} instead of {deb.sha256}",
+                    remedy=f"keep the package with the lock (a mirror does), or run `goldnode disks lock {item.name} --upgrade`",
+                )
+            missing.remove(deb)
+        if not missing:
+            return 0
+        places = {archive: archive_url(item.site, archive) for archive in sorted({deb.archive for deb in missing})}
+        wanted = [
+            Wanted(deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive) for deb in missing
+        ]
+        names = {deb.sha256: deb.file for deb in missing}
+
+        def keep(path: Path, sha256: str) -> None:
+            place = pool / sha256
+            place.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o644)
+            path.replace(place / names[sha256])
+
+        faults = Fetcher(pool / "partial", keep, progress=progress).fetch(wanted)
+    except OSError as error:
+        raise DiskError(
+            f"the pool cannot be written: {error.strerror}", file=pool, remedy="make room there, or name another store"
+        ) from error
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise DiskError(
+            f"{faults[0]}{more}",
+            remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it was the network",
+        )
+    return sum(deb.size for deb in missing)
+
+
+def there(pool: Path, deb: LockedDeb) -> bool:
+    """Whether the pool has a file of that hash and size; its content is read when it is used."""
+    try:
+        return pool_path(pool, deb).stat().st_size == deb.size
+    except FileNotFoundError:
+        return False
+
+
+def checked(pool: Path, debs: Iterable[LockedDeb]) -> dict[str, Path]:
+    """Return the file of each package of `debs`, its content compared with its hash. Raises DiskError for one that is not there or differs."""
+    found = {}
+    for deb in debs:
+        path = pool_path(pool, deb)
+        if not path.is_file():
+            raise DiskError(f"{deb.file} is not in the pool of the store", file=pool, remedy="build without --offline to fetch it")
+        if _sha256(path) != deb.sha256:
+            raise DiskError("this file is not what the lock names: its hash is another", file=path, remedy="delete it and build again")
+        found[deb.name] = path
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _take(source: Path, to: Path) -> None:
+    """Put a file that is kept elsewhere into the pool: as a further name of it where that is the same file system."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_name(f".{to.name}.{os.getpid()}")
+    try:
+        try:
+            temporary.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(to)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# -- what the command does
+
+
+@dataclass(frozen=True)
+class Locked:
+    """What came of locking one disk: its lock, the one before, and whether anything is different."""
+
+    lock: DiskLock
+    old: DiskLock | None
+    changed: bool
+
+
+def relock(
+    item: Target,
+    pool: Path,
+    *,
+    upgrade: bool = False,
+    offline: bool = False,
+    out: Path | None = None,
+    say: Say = lambda text: None,
+) -> Locked:
+    """Lock the disk of `item` and write the file; a lock that is good is kept as it is, unless `upgrade`."""
+    path = lock_file(item.name, item.definition)
+    if out is not None and (out / lock_name(item.name)).is_file():
+        path = out / lock_name(item.name)
+    old = None
+    if path is not None:
+        try:
+            old = load_disk_lock(path)
+        except DiskError:
+            old = None
+    if old is not None and old.intent == item.intent and not upgrade and not check(item, old, offline=offline):
+        result = Locked(old, old, False)
+    else:
+        lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
+        same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
+        result = Locked(old if same and old is not None else lock, old, not same)
+    place = out if out is not None else path.parent if path is not None else lock_directories(item.definition)[0]
+    if result.changed or not (place / lock_name(item.name)).is_file():
+        write_disk_lock(result.lock, place)
+    return result
+
+
+def line(result: Locked) -> str:
+    """One line for a person."""
+    lock = result.lock
+    what = f"{len(lock.debs)} packages, {lock.size / 1e6:.1f} MB"
+    if not result.changed:
+        return f"{lock.disk}: kept as it is, resolved {lock.resolved}; {what}"
+    return f"{lock.disk}: {what}{_moved(result.old, lock) if result.old is not None else ''}"
+
+
+def _moved(old: DiskLock, new: DiskLock) -> str:
+    before, after = ({deb.name: deb.version for deb in lock.debs} for lock in (old, new))
+    rows = [f"{name} {before[name]} -> {after[name]}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
+    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
+    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
+    if not rows:
+        return "; the same packages"
+    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+
+
+def inputs_digest(parts: Sequence[Any]) -> str:
+    """Hex sha256 of the canonical JSON of `parts`."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,134 @@
+"""`site.yml` on the root filesystem of an image: the roles and the engine of live nodes, with a directory in place of the machine.
+
+The engine plans what can be true of a root filesystem (phase `image`) and applies it with chroot. What needs a boot or the GPU is pending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from goldnode.disks.model import Pending
+from goldnode.errors import DiskError
+from goldnode.node.host import Host
+from goldnode.node.state.engine import plan
+from goldnode.node.state.model import IMAGE, PHASES, NodeError
+
+TREE = Path(__file__).resolve().parents[3]
+SOURCES = "/run/goldnode-archive/goldnode.list"
+_TIME = 3600
+
+# Everything in namespaces of its own: no network, no mount that outlasts it, no process that does. $1: the root, $2: the archive.
+_INSIDE = """\
+set -eu
+root=$1 archive=$2
+shift 2
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for name in null zero full random urandom tty; do : >"$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+mkdir "$root/dev/shm" "$root/dev/pts"
+ln -s /proc/self/fd "$root/dev/fd"
+for name in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${name%:*}" "$root/dev/${name#*:}"; done
+mkdir -p "$root/run/goldnode-archive" "$root/run/lock"
+mount --bind "$archive" "$root/run/goldnode-archive"
+mount -o remount,bind,ro "$root/run/goldnode-archive"
+case $root in /run/*) ;; *) mount -t tmpfs -o mode=755 tmpfs /run ;; esac
+hostname localhost
+exec "$@"
+"""
+
+# The end of whoever asked is the end of all of it: the namespace of processes dies with its first one.
+_ALONE = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child=KILL")
+_ALONE += ("--mount-proc", "--propagation", "private", "--")
+
+
+def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int) -> None:
+    """Make `root` what its class document says, by site.yml with a local connection, from the packages of `archive` alone.
+
+    Raises DiskError with what the playbook said last.
+    """
+    (archive / "goldnode.list").write_text("deb [trusted=yes] file:/run/goldnode-archive ./\n", encoding="ascii")
+    variables = work / "variables.json"
+    given = {"goldnode_node_class": document, "goldnode_root": str(root), "goldnode_sources": SOURCES}
+    variables.write_text(json.dumps(given), encoding="utf-8")
+    inventory = work / "inventory.ini"
+    inventory.write_text(f"disk ansible_connection=local ansible_python_interpreter={sys.executable}\n", encoding="utf-8")
+    home = work / "home"
+    home.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), "-e", f"@{variables}", str(TREE / "site.yml")]
+    environment = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "PYTHONPATH": str(TREE / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ANSIBLE_CONFIG": str(TREE / "ansible.cfg"),
+        "ANSIBLE_HOME": str(home),
+        "ANSIBLE_LOCAL_TEMP": str(home / "local"),
+        "ANSIBLE_REMOTE_TEMP": str(home / "remote"),
+        "ANSIBLE_VARS_ENABLED": "host_group_vars",  # the class document is given: no inventory and no catalog is asked
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DISPLAY_OK_HOSTS": "1",
+        "GOLDNODE_RUNS": "off",
+    }
+    log = work / "site.log"
+    try:
+        with log.open("wb") as sink:
+            done = subprocess.run(
+                [*_ALONE, "sh", "-c", _INSIDE, "sh", str(root), str(archive), *command],
+                cwd=TREE,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=_TIME,
+            )
+    except FileNotFoundError as problem:
+        raise DiskError(f"{problem.filename} is not on this machine", remedy="apt-get install util-linux") from problem
+    except subprocess.TimeoutExpired as problem:
+        raise DiskError(f"site.yml did not end within {_TIME} s on the root filesystem") from problem
+    if done.returncode:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if "No space left on device" in text:
+            raise DiskError("site.yml fails on the root filesystem: the disk is full", remedy="make room in the store's file system")
+        lines = [row[:400] for row in text.strip().splitlines() if row.strip()][-25:]
+        raise DiskError("site.yml fails on the root filesystem:\n  " + "\n  ".join(lines) + "\n")
+
+
+def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) -> list[Pending]:
+    """See that nothing of phase `image` is left to be done, and return what is pending: work for a boot or for the GPU, what cannot be
+    judged here, and what waits.
+
+    Raises DiskError where something is left.
+    """
+    host = Host(str(root))
+    try:
+        whole = plan(host, document, payloads, PHASES)
+    except NodeError as problem:
+        raise DiskError(f"the root filesystem cannot be judged: {problem}") from problem
+    left = [action for action in whole.actions if action.phase == IMAGE]
+    if left or whole.refusals:
+        said = "; ".join([*(action.line() for action in left), *(refusal.line() for refusal in whole.refusals)])
+        raise DiskError(f"the root filesystem is not what its class says after site.yml: {said}")
+    rows = [Pending(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}") for action in whole.actions]
+    rows += [Pending(note.subject, note.message) for note in whole.notes]
+    rows += [Pending(item.subject, item.message) for item in whole.waiting]
+    return sorted(set(rows), key=lambda row: (row.id, row.reason))
+
+
+def write(root: Path, name: str, text: str, mode: int = 0o644) -> None:
+    """Put a file into the root filesystem."""
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    os.chmod(path, mode)  # noqa: PTH101 - as given, whatever the umask
