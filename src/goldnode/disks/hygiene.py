@@ -107,15 +107,13 @@ def _everything(root: Path) -> Iterator[str]:
 # -- checking
 
 # Set-user-ID and set-group-ID programs of Debian's own packages; any other is a finding.
-SETID = frozenset(
-    f"usr/{name}"
-    for name in (
-        "bin/chage bin/chfn bin/chsh bin/crontab bin/dotlockfile bin/expiry bin/fusermount bin/fusermount3 bin/gpasswd bin/mount bin/newgidmap "
-        "bin/newgrp bin/newuidmap bin/passwd bin/pkexec bin/ssh-agent bin/su bin/sudo bin/umount bin/wall bin/write.ul bin/nvidia-modprobe "
-        "lib/dbus-1.0/dbus-daemon-launch-helper lib/openssh/ssh-keysign lib/polkit-1/polkit-agent-helper-1 sbin/unix_chkpwd "
-        "lib/x86_64-linux-gnu/utempter/utempter lib/nvidia/current/nvidia-modprobe"
-    ).split()
-)
+_SETID = """
+bin/chage bin/chfn bin/chsh bin/crontab bin/dotlockfile bin/expiry bin/fusermount bin/fusermount3 bin/gpasswd bin/mount bin/newgidmap
+bin/newgrp bin/newuidmap bin/nvidia-modprobe bin/passwd bin/pkexec bin/ssh-agent bin/su bin/sudo bin/umount bin/wall bin/write.ul
+lib/dbus-1.0/dbus-daemon-launch-helper lib/nvidia/current/nvidia-modprobe lib/openssh/ssh-keysign lib/polkit-1/polkit-agent-helper-1
+lib/x86_64-linux-gnu/utempter/utempter sbin/unix_chkpwd
+"""
+SETID = frozenset(f"usr/{name}" for name in _SETID.split())
 _COMPILERS = re.compile(r"(?:[\w-]*-)?(?:gcc|g\+\+|cc|c\+\+|cpp|clang|make|ld|as|dkms|rustc)(?:-\d+)?")
 _BUILDERS = re.compile(r"dkms|gcc(-\d+)?|g\+\+(-\d+)?|cpp(-\d+)?|clang(-\d+)?|make|binutils|linux-(headers|kbuild|compiler)-.*|.*-dkms")
 _PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
@@ -147,7 +145,7 @@ def _walk(root: Path, *, under: str = "") -> Iterator[tuple[str, os.stat_result]
 def passwords(root: Path) -> Iterator[Finding]:
     """Nobody has a password, root neither: a login is by key."""
     for line in _text(root / "etc/shadow").splitlines():
-        name, secret = (line.split(":") + [""])[:2]
+        name, secret = [*line.split(":"), ""][:2]
         if secret == "":
             yield "etc/shadow", f"{name} has an empty password"
         elif secret[:1] not in ("!", "*"):
@@ -305,7 +303,7 @@ def resolver(root: Path) -> Iterator[Finding]:
     """No resolver of the machine that built it: none, or the link to the image's own."""
     path = root / "etc/resolv.conf"
     if path.is_symlink():
-        target = os.readlink(path)
+        target = str(path.readlink())
         if "systemd/resolve" not in target:
             yield "etc/resolv.conf", f"it leads to {target}"
     elif path.exists() and _text(path).strip():

@@ -45,8 +45,11 @@ exec "$@"
 """
 
 # The end of whoever asked is the end of all of it: the namespace of processes dies with its first one.
-_ALONE = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child=KILL")
-_ALONE += ("--mount-proc", "--propagation", "private", "--")
+_ALONE = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
+    *("--propagation", "private", "--"),
+)
 
 
 def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int) -> None:
