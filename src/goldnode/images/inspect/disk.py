@@ -77,13 +77,13 @@ def _mbr(disk: mmap.mmap) -> Iterator[tuple[int, int, int]]:
 
 
 def _scan(disk: mmap.mmap, start: int, length: int, name: str, limits: Limits | None) -> Scan:
-    system = _Ext(disk, start, length, name)
+    system = Ext(disk, start, length, name)
     scan = collect(system.walk(), limits, name=name)
     scan.left_out.update(system.faults)
     return scan
 
 
-class _Ext:
+class Ext:
     """One ext2, ext3 or ext4 file system within a disk."""
 
     def __init__(self, disk: mmap.mmap, start: int, length: int, name: str) -> None:
@@ -117,14 +117,18 @@ class _Ext:
             raise OSError("it names a block past the end of the file system")
         return self.disk[self.start + offset : self.start + offset + size]
 
-    def inode(self, number: int) -> tuple[int, int, int, bytes]:
-        """Mode, size, flags, and the 60 bytes that say where the content is."""
+    def table_entry(self, number: int) -> bytes:
+        """The whole inode as it lies in its table, `inode_size` bytes. Raises OSError for one that there is not."""
         if not 0 < number <= self.inodes:
             raise OSError(f"it names inode {number}, which there is not")
         group, index = divmod(number - 1, self.per_group)
         row = self.at(self.descriptors + group * self.descriptor, self.descriptor)
         table = struct.unpack_from("<I", row, 8)[0] | (struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0)
-        data = self.at(table * self.block + index * self.inode_size, 128)
+        return self.at(table * self.block + index * self.inode_size, self.inode_size)
+
+    def inode(self, number: int) -> tuple[int, int, int, bytes]:
+        """Mode, size, flags, and the 60 bytes that say where the content is."""
+        data = self.table_entry(number)
         mode, _, low, _, _, _, _, _, _, _, flags = struct.unpack_from("<HHIIIIIHHII", data)
         high = struct.unpack_from("<I", data, 108)[0]
         return mode, low | high << 32, flags, data[40:100]
@@ -200,7 +204,7 @@ class _Ext:
         while todo:
             number, folder = todo.pop()
             try:
-                names = list(self._directory(number))
+                names = list(self.directory(number))
             except (OSError, struct.error) as error:
                 self.faults[folder or "."] = f"the directory cannot be read: {error}"
                 continue
@@ -229,7 +233,8 @@ class _Ext:
     def _open(self, size: int, flags: int, place: bytes) -> IO[bytes]:
         return cast("IO[bytes]", _Stream(self.content(size, flags, place)))
 
-    def _directory(self, number: int) -> Iterator[tuple[str, int]]:
+    def directory(self, number: int) -> Iterator[tuple[str, int]]:
+        """Name and inode number of what is in a directory, in the order of the disk, without `.` and `..`. Raises OSError."""
         mode, size, flags, place = self.inode(number)
         if mode >> 12 != 4 or size > _DIRECTORY_BYTES:
             raise OSError("it is no directory")

@@ -1,0 +1,384 @@
+"""From a root filesystem directory to a bootable disk, bit by bit the same each time: no loop device, no mount, no clock.
+
+The file systems are made where they will lie, in the disk's own file, which has its name only when all of it is there. What shapes the
+bytes is the root, `Spec`, this code and the tools of `tools.versions()`; docs/disk-format.md says what is where.
+
+Needs root, or fakeroot, for one reason: the owners of the files on the disk are those of the files in the directory, and those that only
+root may read have to be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from goldnode.disks import esp, ext4, gpt, tools
+from goldnode.disks.esp import Content
+from goldnode.disks.model import Layout, Loader, Partition
+from goldnode.disks.tools import Progress
+from goldnode.errors import DiskError, nearest
+
+MIB = 1 << 20
+LOADERS: Mapping[Layout, Loader] = {"ab": "systemd-boot", "single": "grub"}
+ROOTS: Mapping[Layout, str] = {"ab": "root-a", "single": "root"}  # PARTLABEL and label of the root file system
+SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+# The image that Debian's package has ready: all modules that are needed are in it, and it reads /EFI/debian/grub.cfg.
+GRUB = "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"
+_FREE = 64 * MIB  # of the root partition, beyond the tree: what the first boot writes
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Partition sizes in bytes, whole MiB: the ESP, and one root. On a larger disk the root grows at the first boot."""
+
+    esp: int = 512 * MIB
+    root: int = 4096 * MIB
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All that a disk is made of beside its root.
+
+    `name` is CLASS-BUILDID; `seed` the UUID from which every GUID, file system UUID and hash seed follows; `epoch` the date of all that has
+    none of its own (seconds); `command_line` what the kernel is told beside root=; `release` the kernel's (6.1.0-53-amd64); `sequence`
+    counts the images of a node: a higher one is preferred by the loader.
+    """
+
+    name: str
+    layout: Layout
+    loader: Loader
+    sizes: Sizes
+    seed: uuid.UUID
+    epoch: int
+    command_line: str
+    release: str
+    build_id: str
+    sequence: int = 1
+
+    @property
+    def class_name(self) -> str:
+        """The class that `name` begins with."""
+        return self.name.removesuffix(f"-{self.build_id}")
+
+    def check(self) -> None:
+        """Raise DiskError for a spec that is no disk."""
+        if self.layout not in LOADERS:
+            raise DiskError(f'there is no layout "{self.layout}"', remedy=nearest(str(self.layout), LOADERS))
+        if self.loader != LOADERS[self.layout]:
+            raise DiskError(
+                f"layout {self.layout} boots with {LOADERS[self.layout]}, not with {self.loader}",
+                remedy=f"set `loader` to {LOADERS[self.layout]}, or `layout` to {next((k for k, v in LOADERS.items() if v == self.loader), 'ab')}",
+            )
+        for what, text in (("name", self.name), ("build_id", self.build_id), ("release", self.release)):
+            if not _NAME.fullmatch(text):
+                raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits, ".", "_" and "-"')
+        if "\n" in self.command_line or not self.command_line.isascii():
+            raise DiskError("the kernel's command line is not one line of ASCII", remedy="correct `command_line` of the definition")
+        for key, size, least in (("esp", self.sizes.esp, esp.LEAST), ("root", self.sizes.root, 2 * ext4.JOURNAL)):
+            if size % MIB or size < least:
+                raise DiskError(
+                    f"`sizes.{key}` is {size} bytes, expected whole MiB, at least {-(-least // MIB)}",
+                    remedy=f"correct `sizes.{key}` of the definition",
+                )
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A disk that is there: `size` of the file, `allocated` what of it is not zeros (in blocks of 4 KiB), both in bytes."""
+
+    raw: Path
+    partitions: tuple[Partition, ...]
+    size: int
+    sha256: str
+    allocated: int
+
+
+def partitions(spec: Spec) -> tuple[Partition, ...]:
+    """The partitions of the disk as it is shipped. Pure."""
+    root = ROOTS[spec.layout]
+    volume = esp.volume_id(gpt.derive(spec.seed, "esp filesystem"))
+    first = Partition(
+        number=1,
+        name="esp",
+        type=gpt.ESP,
+        uuid=str(gpt.derive(spec.seed, "esp")),
+        start=gpt.START,
+        size=spec.sizes.esp,
+        filesystem="vfat",
+        filesystem_uuid=esp.filesystem_uuid(volume),
+    )
+    second = Partition(
+        number=2,
+        name=root,
+        type=gpt.ROOT,
+        uuid=str(gpt.derive(spec.seed, root)),
+        start=gpt.START + spec.sizes.esp,
+        size=spec.sizes.root,
+        filesystem="ext4",
+        filesystem_uuid=str(gpt.derive(spec.seed, f"{root} filesystem")),
+    )
+    return first, second
+
+
+def slot_document(spec: Spec) -> bytes:
+    """What a slot says of the image in it: `slot.json` on the ESP."""
+    data = {"name": spec.name, "class": spec.class_name, "build_id": spec.build_id, "sequence": spec.sequence, "kernel": spec.release}
+    return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+
+
+def loader_entry(spec: Spec, slot: str) -> str:
+    """The entry of systemd-boot for slot `a` or `b` (Boot Loader Specification, type 1). It is said nowhere else how an image is booted.
+
+    `panic=5` lets the node start again instead of standing still, so that counted tries are used up.
+    """
+    options = " ".join(f"root=PARTLABEL=root-{slot} ro {spec.command_line} panic=5".split())
+    return (
+        f"title      goldnode {spec.name}\n"
+        "sort-key   goldnode\n"
+        f"version    {spec.sequence}~{spec.build_id}\n"
+        f"linux      /goldnode/{slot}/vmlinuz\n"
+        f"initrd     /goldnode/{slot}/initrd.img\n"
+        f"options    {options}\n"
+    )
+
+
+def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
+    """What the ESP holds, by path. Raises DiskError where the root lacks kernel, initramfs or loader."""
+    kernel, initrd = _inside(root, f"boot/vmlinuz-{spec.release}"), _inside(root, f"boot/initrd.img-{spec.release}")
+    if not kernel.is_file():
+        known = [path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")]
+        near = nearest(spec.release, known)
+        there = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise DiskError(
+            f"the root has no kernel {spec.release} (/boot/vmlinuz-{spec.release}); {there}",
+            file=root,
+            remedy=near.replace("use", "lock the disk again, or use", 1)
+            if near
+            else "add the stack's kernel to the packages, and lock the disk again",
+        )
+    if not initrd.is_file():
+        raise DiskError(
+            f"the root has no initramfs for kernel {spec.release} (/boot/initrd.img-{spec.release})",
+            file=root,
+            remedy="add initramfs-tools to the packages of the definition, and build again",
+        )
+    if spec.loader == "systemd-boot":
+        return {
+            "EFI/BOOT/BOOTX64.EFI": _loader(root, SYSTEMD_BOOT, "systemd-boot-efi"),
+            "loader/loader.conf": b"default goldnode-*\ntimeout 0\neditor no\n",
+            f"loader/entries/goldnode-{spec.build_id}-a.conf": loader_entry(spec, "a").encode(),
+            "goldnode/a/vmlinuz": kernel,
+            "goldnode/a/initrd.img": initrd,
+            "goldnode/a/slot.json": slot_document(spec),
+        }
+    return {
+        "EFI/BOOT/BOOTX64.EFI": _loader(root, GRUB, "grub-efi-amd64-bin"),
+        "EFI/debian/grub.cfg": grub_config(spec).encode(),
+        "goldnode/slot.json": slot_document(spec),
+    }
+
+
+def grub_config(spec: Spec) -> str:
+    """grub.cfg of the ESP: hands over to the node's own, once update-grub has written one there, and boots the image's kernel until then."""
+    identity = partitions(spec)[1].filesystem_uuid
+    options = " ".join(f"root=UUID={identity} ro {spec.command_line}".split())
+    return (
+        "# Written by goldnode when the disk was made. /boot/grub/grub.cfg of the root, where there is one, is what counts.\n"
+        f"search --no-floppy --fs-uuid --set=root {identity}\n"
+        "set prefix=($root)/boot/grub\n"
+        "if [ -e $prefix/grub.cfg ]; then\n"
+        "  configfile $prefix/grub.cfg\n"
+        "fi\n"
+        f"linux /boot/vmlinuz-{spec.release} {options}\n"
+        f"initrd /boot/initrd.img-{spec.release}\n"
+        "boot\n"
+    )
+
+
+def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled:
+    """Make the disk of `root` as the file `out`, which is there whole or not at all. `root` is only read.
+
+    `progress` is told each step in a few words. Raises DiskError: for a root that cannot boot or does not fit its partition, a tool that is
+    missing, no space, or a tool that failed.
+    """
+    spec.check()
+    tools.require("sfdisk", "mkfs.vfat", "mmd", "mcopy", "mke2fs", "debugfs", "e2fsck")
+    _check_root(root)
+    files = esp_files(root, spec)
+    needed = _check_sizes(root, spec, files)
+    table = partitions(spec)
+    size = table[-1].start + table[-1].size + gpt.TAIL
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DiskError(f"{out.parent} cannot be made: {problem.strerror}", remedy="name another place with --store") from problem
+    free = shutil.disk_usage(out.parent).free
+    if free < needed:
+        raise tools.no_space(f"the disk takes about {_mib(needed)} of {out.parent}, where {_mib(free)} are free")
+    # Always the same name, so that what a killed run left is taken by the next.
+    new = out.with_name(f".{out.name}.new")
+    try:
+        with _written(out):
+            new.unlink(missing_ok=True)
+            with new.open("xb") as file:
+                file.truncate(size)
+            progress(f"writing the partition table and the ESP, {_mib(spec.sizes.esp)}")
+            gpt.write(new, str(gpt.derive(spec.seed, "disk")), table, spec.epoch)
+            esp.make(
+                new,
+                table[0].start,
+                table[0].size,
+                files,
+                label="ESP",
+                volume=esp.volume_id(gpt.derive(spec.seed, "esp filesystem")),
+                epoch=spec.epoch,
+            )
+            ext4.make(
+                new,
+                table[1].start,
+                table[1].size,
+                root,
+                label=table[1].name,
+                identity=uuid.UUID(table[1].filesystem_uuid),
+                seed=gpt.derive(spec.seed, f"{table[1].name} hash"),
+                epoch=spec.epoch,
+                progress=progress,
+            )
+            progress("hashing the disk")
+            _dig(new)
+            digest, allocated = measure(new)
+            new.chmod(0o644)
+            with new.open("rb") as file:
+                os.fsync(file.fileno())
+            new.replace(out)
+    finally:
+        new.unlink(missing_ok=True)
+    return Assembled(out, table, size, digest, allocated)
+
+
+def measure(path: Path) -> tuple[str, int]:
+    """SHA-256 of a file, and how many bytes of it are in blocks (4 KiB) that are not zeros. Holes are not read."""
+    digest, allocated = hashlib.sha256(), 0
+    zeros, block = bytes(MIB), bytes(4096)
+    size = path.stat().st_size
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while at < size:
+            try:
+                data = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as problem:
+                data = size if problem.errno == errno.ENXIO else at  # ENXIO: only a hole is left
+            while at < data:
+                piece = min(MIB, data - at)
+                digest.update(zeros[:piece])
+                at += piece
+            os.lseek(file.fileno(), at, os.SEEK_SET)
+            # As far as to the next boundary: a hole that begins within is read as the zeros that it is.
+            content = file.read(MIB - at % MIB) if at < size else b""
+            digest.update(content)
+            if content.count(0) != len(content):
+                allocated += sum(4096 for i in range(0, len(content), 4096) if content[i : i + 4096] != block[: len(content) - i])
+            at += len(content)
+            if not content:
+                break
+    return digest.hexdigest(), allocated
+
+
+def _dig(path: Path) -> None:
+    """Turn zeros into holes, where the file system has such."""
+    with suppress(DiskError):
+        tools.run("fallocate", "--dig-holes", path)
+
+
+class _written:  # noqa: N801 - used as a function
+    """A file that the tools write: what the system refuses becomes a DiskError."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, OSError):
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise tools.no_space(f"there is no space left for {self.out}") from problem
+            raise DiskError(
+                f"{problem.filename or self.out} cannot be used: {problem.strerror}", remedy="name another place with --store"
+            ) from problem
+
+
+def _check_root(root: Path) -> None:
+    if not root.is_dir():
+        raise DiskError("this is no root filesystem: it is no directory", file=root)
+    row = root.stat()
+    if row.st_uid or row.st_gid:
+        raise DiskError(
+            f"the root belongs to user {row.st_uid}, group {row.st_gid}, and the files of the disk would too",
+            file=root,
+            remedy="unpack it and assemble it as root, or both within one fakeroot",
+        )
+    if row.st_mode & 0o7777 != 0o755:
+        raise DiskError(f"the root directory has mode {row.st_mode & 0o7777:04o}, expected 0755", file=root, remedy="run chmod 755 on it")
+    for name in ("dev", "efi", "etc", "proc", "run", "sys", "usr"):
+        if not (root / name).is_dir():
+            raise DiskError(f"the root has no directory /{name}", file=root, remedy="install the first-boot files, then assemble")
+
+
+def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
+    """Hold the root and the ESP's files against their partitions. Returns about how many bytes the disk will take."""
+    tree, room = ext4.usage(root), ext4.capacity(spec.sizes.root)
+    if tree.bytes + _FREE > room.bytes or tree.inodes + 1024 > room.inodes:
+        short = max(tree.bytes + _FREE - room.bytes, (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE)
+        raise DiskError(
+            f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a partition of {_mib(spec.sizes.root)} holds",
+            file=root,
+            remedy=f"raise `sizes.root` of the definition to at least {_rounded(spec.sizes.root + short)}",
+        )
+    held = esp.content_size(files)
+    # The other slot of an update has its kernel beside this one.
+    want = (2 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
+    if want > spec.sizes.esp:
+        raise DiskError(
+            f"kernel, initramfs and loader are {_mib(held)}, {'twice that' if spec.layout == 'ab' else 'which'} does not fit an ESP of {_mib(spec.sizes.esp)}",
+            file=root,
+            remedy=f"raise `sizes.esp` of the definition to at least {_rounded(want + MIB)}",
+        )
+    return tree.bytes + held + ext4.JOURNAL + room.inodes * ext4.INODE + 16 * MIB
+
+
+def _loader(root: Path, name: str, package: str) -> Path:
+    found = _inside(root, name)
+    if not found.is_file():
+        raise DiskError(
+            f"the root has no boot loader (/{name})",
+            file=root,
+            remedy=f"add {package} to the packages of the definition, and lock the disk again",
+        )
+    return found
+
+
+def _inside(root: Path, name: str) -> Path:
+    """The file of this name, which must lie in the root itself: a link that leads out would put this machine's file on the disk."""
+    found = root / name
+    if found.is_symlink() or not found.resolve().is_relative_to(root.resolve()):
+        raise DiskError(f"/{name} of the root is a link, expected a file", file=root)
+    return found
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // MIB)} MiB"
+
+
+def _rounded(size: int) -> str:
+    return f"{-(-size // (64 * MIB)) * 64} MiB"

@@ -1,0 +1,78 @@
+"""The partition table: GPT, written and read by sfdisk, on a plain file. Sectors are 512 bytes; sizes here are bytes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from goldnode.disks.model import Partition
+from goldnode.disks.tools import run
+from goldnode.errors import DiskError
+
+SECTOR = 512
+MIB = 1 << 20
+START = MIB  # of the first partition: what every partitioner aligns to, and more than the table needs
+TAIL = MIB  # behind the last partition: the second copy of the table
+
+# Partition types: the UEFI specification (ESP), and the Discoverable Partitions Specification (root of amd64).
+ESP = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
+ROOT = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A partition table as it was read: GUID of the disk, its partitions, and flags (`attributes`) by number."""
+
+    disk: str
+    partitions: tuple[Partition, ...]
+    attributes: tuple[tuple[int, str], ...]
+
+
+def derive(seed: uuid.UUID, what: str) -> uuid.UUID:
+    """The UUID of `what` on the disk of `seed`: version 5, so that equal disks have equal ones and others differ."""
+    return uuid.uuid5(seed, what)
+
+
+def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) -> None:
+    """Write the table of `partitions` on a file that has its size already. Raises DiskError."""
+    lines = ["label: gpt", f"label-id: {guid}", "unit: sectors", f"first-lba: {START // SECTOR}"]
+    lines += [
+        f"start={part.start // SECTOR}, size={part.size // SECTOR}, type={part.type}, uuid={part.uuid}, name={part.name}"
+        for part in partitions
+    ]
+    run("sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never", disk, stdin="\n".join(lines) + "\n", epoch=epoch)
+
+
+def read(disk: Path) -> Table:
+    """Read the table of a disk; file systems are not looked at, so that their fields are empty. Raises DiskError for what has no GPT."""
+    try:
+        data = json.loads(run("sfdisk", "--json", disk))["partitiontable"]
+    except (DiskError, ValueError, KeyError) as problem:
+        raise DiskError(
+            f"{disk} is no disk with a partition table that can be read", remedy="name a raw disk, or its .raw.zst"
+        ) from problem
+    if data.get("label") != "gpt":
+        raise DiskError(
+            f"{disk} has a partition table of kind {data.get('label')}, and only GPT is read", remedy="name a disk of goldnode's"
+        )
+    found, flags = [], []
+    for row in data.get("partitions", []):
+        digits = row["node"].removeprefix(str(disk)).lstrip("p")
+        number = int(digits)
+        found.append(
+            Partition(
+                number=number,
+                name=row.get("name", ""),
+                type=row["type"].lower(),
+                uuid=row["uuid"].lower(),
+                start=row["start"] * SECTOR,
+                size=row["size"] * SECTOR,
+                filesystem="",
+                filesystem_uuid="",
+            )
+        )
+        flags.append((number, row.get("attrs", "")))
+    return Table(data["id"].lower(), tuple(found), tuple(flags))

@@ -1,0 +1,114 @@
+"""Programs that make a disk: which there have to be, how they are called so that nothing of this machine is in what they write."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from goldnode.errors import DiskError
+
+Progress = Callable[[str], None]
+
+# Tool -> the Debian package that has it.
+PACKAGES = {
+    "debugfs": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
+    "fallocate": "util-linux",
+    "fsck.vfat": "dosfstools",
+    "mcopy": "mtools",
+    "mkfs.vfat": "dosfstools",
+    "mke2fs": "e2fsprogs",
+    "mmd": "mtools",
+    "qemu-img": "qemu-utils",
+    "sfdisk": "fdisk",
+    "tar": "tar",
+    "zstd": "zstd",
+}
+
+# What answers `version`, by the Debian package, with the words that make it do so.
+_VERSIONS = {
+    "dosfstools": ("mkfs.vfat", "/nonexistent/esp"),  # says its version before it fails
+    "e2fsprogs": ("mke2fs", "-V"),
+    "fdisk": ("sfdisk", "--version"),
+    "mtools": ("mcopy", "-V"),
+    "qemu-utils": ("qemu-img", "--version"),
+    "tar": ("tar", "--version"),
+    "zstd": ("zstd", "--version"),
+}
+
+
+def path() -> str:
+    """$PATH with the places of file system tools, which a user's own often lacks."""
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([*places, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places)])
+
+
+def require(*tools: str) -> None:
+    """Raise DiskError when one of `tools` is not on this machine, with the packages that have what is missing."""
+    missing = [tool for tool in tools if shutil.which(tool, path=path()) is None]
+    if missing:
+        packages = sorted({PACKAGES.get(tool, tool) for tool in missing})
+        raise DiskError(
+            f"this machine has no {', '.join(missing)}, and a disk image is made with {'it' if len(missing) == 1 else 'them'}",
+            remedy=f"install {' '.join(packages)}",
+        )
+
+
+def environment(epoch: int) -> dict[str, str]:
+    """The environment of a tool: one date, one zone, one order of names, no configuration of this machine's.
+
+    mke2fs sorts a directory by the locale; mtools and vfat write local time; `E2FSPROGS_FAKE_TIME` is what e2fsprogs before 1.47.1 reads
+    instead of `SOURCE_DATE_EPOCH`; features of ext4 come from /etc/mke2fs.conf and those of mtools from /etc and the user's home.
+    """
+    kept = {key: value for key, value in os.environ.items() if key in ("TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH", "FAKEROOTKEY")}
+    return kept | {
+        "PATH": path(),
+        "LC_ALL": "C",
+        "TZ": "UTC",
+        "HOME": "/nonexistent",
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "E2FSPROGS_FAKE_TIME": str(epoch),
+        "MKE2FS_CONFIG": os.devnull,
+        "MTOOLSRC": os.devnull,
+    }
+
+
+def run(*words: str | Path, epoch: int = 0, stdin: str | bytes | None = None, good: tuple[int, ...] = (0,), cwd: Path | None = None) -> str:
+    """Run a tool and return what it printed, errors included. Raises DiskError with its last lines, and for a full disk one that says so."""
+    argv = [str(word) for word in words]
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    try:
+        done = subprocess.run(
+            argv, input=data if data is not None else b"", capture_output=True, check=False, env=environment(epoch), cwd=cwd
+        )
+    except OSError as problem:
+        raise DiskError(f"{argv[0]} cannot be run: {problem.strerror}", remedy=f"install {PACKAGES.get(argv[0], argv[0])}") from problem
+    text = (done.stdout + done.stderr).decode("utf-8", "replace")
+    if done.returncode not in good:
+        if "No space left on device" in text:
+            raise no_space(f"{argv[0]} had no space left to write to")
+        last = " / ".join(line.strip() for line in text.strip().splitlines()[-4:])
+        raise DiskError(f"{argv[0]} failed with exit status {done.returncode}: {last or 'it said nothing'}")
+    return text
+
+
+def no_space(message: str) -> DiskError:
+    """The error of a full file system."""
+    return DiskError(message, remedy="make room there, or name another place with --store or $GOLDNODE_DISKS")
+
+
+def versions() -> dict[str, str]:
+    """Version of each tool that shapes a disk's bytes, by its Debian package. A tool that is not there is left out."""
+    found = {}
+    for name, words in _VERSIONS.items():
+        if shutil.which(words[0], path=path()) is None:
+            continue
+        done = subprocess.run(list(words), capture_output=True, check=False, env=environment(0))
+        number = re.search(r"\d+\.\d+(?:\.\d+)*", (done.stdout + done.stderr).decode("utf-8", "replace"))
+        if number:
+            found[name] = number[0]
+    return found
