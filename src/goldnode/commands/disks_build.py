@@ -132,3 +132,97 @@ def lock(
     if wrong:
         click.echo(f"error: {wrong} locks are not good as they are. Run `goldnode disks lock`.", err=True)
         sys.exit(1)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="CLASS…")
+@_DEFINITION
+@_STORE
+@click.option(
+    "--format",
+    "kinds",
+    multiple=True,
+    metavar="FORMAT",
+    help="raw, raw.zst, qcow2, tar, vmlinuz, initrd; several times. Default: raw and qcow2. The raw disk is always kept.",
+)
+@click.option("--offline", is_flag=True, help="Fetch nothing: every package has to be in the pool already.")
+@click.option(
+    "--twice", "again", is_flag=True, help="Build a second time, elsewhere, from the pool alone, and compare. Exit 1: they differ."
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
+@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def build(
+    names: tuple[str, ...],
+    definition_file: Path | None,
+    store_path: Path | None,
+    kinds: tuple[str, ...],
+    offline: bool,
+    again: bool,
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Build the disk images of CLASSes from their locks into the store.
+
+    What is there already is not built again. Packages are fetched before; the build itself has no network. Needs root.
+    """
+    import os
+    import time
+
+    from goldnode.catalog.load import load_catalog
+    from goldnode.commands.images_build import _fetching, _showing
+    from goldnode.disks import build as building
+    from goldnode.disks import locking, rootfs
+    from goldnode.disks.definition import load_definition
+    from goldnode.disks.model import DEFAULT_FORMATS, FORMATS, MANIFEST
+    from goldnode.disks.store import open_store
+    from goldnode.errors import DiskError, nearest
+    from goldnode.site import load_site
+
+    started = time.monotonic()
+    for kind in kinds:
+        if kind not in FORMATS:
+            raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
+    definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
+    # All that can be refused is refused before the first is built.
+    items = [locking.target(name, definition, catalog, site) for name in names]
+    recipes = [building.recipe(item, locking.find_disk_lock(item)) for item in items]
+    store = open_store(store_path)
+    if dry_run:
+        for plan in recipes:
+            there = (store.built / plan.item.name / plan.build_id / MANIFEST).is_file()
+            click.echo(f"{plan.name}  {'is there' if there else 'to be built'}")
+        return
+    differ = 0
+    for plan in recipes:
+        there = (store.built / plan.item.name / plan.build_id / MANIFEST).is_file()
+        if not there:
+            rootfs.needs_root()
+        if not there and not offline:
+            with _fetching() as progress:
+                locking.fetch(plan.item, plan.lock, store.pool, progress=progress, say=lambda text: click.echo(text, err=True))
+        with _showing() as say:
+            disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=say)
+        if form == "json":
+            click.echo(json.dumps({**disk.manifest(), "directory": str(disk.directory), "made": made}, indent=1, sort_keys=True))
+        else:
+            click.echo(f"{disk.directory}  {'built' if made else 'is there'}")
+            for item in disk.files:
+                size = f"{item.size / 1e6:9.1f} MB"
+                click.echo(
+                    f"  {item.sha256}  {size}  {item.file}"
+                    + (f" ({disk.raw.allocated / 1e6:.1f} MB on disk)" if item.format == "raw" else "")
+                )
+        if again:
+            place = store.cache / "twice" / f"{plan.name}-{os.getpid()}"
+            with _showing() as say:
+                found = building.twice(plan, store, place, say=say)
+            for text in found:
+                click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)
+            if found:
+                click.echo(f"the second build is in {place}", err=True)
+            else:
+                click.echo(f"{plan.name} built twice: every byte is the same", err=True)
+            differ += bool(found)
+    click.echo(f"{len(recipes)} disk images in {time.monotonic() - started:.1f} s", err=True)
+    if differ:
+        sys.exit(1)

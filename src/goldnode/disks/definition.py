@@ -153,6 +153,12 @@ class Definition:
                 *place,
                 remedy="write layout: single, or loader: systemd-boot",
             )
+        if shape.loader == "systemd-boot" and shape.layout == "single":
+            raise self.error(
+                f'the disk of class "{name}" has loader "systemd-boot" and layout "single", and systemd-boot starts one of two roots',
+                *place,
+                remedy="write layout: ab, or loader: grub",
+            )
         packages = self.document.systems[key]
         if shape.loader not in packages.loaders:
             raise self.error(

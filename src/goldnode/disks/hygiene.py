@@ -1,4 +1,4 @@
-"""What must not be in a disk image, and what must: the root filesystem is cleaned, then checked by somebody who does not know what was cleaned.
+"""What must not be in a disk image, and what must: each check reads the finished root filesystem, and knows nothing of what `sanitise` took away.
 
 Nothing of the machine that built it, no identity that two clones would share, no secret, no way in that nobody asked for, nothing that
 differs between two builds.
@@ -10,101 +10,13 @@ import fnmatch
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from goldnode.disks.definition import Waiver
 from goldnode.disks.model import Hygiene
-
-MACHINE_ID = "uninitialized\n"  # machine-id(5): the first boot of each clone makes its own
-
-# -- cleaning
-
-# Removed wherever it is: what programs can make again, what they wrote about how they were installed, and the identity of one machine.
-_GONE = (
-    "etc/ssh/ssh_host_*",
-    "etc/hostname",
-    "etc/resolv.conf",
-    "etc/.pwd.lock",
-    "etc/passwd-",
-    "etc/group-",
-    "etc/shadow-",
-    "etc/gshadow-",
-    "etc/subuid-",
-    "etc/subgid-",
-    "etc/apt/apt.conf.d/99mmdebstrap",
-    "root/.bash_history",
-    "usr/sbin/policy-rc.d",
-    "var/cache/ldconfig/aux-cache",
-    "var/cache/debconf/*-old",
-    "var/cache/apt/*",
-    "var/cache/man/*",
-    "var/cache/fontconfig/*",
-    "var/lib/apt/lists/*",
-    "var/lib/dbus/machine-id",
-    "var/lib/dpkg/*-old",
-    "var/lib/systemd/random-seed",
-    "var/lib/systemd/credential.secret",
-    "var/lib/systemd/catalog/database",
-    "var/log/*",
-    "var/tmp/*",
-    "var/lib/goldnode/initramfs",
-    "dev/*",
-    "run/*",
-    "tmp/*",
-)
-# Directories that programs expect although all that was in them has gone.
-_STAY = (("var/cache/apt/archives/partial", 0o755), ("var/lib/apt/lists/partial", 0o755), ("var/log/journal", 0o2755), ("efi", 0o755))
-
-
-def sanitise(root: Path, epoch: int) -> None:
-    """Take out of a root filesystem what no image may hold, and date nothing later than `epoch` (seconds)."""
-    for pattern in _GONE:
-        for path in sorted(root.glob(pattern)):
-            _remove(path)
-    for name, mode in _STAY:
-        path = root / name
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(mode)
-    for path in list(root.rglob("__pycache__")):
-        # Bytecode of what packages brought holds the times of its sources; python makes it again where it may write.
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-    _put(root / "etc/machine-id", MACHINE_ID, 0o444)
-    date(root, epoch)
-
-
-def date(root: Path, epoch: int) -> None:
-    """Date nothing in `root` later than `epoch`, and everything by whole seconds."""
-    for path in _everything(root):
-        found = os.lstat(path)
-        when = min(int(found.st_mtime), epoch)
-        os.utime(path, (when, when), follow_symlinks=False)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _put(path: Path, text: str, mode: int) -> None:
-    path.unlink(missing_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(mode)
-
-
-def _everything(root: Path) -> Iterator[str]:
-    """The root and all below it, what is in a directory before the directory itself."""
-    for where, folders, names in os.walk(root, topdown=False):
-        yield from (os.path.join(where, name) for name in (*names, *(n for n in folders if os.path.islink(os.path.join(where, n)))))  # noqa: PTH118, PTH114
-        yield where
-
-
-# -- checking
+from goldnode.disks.sanitise import MACHINE_ID
 
 # Set-user-ID and set-group-ID programs of Debian's own packages; any other is a finding.
 _SETID = """

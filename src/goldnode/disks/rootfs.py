@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goldnode.disks import hygiene, offline
+from goldnode.disks import offline
 from goldnode.disks.locking import DiskLock, Target, checked, stanza
 from goldnode.disks.model import Pending
+from goldnode.disks.sanitise import sanitise
 from goldnode.errors import DiskError, ImageError
 from goldnode.images import engines
 from goldnode.images.imagelock import LockedDeb
@@ -105,7 +106,7 @@ def make(
     offline.write(
         into, PENDING, json.dumps({"schema": "goldnode.pending/1", "class_digest": document["digest"], "pending": rows}, indent=1) + "\n"
     )
-    hygiene.sanitise(into, lock.epoch)
+    sanitise(into, lock.epoch)
     return Rootfs(into, tuple(pending))
 
 

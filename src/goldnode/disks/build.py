@@ -1,0 +1,383 @@
+"""Building the disk image of a class: root filesystem, first boot, checks, disk, formats, manifest.
+
+A build is a function of its inputs, and named after them: the class document, the disk's lock, the definition, goldnode's own parts that shape a
+disk, and the tools. What is there already is not built again; a root filesystem is kept, so that what comes after it is made again alone. A
+build that fails or is killed leaves no directory in `built`, and the next run takes away what it left.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from goldnode.disks import firstboot, formats, hygiene, rootfs
+from goldnode.disks import tools as disktools
+from goldnode.disks.assemble import MIB, Assembled, Sizes, Spec, assemble
+from goldnode.disks.locking import DiskLock, Target, inputs_digest
+from goldnode.disks.model import (
+    BUILD_LOG,
+    DEFAULT_FORMATS,
+    FORMATS,
+    MANIFEST,
+    SUMS,
+    BuiltDisk,
+    DiskFile,
+    Driver,
+    Hygiene,
+    Package,
+    Pending,
+    Raw,
+    System,
+)
+from goldnode.disks.offline import TREE
+from goldnode.disks.sanitise import date
+from goldnode.disks.store import Store
+from goldnode.errors import DiskError, nearest
+from goldnode.node.state.domains.tuning import cmdline_words
+from goldnode.nodefile import payload
+
+Say = Callable[[str, str, float], None]  # what, "started" or "done", seconds
+
+# goldnode's own that shapes a root filesystem, and what is made of it; whatever is below a directory counts.
+_ROOT_PARTS = (
+    *("src/goldnode/disks/rootfs.py", "src/goldnode/disks/offline.py", "src/goldnode/disks/sanitise.py", "src/goldnode/images/engines.py"),
+    *("src/goldnode/ansible/modules", "src/goldnode/ansible/action", "roles", "site.yml", "ansible.cfg"),
+)
+_DISK_PARTS = (
+    *("src/goldnode/disks/assemble.py", "src/goldnode/disks/ext4.py", "src/goldnode/disks/esp.py", "src/goldnode/disks/gpt.py"),
+    *("src/goldnode/disks/firstboot.py", "src/goldnode/disks/build.py", "images/disks/files"),
+)
+_NAMESPACE = uuid.UUID("6f0f8a0e-6d1c-5d1e-9a53-0f2b6a4f6f5e")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A build that is planned: all that decides it, and the name that follows."""
+
+    item: Target
+    lock: DiskLock
+    document: Mapping[str, Any]
+    tools: Mapping[str, str]
+
+    @cached_property
+    def root_key(self) -> str:
+        """Hash of all that decides the root filesystem."""
+        parts = [rootfs.RECIPE, self.lock.digest, self.document, sorted(self.item.disk.packages), parts_digest(_ROOT_PARTS)]
+        return inputs_digest([*parts, payload(content=False)["sha256"], {name: self.tools[name] for name in ("mmdebstrap", "apt", "dpkg")}])
+
+    @cached_property
+    def build_id(self) -> str:
+        """12 hex digits of the hash of all inputs."""
+        shaping = self.item.definition.shaping(self.item.disk)
+        return inputs_digest([self.root_key, shaping, parts_digest(_DISK_PARTS), dict(self.tools)])[:12]
+
+    @property
+    def name(self) -> str:
+        """CLASS-BUILDID."""
+        return f"{self.item.name}-{self.build_id}"
+
+    @property
+    def command_line(self) -> str:
+        """The kernel's command line: the definition's words and those of the class's policy."""
+        return " ".join([*self.item.disk.shape.command_line, *cmdline_words(self.document)])
+
+    @property
+    def spec(self) -> Spec:
+        """What the disk is made of beside its root."""
+        shape = self.item.disk.shape
+        return Spec(
+            name=self.name,
+            layout=shape.layout,
+            loader=shape.loader,
+            sizes=Sizes(esp=shape.esp_mib * MIB, root=shape.root_mib * MIB),
+            seed=uuid.uuid5(_NAMESPACE, self.name),
+            epoch=self.lock.epoch,
+            command_line=self.command_line,
+            release=str(self.document["kernel"]["release"]),
+            build_id=self.build_id,
+        )
+
+
+def parts_digest(names: Sequence[str]) -> str:
+    """Hex sha256 over the files of goldnode's tree that `names` say, with their paths and whether they may be executed."""
+    digest = hashlib.sha256()
+    for name in names:
+        place = TREE / name
+        files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place] if place.is_file() else []
+        for path in files:
+            if "__pycache__" not in path.parts:
+                executable = bool(path.stat().st_mode & 0o100)
+                digest.update(f"{path.relative_to(TREE)}\0{executable}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def recipe(item: Target, lock: DiskLock) -> Recipe:
+    """Plan the build of `item` from its lock. Raises DiskError where a tool is missing, and where the class must not be deployed."""
+    refuse_blocked(item)
+    return Recipe(item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()})
+
+
+def refuse_blocked(item: Target) -> None:
+    """Refuse a class of which the compatibility check says that it must not reach a node."""
+    from goldnode.compat.hosts import findings_of_class
+    from goldnode.compat.report import error
+
+    for finding in findings_of_class(item.name, item.catalog, item.site):
+        if finding.fatal:
+            raise error(finding)
+
+
+def build(
+    recipe: Recipe,
+    store: Store,
+    *,
+    kinds: Sequence[str] = DEFAULT_FORMATS,
+    say: Say = lambda what, state, seconds: None,
+    fresh: bool = False,
+) -> tuple[BuiltDisk, bool]:
+    """Build the disk of `recipe` into `store`, and return it and whether anything was made. The packages have to be in the store's pool.
+
+    `kinds` are formats (keys of `FORMATS`); the raw disk is always kept. `fresh`: no root filesystem of an earlier build is used. Raises
+    DiskError where a package is missing or damaged, a stage fails, a check of the root filesystem fails, or the disk is full.
+    """
+    for kind in kinds:
+        if kind not in FORMATS:
+            raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
+    kinds = [kind for kind in FORMATS if kind in {"raw", *kinds}]
+    target = store.built / recipe.item.name / recipe.build_id
+    known = BuiltDisk.load(target) if (target / MANIFEST).is_file() else None
+    if known is not None and not fresh and not _missing(known, kinds):
+        return known, False
+    rootfs.needs_root()
+    stages = _Stages(say)
+    with _full_disk(store.root), store.work(recipe.build_id) as work:
+        if (target / MANIFEST).is_file() and not fresh:  # another run made it meanwhile
+            known = BuiltDisk.load(target)
+            if not _missing(known, kinds):
+                return known, False
+        _room(store, recipe.lock)
+        root, pending, cached = _root(recipe, store, work, stages, fresh)
+        spec = recipe.spec
+        with stages("preparing the first boot"):
+            firstboot.install(root, spec)
+            date(root, spec.epoch)
+        with stages("checking the root filesystem"):
+            checks = hygiene.check(root, recipe.item.definition.document.hygiene.waivers)
+            refuse_unclean(checks)
+        out = work / "out"
+        out.mkdir()
+        with stages("assembling the disk"):
+            made = assemble(root, spec, out / f"{spec.name}.raw", lambda text: None)
+        files = []
+        for kind in kinds:
+            with stages(f"writing {kind}"):
+                file = out / f"{spec.name}{FORMATS[kind]}"
+                files.append(formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release))
+        disk = replace(_manifest(recipe, made, files, pending, checks), directory=target)
+        _write(out / SUMS, "".join(f"{item.sha256}  {item.file}\n" for item in sorted(files, key=lambda row: row.file)))
+        log = {"seconds": stages.seconds, "root_cached": cached, "machine": platform.machine(), "processors": os.cpu_count()}
+        _write(
+            out / BUILD_LOG,
+            json.dumps({**log, "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}, indent=1, sort_keys=True) + "\n",
+        )
+        _write(out / MANIFEST, disk.text())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if known is not None and not fresh:
+            _refuse_other(known, disk)
+        old = work / "old"
+        if target.exists():
+            target.replace(old)
+        out.replace(target)
+        _sync(target.parent)
+    return BuiltDisk.load(target), True
+
+
+def _missing(disk: BuiltDisk, kinds: Sequence[str]) -> list[str]:
+    have = {item.format for item in disk.files if (disk.directory / item.file).is_file()}
+    return [kind for kind in kinds if kind not in have]
+
+
+def _refuse_other(known: BuiltDisk, disk: BuiltDisk) -> None:
+    """A build that is made again for one more format has to be the same disk."""
+    if known.raw.sha256 != disk.raw.sha256:
+        raise DiskError(
+            f"{disk.name} was built again and is not the same: {disk.raw.sha256} instead of {known.raw.sha256}",
+            file=known.directory,
+            remedy="build with --twice, which names the files that differ",
+        )
+
+
+def _root(recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool) -> tuple[Path, tuple[Pending, ...], bool]:
+    """The root filesystem: unpacked from the store's cache, or made now and kept there."""
+    root, kept = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
+    if kept.is_file() and not fresh:
+        with stages("unpacking the root filesystem"):
+            rootfs.unpack(kept, root)
+            rows = json.loads((root / rootfs.PENDING.lstrip("/")).read_text(encoding="utf-8"))["pending"]
+        return root, tuple(Pending(**row) for row in rows), True
+    passing = work / "passing"
+    passing.mkdir()
+    with stages("the root filesystem"):
+        made = rootfs.make(recipe.item, recipe.lock, recipe.document, root, pool=store.pool, work=passing, say=stages.inside)
+    shutil.rmtree(passing)
+    if not fresh:
+        with stages("keeping the root filesystem"):
+            rootfs.pack(root, kept)
+    return root, made.pending, False
+
+
+def refuse_unclean(checks: Sequence[Hygiene]) -> None:
+    """Raise DiskError for the checks that failed."""
+    failed = [row for row in checks if row.outcome == "failed"]
+    if failed:
+        raise DiskError(
+            f"{len(failed)} checks of the root filesystem fail: " + "; ".join(f"{row.check}: {row.detail}" for row in failed),
+            remedy="correct what brings it; what may stand is named in `hygiene.waivers` of the definition, with a reason",
+        )
+
+
+def _manifest(
+    recipe: Recipe, made: Assembled, files: Sequence[DiskFile], pending: Sequence[Pending], checks: Sequence[Hygiene]
+) -> BuiltDisk:
+    document, lock, driver = recipe.document, recipe.lock, recipe.document["driver"]
+    system = document["os"]
+    return BuiltDisk(
+        directory=made.raw.parent,
+        name=recipe.name,
+        class_=recipe.item.name,
+        build_id=recipe.build_id,
+        simulated=bool(document["simulated"]),
+        class_digest=document["digest"],
+        stack=lock.stack,
+        stack_lock=lock.stack_lock,
+        disk_lock=lock.digest,
+        os=System(system["id"], system["version"], system["codename"], system["architecture"]),
+        kernel=document["kernel"]["release"],
+        driver=None if driver is None or driver["version"] is None else Driver(driver["module"], driver["version"]),
+        modules=tuple(lock.modules.names) if lock.modules is not None else (),
+        loader=recipe.spec.loader,
+        layout=recipe.spec.layout,
+        epoch=lock.epoch,
+        partitions=made.partitions,
+        raw=Raw(made.size, made.sha256, made.allocated),
+        files=tuple(files),
+        packages=tuple(Package(deb.name, deb.version, deb.architecture, deb.sha256) for deb in lock.debs),
+        pending=tuple(pending),
+        hygiene=tuple(checks),
+        tools=dict(recipe.tools),
+    )
+
+
+# -- twice
+
+
+def twice(recipe: Recipe, store: Store, place: Path, *, say: Say = lambda what, state, seconds: None) -> list[str]:
+    """Build the disk a second time, from the pool alone and from nothing of the first build, in a store of its own at `place`.
+
+    Returns what differs, a line each, files of the root named; nothing where both are the same bytes. `place` is removed then.
+    """
+    other = Store(place)
+    for deb in recipe.lock.debs:
+        here = other.pool / deb.sha256
+        if not here.exists():
+            here.symlink_to(store.pool / deb.sha256)
+    first = BuiltDisk.load(store.built / recipe.item.name / recipe.build_id)
+    second, _ = build(recipe, other, kinds=[item.format for item in first.files], say=say, fresh=True)
+    if first.text() == second.text():
+        shutil.rmtree(place)
+        return []
+    from goldnode.disks.compare import differences
+
+    found = [str(row) for row in differences(first.path("raw"), second.path("raw"))]
+    mine, theirs = first.manifest(), second.manifest()
+    return found or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != theirs[key]]
+
+
+# -- small things
+
+
+class _Stages:
+    """Tells of each stage when it begins and ends, and keeps how long it took."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.seconds: dict[str, float] = {}
+        self._part: tuple[str, float] | None = None
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        begun = time.monotonic()
+        self.say(what, "started", 0.0)
+        try:
+            yield
+            state = "done"
+        except BaseException:
+            state = "failed"
+            raise
+        finally:
+            self._end()
+            seconds = time.monotonic() - begun
+            self.seconds[what] = round(seconds, 1)
+            self.say(what, state, seconds)
+
+    def inside(self, what: str) -> None:
+        """A part of the stage begins; the one before it has ended."""
+        self._end()
+        self._part = (what, time.monotonic())
+        self.say(what, "started", 0.0)
+
+    def _end(self) -> None:
+        if self._part is not None:
+            what, begun = self._part
+            self._part = None
+            self.seconds[what] = round(time.monotonic() - begun, 1)
+            self.say(what, "done", time.monotonic() - begun)
+
+
+def _room(store: Store, lock: DiskLock) -> None:
+    """Refuse, before anything is made, what the disk will not take. A package unpacks to some five times its size; the root filesystem is there
+    once as a tree, once in the disk, and twice packed."""
+    wanted, have = 13 * lock.size, store.free()
+    if have < wanted:
+        raise DiskError(
+            f"a build takes up to {wanted / 1e9:.1f} GB, and {have / 1e9:.1f} GB are free",
+            file=store.root,
+            remedy="make room there, or name another store with --store",
+        )
+
+
+@contextmanager
+def _full_disk(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskError("the disk is full; nothing is left of this build", file=root, remedy="make room there and build again") from problem
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _sync(directory: Path) -> None:
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
