@@ -84,11 +84,11 @@ class Spec:
                 raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits, ".", "_" and "-"')
         if "\n" in self.command_line or not self.command_line.isascii():
             raise DiskError("the kernel's command line is not one line of ASCII", remedy="correct `command_line` of the definition")
-        for key, size, least in (("esp", self.sizes.esp, esp.LEAST), ("root", self.sizes.root, 2 * ext4.JOURNAL)):
+        for key, size, least in (("esp_mib", self.sizes.esp, esp.LEAST), ("root_mib", self.sizes.root, 2 * ext4.JOURNAL)):
             if size % MIB or size < least:
                 raise DiskError(
-                    f"`sizes.{key}` is {size} bytes, expected whole MiB, at least {-(-least // MIB)}",
-                    remedy=f"correct `sizes.{key}` of the definition",
+                    f"a partition of {size} bytes cannot be made, expected whole MiB, at least {-(-least // MIB)}",
+                    remedy=f"correct `{key}` of the definition",
                 )
 
 
@@ -343,7 +343,7 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
         raise DiskError(
             f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a partition of {_mib(spec.sizes.root)} holds",
             file=root,
-            remedy=f"raise `sizes.root` of the definition to at least {_rounded(spec.sizes.root + short)}",
+            remedy=f"raise `root_mib` of the definition to at least {_rounded(spec.sizes.root + short)}",
         )
     held = esp.content_size(files)
     # The other slot of an update has its kernel beside this one.
@@ -352,7 +352,7 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
         raise DiskError(
             f"kernel, initramfs and loader are {_mib(held)}, {'twice that' if spec.layout == 'ab' else 'which'} does not fit an ESP of {_mib(spec.sizes.esp)}",
             file=root,
-            remedy=f"raise `sizes.esp` of the definition to at least {_rounded(want + MIB)}",
+            remedy=f"raise `esp_mib` of the definition to at least {_rounded(want + MIB)}",
         )
     return tree.bytes + held + ext4.JOURNAL + room.inodes * ext4.INODE + 16 * MIB
 
@@ -381,4 +381,4 @@ def _mib(size: int) -> str:
 
 
 def _rounded(size: int) -> str:
-    return f"{-(-size // (64 * MIB)) * 64} MiB"
+    return str(-(-size // (64 * MIB)) * 64)
