@@ -236,8 +236,9 @@ def dump_disk_lock(lock: DiskLock) -> str:
         lines.append("  builder:" if lock.modules.builder else "  builder: []")
         lines += [f"    - {_flow(item.model_dump())}" for item in lock.modules.builder]
     for key in ("archives", "debs"):
-        lines.append(f"{key}:")
-        lines += [f"  - {_flow(item.model_dump())}" for item in getattr(lock, key)]
+        items = getattr(lock, key)
+        lines.append(f"{key}:" if items else f"{key}: []")
+        lines += [f"  - {_flow(item.model_dump())}" for item in items]
     return "\n".join(lines) + "\n"
 
 

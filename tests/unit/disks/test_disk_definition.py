@@ -1,0 +1,117 @@
+"""disks.yml: what follows from it for a class, and every fault with its line and the nearest right value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from goldnode.catalog.load import load_catalog
+from goldnode.catalog.models import OperatingSystem
+from goldnode.disks.definition import load_definition
+from goldnode.errors import DiskError
+
+TEXT = """\
+disks: 1
+defaults:
+  loader: systemd-boot
+  layout: ab
+  esp_mib: 512
+  root_mib: 2048
+  command_line: [console=ttyS0]
+  cloud_init: false
+  packages: []
+systems:
+  debian12:
+    packages: [apt, sudo]
+    loaders:
+      systemd-boot: [systemd-boot-efi]
+      grub: [grub-efi-amd64-bin]
+    cloud_init: [cloud-init]
+classes:
+  cpu_only: {root_mib: 4096, packages: [htop]}
+"""
+BOOKWORM = OperatingSystem(id="debian", version="12", codename="bookworm", architecture="amd64")
+TRIXIE = OperatingSystem(id="debian", version="13", codename="trixie", architecture="amd64")
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "disks.yml"
+    path.write_text(text)
+    return path
+
+
+def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
+    definition = load_definition(write(tmp_path, TEXT))
+    disk = definition.disk("cpu_only", BOOKWORM)
+    assert disk.packages == ("apt", "htop", "sudo", "systemd-boot-efi")
+    assert (disk.shape.root_mib, disk.shape.esp_mib, disk.system) == (4096, 512, "debian12")
+    assert definition.disk("other", BOOKWORM).packages == ("apt", "sudo", "systemd-boot-efi")
+    assert definition.disk("other", BOOKWORM).shape.root_mib == 2048
+    with_cloud = load_definition(write(tmp_path, TEXT.replace("cloud_init: false", "cloud_init: true")))
+    assert "cloud-init" in with_cloud.disk("other", BOOKWORM).packages
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        pytest.param("esp_mib: 512", "esp_mb: 512", 5, 'unknown key "esp_mb" in "defaults". Use "esp_mib"', id="misspelt-key"),
+        pytest.param("loader: systemd-boot\n", "loader: systemd_boot\n", 3, 'Use "systemd-boot"', id="misspelt-loader"),
+        pytest.param("esp_mib: 512", "esp_mib: 12", 5, "at least 64", id="esp-too-small"),
+        pytest.param("[console=ttyS0]", "[root=/dev/sda2]", 7, "goldnode's to set", id="root-is-ours"),
+        pytest.param("[console=ttyS0]", '["console=ttyS0 quiet"]', 7, "no single word", id="two-words-in-one"),
+        pytest.param("[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"),
+        pytest.param("disks: 1", "disks: 2", 1, "expected", id="another-schema"),
+    ],
+)
+def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+    path = write(tmp_path, TEXT.replace(old, new))
+    with pytest.raises(DiskError) as caught:
+        load_definition(path)
+    assert caught.value.line == line
+    assert says.casefold() in str(caught.value).casefold()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        pytest.param("loader: systemd-boot\n", "loader: grub\n", 3, "GRUB counts no boots", id="grub-with-two-slots"),
+        pytest.param("layout: ab", "layout: single", 3, "starts one of two roots", id="one-slot-with-systemd-boot"),
+        pytest.param("root_mib: 4096,", "root_mib: 4096, loader: grub,", 18, "write layout: single", id="of-the-class"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+    definition = load_definition(write(tmp_path, TEXT.replace(old, new)))
+    with pytest.raises(DiskError) as caught:
+        definition.disk("cpu_only", BOOKWORM)
+    assert caught.value.line == line
+    assert says.casefold() in str(caught.value).casefold()
+
+
+def test_an_os_without_packages_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match='there are no disk images of "debian13"'):
+        load_definition(write(tmp_path, TEXT)).disk("cpu_only", TRIXIE)
+
+
+def test_a_class_that_is_not_in_the_catalog_is_refused(tmp_path: Path) -> None:
+    definition = load_definition(write(tmp_path, TEXT.replace("cpu_only:", "cpu_onyl:")))
+    with pytest.raises(DiskError, match='class "cpu_onyl" is not in the catalog. Use "cpu_only"'):
+        definition.check(load_catalog())
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOLDNODE_DISK_DEFINITION", str(write(tmp_path, TEXT)))
+    assert load_definition().file == tmp_path / "disks.yml"
+    monkeypatch.setenv("GOLDNODE_DISK_DEFINITION", str(tmp_path / "absent.yml"))
+    with pytest.raises(DiskError, match="does not exist"):
+        load_definition()
+
+
+def test_goldnodes_own_definition_holds_for_every_class_that_has_a_lock() -> None:
+    definition, catalog = load_definition(), load_catalog()
+    definition.check(catalog)
+    locked = sorted(path.name.partition(".")[0] for path in definition.locks.glob("*.lock.yml"))
+    assert locked
+    for name in locked:
+        disk = definition.disk(name, catalog.stacks[catalog.node_class(name).item.stack].item.os)
+        assert {"openssh-server", "python3", "systemd-boot-efi"} <= set(disk.packages)

@@ -1,0 +1,148 @@
+"""The lock of a disk: what it must say, when it is stale, and that an edit by hand is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from goldnode.catalog.load import load_catalog
+from goldnode.disks import locking
+from goldnode.disks.definition import load_definition
+from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, lock_name, write_disk_lock
+from goldnode.errors import DiskError
+from goldnode.images.imagelock import LockedDeb
+from goldnode.site import Site
+
+CLASS = "cpu_only"
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return locking.target(CLASS, load_definition(), load_catalog(), Site())
+
+
+def lock_of(target: Target, **change: object) -> DiskLock:
+    deb = LockedDeb(
+        name="sudo",
+        version="1.9-1",
+        architecture="amd64",
+        sha256="0" * 64,
+        size=3,
+        path="pool/main/s/sudo/sudo_1.9-1_amd64.deb",
+        archive="debian",
+        why="requested",
+    )
+    lock = DiskLock(
+        lock=1,
+        disk=target.name,
+        intent=target.intent,
+        resolved="2026-11-22",
+        stack=target.stack.name,
+        stack_lock=target.stack_lock.digest,
+        modules=None,
+        archives=[],
+        debs=[deb],
+    )
+    return lock.model_copy(update=change)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GOLDNODE_DISK_LOCKS", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_written_is_read_again(target: Target, place: Path) -> None:
+    lock = lock_of(target)
+    path = write_disk_lock(lock, place)
+    assert path.name == lock_name(CLASS)
+    assert find_disk_lock(target) == lock
+    assert (lock.epoch, lock.size) == (1795305600, 3)
+    assert "http" not in path.read_text()
+
+
+def test_no_lock_says_how_to_make_one(target: Target, place: Path, tmp_path: Path) -> None:
+    definition = load_definition()
+    definition.source.file = tmp_path / "disks.yml"
+    with pytest.raises(DiskError, match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`'):
+        find_disk_lock(replace(target, definition=definition))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param({"intent": "sha256:" + "1" * 64}, "stale: the definition asks for others since 2026-11-22", id="definition"),
+        pytest.param(
+            {"intent": "sha256:" + "1" * 64, "stack_lock": "sha256:" + "2" * 64}, "stale: stack debian12_cpu has another lock", id="stack"
+        ),
+        pytest.param({"disk": "other"}, 'the lock of the disk of "other", not of "cpu_only"', id="another-class"),
+    ],
+)
+def test_a_lock_of_something_else_is_refused(target: Target, place: Path, change: dict[str, object], says: str) -> None:
+    write_disk_lock(lock_of(target, **change), place).rename(place / lock_name(CLASS))
+    with pytest.raises(DiskError, match=says):
+        find_disk_lock(target)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param("1.9-1", "1.9-2", "edited after goldnode wrote it", id="edited"),
+        pytest.param("lock: 1", "lock: 2", "schema 2, and this goldnode reads schema 1", id="newer"),
+        pytest.param("stack: ", "stak: ", 'unknown key "stak". Use "stack"', id="misspelt"),
+        pytest.param("size: 3", "size: three", 'is "three", expected a whole number', id="wrong-type"),
+    ],
+)
+def test_a_damaged_lock_names_its_line(target: Target, place: Path, old: str, new: str, says: str) -> None:
+    path = write_disk_lock(lock_of(target), place)
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(DiskError, match=says) as caught:
+        load_disk_lock(path)
+    assert caught.value.line is not None
+
+
+def test_the_intent_follows_the_stack_and_the_definition(target: Target) -> None:
+    more = replace(target, disk=replace(target.disk, packages=(*target.disk.packages, "htop")))
+    assert more.intent != target.intent
+    other = replace(target, stack_lock=target.stack_lock.model_copy(update={"resolved": "2020-01-01"}))
+    assert other.intent != target.intent
+
+
+def test_a_disk_goes_without_what_only_builds_modules(target: Target) -> None:
+    names = {row.name for row in target.stack_set(None)}
+    assert {"docker.io", "containerd", "runc"} < names
+    assert not {name for name in names if name.startswith(("linux-headers", "linux-kbuild", "linux-compiler"))}
+    document = target.document(None)
+    assert [row["name"] for row in document["packages"]] == sorted(names)
+    # And its digest is its own: a live node of the class that builds modules has other packages.
+    from goldnode.catalog.compile import class_document
+
+    live = class_document(CLASS, target.catalog, target.site, {target.stack.name: target.stack_lock})
+    assert live["digest"] != document["digest"]
+
+
+def test_what_the_pool_lacks_or_has_damaged_is_named(target: Target, tmp_path: Path) -> None:
+    (deb,) = lock_of(target).debs
+    with pytest.raises(DiskError, match=r"sudo_1\.9-1_amd64\.deb is not in the pool"):
+        locking.checked(tmp_path, [deb])
+    path = tmp_path / deb.sha256 / deb.file
+    path.parent.mkdir()
+    path.write_bytes(b"abc")
+    with pytest.raises(DiskError, match="its hash is another"):
+        locking.checked(tmp_path, [deb])
+
+
+def test_the_locks_of_goldnode_name_every_package_of_the_stack() -> None:
+    definition, catalog = load_definition(), load_catalog()
+    for path in sorted(definition.locks.glob("*.lock.yml")):
+        lock = load_disk_lock(path)
+        item = locking.target(lock.disk, definition, catalog, Site())
+        assert find_disk_lock(item) == lock
+        have = {deb.name: (deb.version, deb.sha256) for deb in lock.debs}
+        for row in item.stack_set(lock.modules):
+            assert have[row.name] == (row.version, row.sha256), f"{path.name}: {row.name}"
+        assert item.builds == (lock.modules is not None)
+        built = [deb.name for deb in lock.debs if locking.builds_modules(deb.name) or deb.name in ("gcc", "make", "dkms", "binutils")]
+        assert built == [], f"{path.name} holds what builds modules"

@@ -1,0 +1,89 @@
+"""The engine on a root filesystem in place of a machine: what `site.yml` asks it for when a disk is built."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.catalog.load import load_catalog
+from goldnode.disks import locking, offline
+from goldnode.disks.definition import load_definition
+from goldnode.errors import DiskError
+from goldnode.node import remote
+from goldnode.node.state.apply import Applier
+from goldnode.node.host import Host
+from goldnode.nodefile import build, payload
+from goldnode.site import Site
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    site = Site.model_validate({"archives": {name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")}})
+    found = locking.target("cpu_only", load_definition(), load_catalog(), site).document(None)
+    return {**found, "site": {"archives": []}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    here = tmp_path / "root"
+    for name in ("etc/apt", "var/lib/dpkg/info", "var/lib/dpkg/updates", "usr/lib", "boot", "run"):
+        (here / name).mkdir(parents=True)
+    (here / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+    (here / "var/lib/dpkg/status").write_text(
+        "Package: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.21\nMaintainer: x\nDescription: x\n"
+    )
+    return here
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **request: Any) -> dict[str, Any]:
+    given = {"state": "present", "part": None, "lock_timeout": 0, "to": "", "root": None, "sources": None, **request}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(given)))
+    archive = Path(request["root"]).parent / "goldnode-node"
+    archive.write_bytes(build())
+    assert remote.answer(payload(content=False)["sha256"], str(archive)) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_root_is_planned_with_what_can_be_true_of_it(
+    root: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ask(monkeypatch, capsys, operation="plan", document=document, root=str(root))["plan"]
+    assert plan["refusals"] == []
+    assert {action["phase"] for action in plan["actions"]} == {"image"}
+    targets = {action["target"] for action in plan["actions"]}
+    assert {"/etc/goldnode/class.json", "/usr/lib/goldnode/goldnode-node", "/etc/systemd/system/goldnode-sanity.service"} <= targets
+    (transaction,) = [action for action in plan["actions"] if action["kind"] == "packages.transact"]
+    assert (
+        f"docker.io={next(row['version'] for row in document['packages'] if row['name'] == 'docker.io')}" in transaction["data"]["install"]
+    )
+    assert sorted(path.name for path in root.iterdir()) == ["boot", "etc", "run", "usr", "var"]  # a plan leaves nothing
+
+
+def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
+    root: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = ask(monkeypatch, capsys, operation="apply", part="node_class", document=document, root=str(root), sources="/run/x.list")
+    assert (answer["changed"], answer["gate"]) == (True, [])
+    assert "verdict" not in answer
+    assert json.loads((root / "etc/goldnode/class.json").read_text())["digest"] == document["digest"]
+    assert not (root / "run/goldnode/verdict.json").exists()
+    assert answer["plan"]["parts"]["node_class"] == []
+    again = ask(monkeypatch, capsys, operation="apply", part="node_class", document=document, root=str(root))
+    assert again["changed"] is False
+
+
+def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> None:
+    applier = Applier(Host("/nowhere"), document, {"sources": "/run/x.list"}, print)
+    assert "Dir::Etc::sourcelist=/run/x.list" in applier.apt
+    assert "Dir::Etc::sourceparts=/dev/null" in applier.apt
+    assert not [word for word in Applier(Host("/nowhere"), document, {}, print).apt if "sourcelist" in word]
+
+
+def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, Any]) -> None:
+    with pytest.raises(DiskError, match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json"):
+        offline.prove(root, document, {"program": payload(content=False)})
