@@ -95,7 +95,7 @@ def test_an_os_without_packages_is_refused_with_its_name(tmp_path: Path) -> None
 
 def test_a_class_that_is_not_in_the_catalog_is_refused(tmp_path: Path) -> None:
     definition = load_definition(write(tmp_path, TEXT.replace("cpu_only:", "cpu_onyl:")))
-    with pytest.raises(DiskError, match='class "cpu_onyl" is not in the catalog. Use "cpu_only"'):
+    with pytest.raises(DiskError, match=r'class "cpu_onyl" is not in the catalog\. Use "cpu_only"'):
         definition.check(load_catalog())
 
 

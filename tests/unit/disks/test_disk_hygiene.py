@@ -157,7 +157,7 @@ def test_sanitising_takes_away_what_the_checks_object_to(root: Path) -> None:
     ):
         put(root, name)
     put(root, "etc/machine-id", "0123456789abcdef0123456789abcdef\n")
-    os.symlink("nowhere", root / "etc/broken")
+    (root / "etc/broken").symlink_to("nowhere")
     sanitise(root, 1_700_000_000)
     assert failed(root) == {}
     assert not (root / "usr/lib/python3/__pycache__").exists()

@@ -14,8 +14,8 @@ from goldnode.disks import locking, offline
 from goldnode.disks.definition import load_definition
 from goldnode.errors import DiskError
 from goldnode.node import remote
-from goldnode.node.state.apply import Applier
 from goldnode.node.host import Host
+from goldnode.node.state.apply import Applier
 from goldnode.nodefile import build, payload
 from goldnode.site import Site
 
