@@ -87,13 +87,13 @@ def test_schema(tmp_path: Path) -> None:
     assert json.loads(run("schema", "class").output)["title"] == "NodeClass"
     result = run("schema", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
-    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "images", "platform", "site", "stack"}
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "disks", "images", "platform", "site", "stack"}
 
 
 def test_check_catalog() -> None:
     result = run("check-catalog")
     assert result.exit_code == 0, result.output
-    assert "7 classes" in result.stdout
+    assert "10 classes" in result.stdout
     assert "no errors" in result.stdout
     # What could not be judged is listed, not passed over.
     assert "not checked: class a100_sxm4_40gb: policy.clocks" in result.stdout

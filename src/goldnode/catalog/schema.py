@@ -1,4 +1,4 @@
-"""JSON Schemas of the catalog's files, the matrix of images and the site file, for editors that complete and check while one types."""
+"""JSON Schemas of the catalog's files, the matrix of images, the definition of disks and the site file, for editors that complete and check while one types."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from goldnode.catalog.models import FILES
+from goldnode.disks.definition import DefinitionFile
 from goldnode.images.matrix import MatrixFile
 from goldnode.site import Site
 
-KINDS: Mapping[str, type[BaseModel]] = {**FILES, "images": MatrixFile, "site": Site}
+KINDS: Mapping[str, type[BaseModel]] = {**FILES, "disks": DefinitionFile, "images": MatrixFile, "site": Site}
 
 
 def schema(kind: str) -> dict[str, Any]:

@@ -180,8 +180,8 @@ def build(
         out.mkdir()
         with stages("assembling the disk"):
             made = assemble(root, spec, out / f"{spec.name}.raw", lambda text: None)
-        files = []
-        for kind in kinds:
+        files = [DiskFile(made.raw.name, "raw", made.size, made.sha256)]
+        for kind in kinds[1:]:
             with stages(f"writing {kind}"):
                 file = out / f"{spec.name}{FORMATS[kind]}"
                 files.append(formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release))
