@@ -11,8 +11,9 @@ from goldnode.catalog.load import load_catalog
 from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, lock_name, write_disk_lock
-from goldnode.errors import DiskError
+from goldnode.errors import DiskError, ModulesError
 from goldnode.images.imagelock import LockedDeb
+from goldnode.lock.builder import Result
 from goldnode.site import Site
 
 CLASS = "cpu_only"
@@ -146,3 +147,23 @@ def test_the_locks_of_goldnode_name_every_package_of_the_stack() -> None:
         assert item.builds == (lock.modules is not None)
         built = [deb.name for deb in lock.debs if locking.builds_modules(deb.name) or deb.name in ("gcc", "make", "dkms", "binutils")]
         assert built == [], f"{path.name} holds what builds modules"
+
+
+def test_a_driver_that_does_not_build_leaves_no_lock(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    catalog = load_catalog()
+    item = locking.target("demo_disk_r535", load_definition(), catalog, Site())
+    line = "nv-pci.c:237: error: too few arguments to function 'pci_resize_resource'"
+    failed = Result("0" * 64, item.stack.name, "6.1.0-56-amd64", "535.309.01", "proprietary", False, 1.0, line, None, (), "", "", (), "")
+    monkeypatch.setattr("goldnode.lock.modulebuild._built", lambda *_: (None, {}, failed, tmp_path / "results"))
+    with pytest.raises(
+        ModulesError, match=r"driver 535\.309\.01 \(proprietary\) does not build for kernel 6\.1\.0-56-amd64: nv-pci\.c:237"
+    ):
+        locking.relock(item, tmp_path / "pool", upgrade=True, out=place)
+    assert list(place.glob("*.lock.yml")) == []
+    assert list((tmp_path / "pool").iterdir()) == []
+
+
+def test_a_site_whose_nodes_build_from_a_mirror_is_told_what_a_disk_needs() -> None:
+    site = Site.model_validate({"mirror": {"directory": "/srv/mirror", "url": "http://mirror.example"}})
+    with pytest.raises(DiskError, match=r"a disk image holds no compiler\. Write modules: prebuilt"):
+        locking.target("demo_disk_r535", load_definition(), load_catalog(), site)
