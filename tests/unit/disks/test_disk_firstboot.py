@@ -1,0 +1,220 @@
+"""What is put into a root for its first boot, what is taken out, and the program that runs then."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.disks.disk_trees import EPOCH, spec, tree
+
+from goldnode.disks import firstboot
+from goldnode.disks.assemble import MIB
+from goldnode.errors import DiskError
+
+PROGRAM = firstboot.FILES / "common/usr/lib/goldnode/disk/first-boot"
+
+
+def content(root: Path) -> dict[str, tuple[str, int, float]]:
+    """Every file and link: content or target, mode, date."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(root))] = (str(path.readlink()), 0, path.lstat().st_mtime)
+        elif path.is_file():
+            found[str(path.relative_to(root))] = (path.read_bytes().decode("latin-1"), path.stat().st_mode & 0o7777, path.stat().st_mtime)
+    return found
+
+
+def test_what_belongs_to_one_machine_goes_and_each_clone_makes_its_own(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    firstboot.install(root, spec())
+    assert not (root / "etc/hostname").exists()
+    assert not list((root / "etc/ssh").glob("ssh_host_*"))
+    assert (root / "etc/machine-id").read_text() == "uninitialized\n"
+    assert json.loads((root / "usr/lib/goldnode/disk/image.json").read_text())["build_id"] == "0123456789ab"
+    assert (root / "usr/lib/goldnode/disk/class").read_text() == "cpu_only\n"
+    assert str((root / "etc/resolv.conf").readlink()) == "../run/systemd/resolve/stub-resolv.conf"
+
+
+def test_again_changes_nothing_and_every_date_is_the_images(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    written = firstboot.install(root, spec())
+    once = content(root)
+    assert {once[name][2] for name in written} == {EPOCH}
+    assert firstboot.install(root, spec()) == written
+    assert content(root) == once
+
+
+def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    firstboot.install(root, spec())
+    found = {}
+    for path in sorted((root / "usr/lib/repart.d").iterdir()):
+        parser = configparser.ConfigParser()
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read(path)
+        found[path.name] = dict(parser["Partition"])
+    assert found["20-root-a.conf"] == {"Type": "root-x86-64", "Label": "root-a", "Weight": "1000", "SizeMinBytes": str(160 * MIB)}
+    assert found["30-root-b.conf"] == {
+        "Type": "root-x86-64",
+        "Label": "root-b",
+        "Weight": "1000",
+        "Priority": "10",
+        "SizeMinBytes": str(160 * MIB),
+    }
+    other = tree(tmp_path / "other")
+    firstboot.install(other, spec("single"))
+    assert sorted(path.name for path in (other / "usr/lib/repart.d").iterdir()) == ["10-esp.conf", "20-root.conf"]
+
+
+def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started_by_one(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    firstboot.install(root, spec())
+    units = {path.name for path in (root / "usr/lib/systemd/system").glob("goldnode-*") if path.is_file()}
+    links = {path.name: str(path.readlink()) for path in (root / "etc/systemd/system").rglob("*") if path.is_symlink()}
+    for name, target in links.items():
+        assert target.startswith("/usr/lib/systemd/system/"), name
+        if name.startswith("goldnode-"):
+            assert (root / target.lstrip("/")).is_file()
+            wants = re.search(r"^WantedBy=(.*)$", (root / target.lstrip("/")).read_text(), re.MULTILINE)
+            assert wants is not None
+            assert (root / f"etc/systemd/system/{wants[1]}.wants" / name).is_symlink()
+    assert units - set(links) == {"goldnode-lease-name.service"}  # its path starts it
+
+
+def test_mounts_of_the_site_stay(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    (root / "etc/fstab").write_text("# a word\nUUID=x / ext4 defaults 0 1\nserver:/home /home nfs defaults 0 0\n")
+    firstboot.install(root, spec())
+    rows = [line.split()[1] for line in (root / "etc/fstab").read_text().splitlines() if line and not line.startswith("#")]
+    assert rows == ["/", "/efi", "/home"]
+
+
+def test_cloud_init_gets_its_file_only_where_it_is(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    assert not [name for name in firstboot.install(root, spec()) if "cloud" in name]
+    (root / "usr/bin/cloud-init").write_bytes(b"")
+    assert "etc/cloud/cloud.cfg.d/90-goldnode.cfg" in firstboot.install(root, spec())
+    settings = yaml.safe_load((root / "etc/cloud/cloud.cfg.d/90-goldnode.cfg").read_text())
+    assert settings["growpart"] == {"mode": "off"}
+    assert settings["resize_rootfs"] is False
+    assert settings["datasource_list"][-1] == "None"
+    assert len(settings["datasource_list"]) > 2  # of one alone, or one and None, ds-identify takes it for given
+
+
+def test_a_root_without_sshd_gets_nothing_of_ssh(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    (root / "usr/sbin/sshd").unlink()
+    assert not [name for name in firstboot.install(root, spec()) if "ssh" in name]
+
+
+@pytest.mark.parametrize(
+    ("missing", "package"),
+    [
+        ("usr/bin/systemd-repart", "systemd-repart"),
+        ("usr/lib/systemd/systemd", "systemd-sysv"),
+        ("usr/lib/systemd/systemd-growfs", "systemd"),
+    ],
+)
+def test_a_root_that_could_not_boot_so_is_left_as_it_was(tmp_path: Path, missing: str, package: str) -> None:
+    root = tree(tmp_path / "root")
+    (root / missing).unlink()
+    before = content(root)
+    with pytest.raises(DiskError, match=f"/{missing}.*Add .*{package}"):
+        firstboot.install(root, spec())
+    assert content(root) == before
+
+
+def test_a_directory_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "usr/lib/repart.d").symlink_to(outside)
+    with pytest.raises(DiskError, match="leads out of it"):
+        firstboot.install(root, spec())
+    assert not list(outside.iterdir())
+    assert (root / "etc/hostname").exists()
+
+
+def run(place: Path, word: str) -> str:
+    """The program of the first boot with every path of it below `place`."""
+    text = PROGRAM.read_text()
+    for name in (
+        "/usr/lib/goldnode/disk",
+        "/var/lib/goldnode/disk",
+        "/efi/goldnode/seed",
+        "/proc/sys/kernel/hostname",
+        "/etc/",
+        "/root/",
+        "/run/",
+    ):
+        text = re.sub(rf"(?<![\w.]){re.escape(name)}", f"{place}{name}", text)
+        (place / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    for folder in ("usr/lib/goldnode/disk", "efi/goldnode/seed", "etc", "root", "run/systemd/netif/leases"):
+        (place / folder).mkdir(parents=True, exist_ok=True)
+    (place / "usr/lib/goldnode/disk/class").write_text("a100_sxm4_40gb\n")
+    (place / "usr/lib/goldnode/disk/layout").write_text("single\n")
+    (place / "etc/machine-id").write_text("0a1b2c3d4e5f60718293a4b5c6d7e8f9\n")
+    (place / "proc/sys/kernel/hostname").touch()
+    program = place / "program"
+    program.write_text(text)
+    done = subprocess.run(["sh", program, word], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def name_of(place: Path) -> str:
+    """What the kernel was told."""
+    return (place / "proc/sys/kernel/hostname").read_text().strip()
+
+
+def test_a_node_without_a_name_is_called_after_class_and_machine_id(tmp_path: Path) -> None:
+    run(tmp_path, "name")
+    assert name_of(tmp_path) == "a100-sxm4-40gb-0a1b2c"
+
+
+@pytest.mark.parametrize(
+    ("lease", "name"), [("node-17", "node-17"), ("node-17.lab.example", "node-17.lab.example"), ("a b;reboot", ""), ("-x", "")]
+)
+def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str, name: str) -> None:
+    (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
+    (tmp_path / "run/systemd/netif/leases/2").write_text(f"# This is private data. Do not parse.\nADDRESS=10.0.2.15\nHOSTNAME={lease}\n")
+    run(tmp_path, "lease")
+    assert name_of(tmp_path) == name
+
+
+def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
+    seed = tmp_path / "efi/goldnode/seed"
+    seed.mkdir(parents=True)
+    (seed / "hostname").write_text("node-3\r\n")
+    (seed / "authorized_keys").write_text("# ours\r\nssh-ed25519 AAAA one\r\nssh-ed25519 BBBB two\r\n")
+    (tmp_path / "root/.ssh").mkdir(parents=True)
+    (tmp_path / "root/.ssh/authorized_keys").write_text("ssh-ed25519 AAAA one\n")
+    said = run(tmp_path, "run")
+    assert (tmp_path / "etc/hostname").read_text() == "node-3\n"
+    assert name_of(tmp_path) == "node-3"
+    assert (tmp_path / "root/.ssh/authorized_keys").read_text() == "ssh-ed25519 AAAA one\n# ours\nssh-ed25519 BBBB two\n"
+    assert (tmp_path / "root/.ssh/authorized_keys").stat().st_mode & 0o777 == 0o600
+    assert "1 keys of the seed" in said
+    assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
+    run(tmp_path, "run")
+    assert (tmp_path / "root/.ssh/authorized_keys").read_text().count("AAAA") == 1
+
+
+def test_a_seed_that_is_no_name_is_said_and_not_used(tmp_path: Path) -> None:
+    seed = tmp_path / "efi/goldnode/seed"
+    seed.mkdir(parents=True)
+    (seed / "hostname").write_text("bad_name$(reboot)\n")
+    assert "is none, and is not used" in run(tmp_path, "run")
+    assert not (tmp_path / "etc/hostname").exists()
+
+
+def test_without_a_seed_nothing_is_written_but_that_it_ran(tmp_path: Path) -> None:
+    run(tmp_path, "run")
+    assert not (tmp_path / "root/.ssh").exists()
+    assert not (tmp_path / "etc/hostname").exists()
+    assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
