@@ -21,11 +21,14 @@ NODE = Path(__file__).parent / "node"
 START = b"#!/usr/bin/env -S python3 -I -S\n"
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
+WRITER = "goldnode/node/slotwrite.py"  # travels with an image that is written to a node, and does not stay there
 
 
-def sources() -> dict[str, bytes]:
-    """Archive name -> content of every file of the program, sorted by name."""
+def sources(*, writer: bool = False) -> dict[str, bytes]:
+    """Archive name -> content of every file of the program, sorted by name. `writer`: with what only an update of a disk needs."""
     found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")}
+    if not writer:
+        found.pop(WRITER)
     start = found.pop("goldnode/node/__main__.py")
     return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items()))
 
@@ -48,11 +51,11 @@ def binding() -> dict[str, bytes]:
 
 
 @cache
-def build() -> bytes:
-    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone."""
+def build(*, writer: bool = False) -> bytes:
+    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone. `writer`: as for :func:`sources`."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in sources().items():
+        for name, content in sources(writer=writer).items():
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED

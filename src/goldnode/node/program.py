@@ -12,7 +12,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from . import boot, gate
+from . import boot, gate, slots
 from .host import Host, Json, boot_identity
 from .lines import by_lines
 from .plain import asdict
@@ -154,6 +154,7 @@ def run_check(host: Host, options: Any) -> int:
         print(table.splitlines()[-1] if options.quiet else table)
     told = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
+        slots.tell(host, verdict)
         from .serve import publish
 
         told += publish.publish(host, document, verdict, checked.capture if checked is not None else None)

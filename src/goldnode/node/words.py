@@ -25,6 +25,7 @@ ELSEWHERE_RUN = {
     "diagnose": ("diagnose.command", "five checks in order, two samples a second apart: which of the four bottlenecks it is"),
     "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
     "watch-log": ("watch", "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)"),
+    "slot": ("slotcommand", "the two root partitions of a disk: what they hold, and which boots next"),
     "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
 }
 

@@ -12,6 +12,7 @@ import re
 import time
 from pathlib import Path
 
+from .. import slots
 from ..host import Host, Result, boot_identity
 from ..plain import asdict, replace
 from . import applied, deferred, history
@@ -79,6 +80,7 @@ class Applier:
             "initramfs.rebuild": self.rebuild_initramfs,
             "boot.entry": self.boot_entry,
             "boot.once": self.boot_once,
+            "boot.slot": self.boot_slot,
         }
         for module in (modules, runtime, policy, tuning, units, serve, removal):
             self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
@@ -331,9 +333,11 @@ class Applier:
         stays = not any(kernel_release(name) for name in leave)
         if not self.host.live or (stays and self.document["kernel"]["image"] in self._installed()):
             return
-        entry = boot_choice(self.host, os.uname().release)["entry"]
-        if entry:
-            self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
+        choice = boot_choice(self.host, os.uname().release)
+        if choice["entry"] and choice["loader"] == "grub":
+            self.host.write(kernel.DROP_IN, kernel.drop_in(choice["entry"]).encode())
+        elif choice["entry"] and slots.survey(self.host) is None:  # the entry of a slot has its own kernel on the ESP
+            self._loader_default(choice["entry"])
 
     def _installed(self) -> List[str]:
         rows = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n").out.splitlines()
@@ -341,6 +345,15 @@ class Applier:
 
     def boot_entry(self, action: Action) -> None:
         self.make_default(action.data["release"])
+
+    def boot_slot(self, action: Action) -> Optional[str]:
+        """The entry of the slot that runs boots the class's kernel: copied to the ESP, then named."""
+        return slots.sync(self.host, action.data["release"])
+
+    def _loader_default(self, entry: str) -> None:
+        done = self.host.run("bootctl", "set-default", entry)
+        if done.rc != 0:
+            raise NodeError(f"`bootctl set-default {entry}` fails: {done.tail(2)}. Choose the entry yourself, then run again.")
 
     def _entry(self, release: str) -> str:
         """The entry of a kernel in grub.cfg, which is made anew where it has none."""
@@ -376,6 +389,19 @@ class Applier:
 
     def make_default(self, release: str) -> None:
         """Make a kernel the default of every boot, proved by reading grub.cfg; a trial of another one, or of this one, ends with that."""
+        now = boot_choice(self.host, release)
+        if now["loader"] == "systemd-boot":
+            if not now["entry"]:
+                raise NodeError(
+                    f"systemd-boot has no entry for {release}, although its package is installed. Run `kernel-install add` for it."
+                )
+            self._loader_default(now["entry"])
+            choice = boot_choice(self.host, release)
+            if choice["release"] != release:
+                raise NodeError(
+                    f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}. Look at `bootctl list`."
+                )
+            return
         entry = self._entry(release)
         trial = load_json(self.host, TRIAL)
         if trial:

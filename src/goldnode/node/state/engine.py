@@ -6,7 +6,7 @@ import time
 
 from ..host import Host
 from . import preflight
-from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, tuning, units
+from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, slots, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
-DOMAINS = (modules, runtime, policy, tuning, units, serve)
+DOMAINS = (modules, runtime, policy, tuning, units, serve, slots)
 
 
 def difference(

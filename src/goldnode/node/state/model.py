@@ -135,7 +135,7 @@ class Observed:
     initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
     boot: {loader, release, reason, entry, cmdline, via}. loaded: module -> version of what the kernel holds now.
     gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
-    runtime, gpu_settings, tuning, units: what domains runtime, policy, tuning and units read; each describes its own shape.
+    runtime, gpu_settings, tuning, units, slots: what the domains of that name (gpu_settings: policy) read; each describes its own shape.
     owed: whether a transaction that was cut off has left an initramfs to be made (state/deferred.py).
     simulated: whether a hardware simulator is installed on this node.
     traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
@@ -182,6 +182,7 @@ class Observed:
     gpu_settings: Dict[str, Any] = field(default_factory=dict)
     tuning: Dict[str, Any] = field(default_factory=dict)
     units: Dict[str, Any] = field(default_factory=dict)
+    slots: Dict[str, Any] = field(default_factory=dict)
     traces: Dict[str, Any] = field(default_factory=dict)
     back: Dict[str, Any] = field(default_factory=dict)
     trial: Dict[str, Any] = field(default_factory=dict)

@@ -33,16 +33,21 @@ MANAGED = (
     ("/etc/modules-load.d", "goldnode.conf"),
     ("/etc/initramfs-tools/hooks", "zz-goldnode"),
     ("/etc/kernel/postinst.d", "zz-goldnode"),
+    ("/etc/kernel/postinst.d", "zzz-goldnode-slot"),
+    ("/etc/kernel/install.d", "00-goldnode.install"),
+    ("/etc/initramfs/post-update.d", "goldnode-slot"),
     ("/etc/default/grub.d", "9?-goldnode*.cfg"),
     ("/usr/lib/goldnode", "goldnode-node"),
     ("/usr/lib/goldnode", "slurm-health"),
     ("/usr/lib/goldnode", "npd-plugin"),
+    ("/usr/lib/goldnode", "slot-failed"),
     ("/etc/systemd/system", "goldnode-*.service"),
     ("/etc/systemd/system", "goldnode-*.timer"),
     ("/etc/systemd/system", "goldnode-*.socket"),
     ("/etc/systemd/system/nvidia-persistenced.service.d", "goldnode.conf"),
     ("/etc/systemd/system/docker.service.d", "goldnode*.conf"),
     ("/etc/systemd/system/containerd.service.d", "goldnode*.conf"),
+    ("/etc/systemd/system/boot-complete.target.d", "goldnode.conf"),
     ("/etc/systemd/system.conf.d", "goldnode.conf"),
     ("/etc/udev/rules.d", "9?-goldnode*.rules"),
     ("/etc/sysctl.d", "90-goldnode.conf"),
@@ -61,6 +66,8 @@ LINKS = (
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
     "/etc/systemd/system/sockets.target.wants/goldnode-serve.socket",
     "/etc/systemd/system/multi-user.target.wants/goldnode-events.service",
+    "/etc/systemd/system/boot-complete.target.requires/goldnode-good.service",
+    "/etc/systemd/system/emergency.target.wants/goldnode-tries.service",
 )
 # Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
 SIMULATOR = "/opt/goldnode-simulator"
@@ -376,13 +383,16 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
 
 
 def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
-    """Which kernel the boot loader starts next, why, and what GRUB_DEFAULT has to say for `release` to be it."""
+    """Which kernel the boot loader starts next, why, and what GRUB_DEFAULT, or the loader's default, has to say for `release` to be it."""
     text = host.text("/boot/grub/grub.cfg")
+    from . import loader
+
+    place = loader.partition(host)
+    # Both may lie there: the one that has started this boot has left its name.
+    if place is not None and (text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")):
+        return systemd_boot_choice(host, place, release)
     if text is None:
-        places = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
-        other = any(host.exists(name) for name in places)
-        loader = "systemd-boot" if other else None
-        return {"loader": loader, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
+        return {"loader": None, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
     from . import grub
 
     choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
@@ -397,6 +407,25 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
         "entry": wanted.selector if wanted else None,
         "cmdline": " ".join(choice.entry.words) if choice.entry else None,
         "via": choice.via,
+    }
+
+
+def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optional[str]]:
+    """:func:`boot_choice` of systemd-boot with its entries on the ESP at `place`; `entry` is the id of one that boots `release`."""
+    from . import loader
+
+    chosen = loader.next_boot(host, place)
+    found = {entry.file: loader.release(host, place, entry) for entry in loader.entries(host, place) if entry.bootable}
+    own = [entry for entry in loader.ordered(loader.entries(host, place)) if release and found.get(entry.file) == release]
+    after = found.get(chosen.entry.file) if chosen.entry else None
+    reason = chosen.reason if after or not chosen.entry else f"{chosen.reason}, whose kernel does not tell its release"
+    return {
+        "loader": "systemd-boot",
+        "release": after,
+        "reason": reason,
+        "entry": own[0].id if own else None,
+        "cmdline": chosen.entry.fields.get("options") if chosen.entry else None,
+        "via": chosen.via,
     }
 
 

@@ -506,7 +506,17 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
 def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     release = document["kernel"]["release"]
     note = next((n.message for n in plan.notes if n.subject == "boot.entry"), None)
-    if note:
+    slots = seen.slots.get("survey") or {}
+    if slots.get("tried"):
+        finding = Finding(
+            "boot.next", DEFERRED, "drain", release, f"this boot tries an image ({slots['tried']}): it is told once that is good"
+        )
+    elif slots.get("next") not in (None, slots.get("running")):
+        image = slots["slots"][slots["next"]]["image"]
+        finding = Finding(
+            "boot.next", DEFERRED, "drain", release, f"image {image} in slot {slots['next']} boots next, with a kernel of its own"
+        )
+    elif note:
         finding = Finding("boot.next", ELSEWHERE, "drain", release, note)
     else:
         finding = judge_item(

@@ -81,6 +81,8 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     if loader is None:
         where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
         return [], [Note("boot.entry", f"which kernel boots next: {where}")]
+    if loader == "systemd-boot":
+        return systemd_boot(document, seen, part)
     if loader != "grub":
         return [], [
             Note(
@@ -101,6 +103,31 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     entry = seen.boot.get("entry")
     after = drop_in(entry) if entry else f"(entry of {release}, once it is installed)\n"
     return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []
+
+
+def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
+    """The entry of the slot that runs boots the class's kernel, as this root has it; elsewhere the class's kernel is the loader's default.
+
+    While an image is tried, or is to be with the next boot, nothing is changed: the kernel of that boot is that image's matter.
+    """
+    release, have = document["kernel"]["release"], seen.boot.get("release")
+    survey = seen.slots.get("survey")
+    if survey is None:
+        if have is None:
+            return [], [Note("boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it cannot be told'}")]
+        if have == release:
+            return [], []
+        reason = f"want {release} as the next boot, have {have} ({seen.boot.get('reason')})"
+        after = f"LoaderEntryDefault={seen.boot.get('entry') or f'(entry of {release}, once it is installed)'}\n"
+        return [Action(part, "boot.entry", release, reason, BOOT, None, after, None, {"release": release})], []
+    if survey["tried"] or survey["next"] not in (None, survey["running"]):
+        return [], []
+    own = survey["slots"][survey["running"]]
+    if own["kernel"] == release and have == release and not seen.slots.get("stale"):
+        return [], []
+    why = seen.slots.get("stale") or f"want {release} as the next boot, have {have or 'unknown'} ({seen.boot.get('reason')})"
+    before, after = f"{own['entry']}: {own['kernel']}\n", f"{own['entry']}: {release}\n"
+    return [Action(part, "boot.slot", f"slot {survey['running']}", why, BOOT, before, after, None, {"release": release})], []
 
 
 def tried(document: Document, seen: Observed) -> bool:

@@ -451,7 +451,9 @@ def _stale_words(document: Document, seen: Observed) -> List[str]:
 
 def _command_line(document: Document, seen: Observed) -> List[Action]:
     line = seen.boot.get("cmdline")
-    if not seen.live or seen.boot.get("loader") != "grub" or line is None:
+    slots = seen.slots.get("survey")
+    mine = seen.boot.get("loader") == "grub" or (slots and not slots["tried"] and slots["next"] == slots["running"])
+    if not seen.live or not mine or line is None:
         return []
     words, lacking, stale = cmdline_words(document), missing_words(document, line), _stale_words(document, seen)
     if not lacking and not stale:
@@ -464,7 +466,7 @@ def _command_line(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             PART,
-            "cmdline.grub",
+            "cmdline.slot" if slots else "cmdline.grub",
             "kernel command line",
             "; ".join(reasons),
             BOOT,
@@ -509,6 +511,8 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
     if loader is None:
         where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
         return f"the next boot's command line: {where}"
+    if loader == "systemd-boot" and (seen.slots.get("survey") or not missing_words(document, seen.boot.get("cmdline"))):
+        return None
     if loader != "grub":
         return f"the words are not set: boot loader {loader} is not written by this version"
     if seen.boot.get("cmdline") is None:

@@ -10,6 +10,7 @@ import re
 
 from ... import gate
 from ...host import Host
+from ...slots import TOLD
 from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
@@ -121,6 +122,7 @@ MOTD_TEXT = f"""#!/bin/sh
 verdict={current.VERDICT} state={gate.STATE}
 field() {{ sed -n "s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p" "$verdict"; }}
 tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
+[ ! -s {TOLD} ] || echo "goldnode: $(cat {TOLD})"
 [ -r "$verdict" ] || tell "this node has not been checked since it booted"
 read now rest </proc/uptime
 at=$(field uptime)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from ... import slots
 from ..domains import tuning
 from ..model import NodeError
 from ..observe import boot_choice, load_json
@@ -103,6 +104,14 @@ def command_line(applier: Applier, action: Action) -> Optional[str]:
     return None
 
 
+def slot_command_line(applier: Applier, action: Action) -> Optional[str]:
+    """The words in the entry of the slot that runs."""
+    slots.words(applier.host, action.data["words"], action.data["stale"])
+    applier._remember("cmdline", list(action.data["stale"]), forget=True)
+    applier._remember("cmdline", list(action.data["words"]))
+    return None
+
+
 HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
     "tuning.set": set_value,
     "swap.off": swap_off,
@@ -111,4 +120,5 @@ HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
     "swap.uncomment": uncomment,
     "systemd.defaults": systemd_defaults,
     "cmdline.grub": command_line,
+    "cmdline.slot": slot_command_line,
 }

@@ -1,0 +1,485 @@
+"""Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is good.
+
+The partitions are `root-a` and `root-b` (PARTLABEL), the boot loader is systemd-boot, and the ESP holds of each slot `goldnode/SLOT/slot.json`
+{name, class, build_id, sequence, kernel, good, unverified}, its kernel and initramfs, and one entry `goldnode-BUILDID-SLOT.conf`. A new image has a
+higher sequence, so it boots next, and a counter in its entry's name, so it boots only so often before a boot of it was good. A good
+one loses its counter (systemd-bless-boot); one that has none left is passed over, and the other slot's boots: nothing has to run for that.
+
+Whatever is written on the ESP is written beside the old, flushed, and put in place by a rename, the entry last: a power cut at any moment leaves
+the entry of the slot that runs as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+
+from .host import Host, Json, boot_identity, is_container
+from .state import loader
+from .state.model import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+SLOTS = ("a", "b")
+LABELS = "/dev/disk/by-partlabel"
+FOLDER = "goldnode"  # on the ESP
+HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
+KEPT = 60  # lines of it
+TRIES = 3
+MARKER = "/etc/goldnode/slots.json"  # in the root: it was made for a disk with two slots
+LOCK = "/run/goldnode/slots.lock"
+TOLD = "/run/goldnode/slot"  # one line for the login, while there is something to tell
+WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
+# What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
+OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
+EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
+
+
+def running(host: Host) -> Optional[str]:
+    """The slot that runs, as the kernel was told its root; None where it was told another."""
+    found = re.search(r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or "")
+    return found.group(1) if found and host.live and not is_container(host) else None
+
+
+def place(host: Host) -> Optional[str]:
+    """Where the ESP with the slots lies; None where there is none, or it is not mounted."""
+    where = loader.partition(host)
+    return where if where and host.is_dir(f"{where}/{FOLDER}") else None
+
+
+def known(host: Host, where: str, slot: str) -> Json:
+    """What `slot.json` says of a slot; empty where it holds nothing, or what is torn."""
+    try:
+        found = json.loads(host.text(f"{where}/{FOLDER}/{slot}/slot.json") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
+    """The entries that boot a slot, as systemd-boot would take them. Pure."""
+    return loader.ordered(
+        [entry for entry in entries if entry.id.startswith("goldnode-") and entry.id.endswith(f"-{slot}.conf")],
+    )
+
+
+def tried(host: Host, where: str) -> Optional[loader.Entry]:
+    """The entry that this boot tries: systemd-boot said which it counted, and it still has its counter; None for any other boot."""
+    path = loader.variable(host, "LoaderBootCountPath")
+    name = (path or "").replace("\\", "/").rpartition("/")[2]
+    return next((entry for entry in loader.entries(host, where) if entry.file == name and entry.left is not None), None)
+
+
+def survey(host: Host) -> Optional[Json]:
+    """The slots of this node, as `goldnode-node slot status` tells them; None on a disk without slots.
+
+    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots next or None, why, slots: slot -> {image,
+    class, build_id, sequence, kernel, entry, left, done, state, device}, fallback: what to tell of a newer image that failed, or None}.
+    """
+    where, slot = place(host), running(host)
+    if where is None or slot is None:
+        return None
+    choice, all_of = loader.next_boot(host, where), loader.entries(host, where)
+    counted = tried(host, where)
+    rows: Dict[str, Json] = {}
+    for name in SLOTS:
+        about, own = known(host, where, name), of_slot(all_of, name)
+        entry = own[0] if own else None
+        device = f"{LABELS}/root-{name}"
+        rows[name] = {
+            "image": about.get("name"),
+            **{key: about.get(key) for key in ("class", "build_id", "sequence", "kernel", "unverified")},
+            "entry": entry.file if entry else None,
+            "left": entry.left if entry else None,
+            "done": entry.done if entry else None,
+            "state": state(entry, about, bool(counted and entry and counted.file == entry.file)),
+            "device": device if host.exists(device) else None,
+        }
+    nexts = [name for name in SLOTS if choice.entry is not None and choice.entry in of_slot(all_of, name)]
+    found: Json = {
+        "place": where,
+        "running": slot,
+        "tried": counted.file if counted else None,
+        "next": nexts[0] if nexts else None,
+        "why": choice.reason,
+        "slots": rows,
+    }
+    found["fallback"] = fallback(found, history(host, where))
+    return found
+
+
+def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
+    """What a slot is: empty, tried, good, or failed. `now`: this boot tries it, be it for the last time. Pure."""
+    if entry is None or not about:
+        return EMPTY
+    if entry.left is None:
+        return GOOD
+    return FAILED if entry.bad and not now else TRYING
+
+
+def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    """What to tell where a newer image than the one that runs has used up its tries; None where none has. Pure.
+
+    :param found: as :func:`survey` makes it. :param told: lines of the history.
+    """
+    runs = found["running"]
+    other = SLOTS[1 - SLOTS.index(runs)]
+    mine, theirs = found["slots"][runs], found["slots"][other]
+    if theirs["state"] != FAILED or (theirs["sequence"] or 0) < (mine["sequence"] or 0):
+        return None
+    why = [row for row in told if row.get("image") == theirs["image"] and row.get("event") == FAILED]
+    said = str(why[-1].get("reason")) if why else "it left no reason: it ended before one could be written (panic, no root, power)"
+    times = theirs["done"] or 1
+    tries = f"{times} tries" if times > 1 else "its try"
+    return f"image {theirs['image']} in slot {other} failed {tries}: {said}; {mine['image']} in slot {runs} runs"
+
+
+def tell(host: Host, verdict: Mapping[str, Any]) -> None:
+    """Have a login tell of a newer image that failed, as the verdict does."""
+    bad = [str(row["got"]) for row in verdict["findings"] if row["id"] == "slot.fallback" and row["outcome"] == "mismatch"]
+    if bad:
+        host.write(TOLD, f"{bad[0]}\n".encode())
+    else:
+        host.remove(TOLD)
+
+
+# -- writing on the ESP
+
+
+@contextlib.contextmanager
+def alone(host: Host) -> Iterator[None]:
+    """One change at a time. Raises NodeError where another is at work."""
+    here = host.located(LOCK)
+    os.makedirs(os.path.dirname(here), exist_ok=True)
+    with open(here, "a") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise NodeError("another run writes the slots of this node. Wait for it.") from None
+        yield
+
+
+def put(host: Host, name: str, content: bytes) -> None:
+    """Put a file of the ESP in place: written beside it, flushed, renamed. FAT keeps no modes, and refuses most that one asks for."""
+    here = host.located(name)
+    os.makedirs(os.path.dirname(here), exist_ok=True)
+    fresh = here + ".new"
+    with open(fresh, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(fresh, here)
+    settle(os.path.dirname(here))
+
+
+def settle(folder: str) -> None:
+    """See that a directory is on the disk as it is now."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def take(host: Host, name: str) -> None:
+    """Take a file of the ESP away, for good."""
+    host.remove(name)
+    settle(os.path.dirname(host.located(name)))
+
+
+def history(host: Host, where: str) -> List[Json]:
+    """What became of images on this node, the oldest first; torn lines are left out."""
+    found = []
+    for line in (host.text(f"{where}/{HISTORY}") or "").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
+def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, Any], reason: str = "") -> None:
+    """Write a line of the history: {time, boot, event, slot, image, reason}."""
+    row = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "boot": boot_identity(host),
+        "event": event,
+        "slot": slot,
+        "image": about.get("name"),
+        "reason": reason,
+    }
+    rows = [*history(host, where), row][-KEPT:]
+    put(host, f"{where}/{HISTORY}", "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode())
+
+
+def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, options: str) -> str:
+    """The entry of a slot. `options` is the command line without `root=`. Pure."""
+    rows = (
+        ("title", f"goldnode {about['class']} {about['build_id']} (slot {slot})"),
+        ("sort-key", "goldnode"),
+        ("version", f"{about['sequence']}~{about['build_id']}"),
+        ("linux", linux),
+        ("initrd", initrd),
+        ("options", f"root=PARTLABEL=root-{slot} {options}".rstrip()),
+    )
+    return "".join(f"{key} {value}\n" for key, value in rows)
+
+
+def without_root(options: str, *others: str) -> str:
+    """A command line without its root, and without some words. Pure."""
+    return " ".join(word for word in options.split() if not word.startswith("root=") and word not in others)
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file, in hex."""
+    from .hashes import sha256
+
+    found = sha256()
+    with open(path, "rb") as opened:
+        for block in iter(lambda: opened.read(1 << 20), b""):
+            found.update(block)
+    return str(found.hexdigest())
+
+
+def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
+    """Copy kernel and initramfs of a slot to the ESP, each under a name of its content. Returns their paths on the ESP.
+
+    :param sources: (path on this machine, beginning of the name). Raises NodeError where the ESP has no room.
+    """
+    folder = f"{where}/{FOLDER}/{slot}"
+    os.makedirs(host.located(folder), exist_ok=True)
+    for rest in host.glob(folder, "*.new"):
+        host.remove(rest)  # of a run that was cut off
+    wanted = [(source, f"{folder}/{name}-{digest(source)[:12]}") for source, name in sources]
+    missing = [(source, name) for source, name in wanted if not host.exists(name)]
+    need = sum(os.path.getsize(source) for source, _ in missing) + (1 << 20)
+    stat = os.statvfs(host.located(folder))
+    free = stat.f_bavail * stat.f_frsize
+    if missing and free < need:
+        raise NodeError(
+            f"the ESP at {where} has {free >> 20} MiB free, and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
+            f"Remove what else lies there; the entries are as they were."
+        )
+    for source, name in missing:
+        with open(source, "rb") as opened:
+            content = opened.read()
+        put(host, name, content)
+    return [name[len(where) :] for _, name in wanted]
+
+
+def clean(host: Host, where: str, slot: str) -> None:
+    """Take away kernels and initramfs of a slot that no entry names, and what runs that were cut off have left."""
+    named = {word for entry in loader.entries(host, where) for key in ("linux", "initrd") for word in entry.fields.get(key, "").split()}
+    for path in host.glob(f"{where}/{FOLDER}/{slot}", "*"):
+        if path[len(where) :] not in named and not path.endswith("/slot.json"):
+            take(host, path)
+
+
+# -- the slot that runs follows its own kernel
+
+
+def wanted_release(host: Host, where: str, slot: str) -> Optional[str]:
+    """The kernel that the slot's entry boots."""
+    own = of_slot(loader.entries(host, where), slot)
+    return (own and loader.release(host, where, own[0])) or known(host, where, slot).get("kernel")
+
+
+def stale(host: Host, where: str, slot: str) -> Optional[str]:
+    """What of the slot's kernel on the ESP is not as in its /boot; None where both are. Digests are kept under /run by size and time."""
+    own = of_slot(loader.entries(host, where), slot)
+    release = wanted_release(host, where, slot)
+    if not own or not release:
+        return "the slot that runs has no entry of its own"
+    cache = f"{LOCK}.digests"
+    try:
+        before = json.loads(host.text(cache) or "{}")
+    except ValueError:
+        before = {}
+    fresh: Dict[str, str] = {}
+
+    def of(path: str) -> Optional[str]:
+        here = host.real(path)
+        try:
+            stat = os.stat(here)
+        except OSError:
+            return None
+        key = f"{path}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        fresh[key] = before.get(key) or digest(here)
+        return fresh[key]
+
+    wrong = []
+    for key, name in (("linux", f"/boot/vmlinuz-{release}"), ("initrd", f"/boot/initrd.img-{release}")):
+        have, want = of(where + "/" + own[0].fields.get(key, "").lstrip("/")), of(name)
+        if want is not None and have != want:
+            wrong.append(name)
+    if fresh != before:
+        host.write(cache, json.dumps(fresh).encode())
+    return f"not as in this root: {', '.join(wrong)}" if wrong else None
+
+
+def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
+    """Have the entry of the slot that runs boot a kernel of its root, with its initramfs as it is now. Returns what was done.
+
+    :param release: None: the one that it boots already. Raises NodeError.
+    """
+    where, slot = place(host), running(host)
+    if where is None or slot is None:
+        return None
+    with alone(host):
+        release = release or wanted_release(host, where, slot)
+        own = of_slot(loader.entries(host, where), slot)
+        if not own or not release:
+            raise NodeError(f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at {where}/loader/entries.")
+        names = (f"/boot/vmlinuz-{release}", f"/boot/initrd.img-{release}")
+        lost = [name for name in names if not host.exists(name)]
+        if lost:
+            raise NodeError(f"{' and '.join(lost)}: not there, so that slot {slot} cannot boot {release}. Run site.yml.")
+        linux, initrd = bring(host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")])
+        about = {**known(host, where, slot), "kernel": release}
+        text = entry_text(about, slot, linux, initrd, without_root(own[0].fields.get("options", "")))
+        name = f"{where}/loader/entries/{own[0].file}"
+        if host.text(name) == text:
+            return None
+        put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
+        put(host, name, text.encode())
+        clean(host, where, slot)
+        return f"slot {slot} boots {release} as it is now"
+
+
+def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
+    """Add words to the command line of the slot that runs, and take words away. Raises NodeError."""
+    where, slot = place(host), running(host)
+    own = of_slot(loader.entries(host, where), slot) if where and slot else []
+    if where is None or slot is None or not own:
+        raise NodeError("the slot that runs has no entry on the ESP. See `goldnode-node slot status`.")
+    name = f"{where}/loader/entries/{own[0].file}"
+    with alone(host):
+        line = own[0].fields.get("options", "")
+        after = " ".join([*(word for word in line.split() if word not in drop), *(word for word in add if word not in line.split())])
+        rows = [row for row in (host.text(name) or "").splitlines() if not row.startswith("options ")]
+        put(host, name, "".join(f"{row}\n" for row in (*rows, f"options {after}")).encode())
+
+
+# -- is this boot good?
+
+
+def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
+    """Units that the class brings or counts on and that have failed in this boot."""
+    from . import gate
+    from .state.domains import units as units_domain
+
+    stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
+    named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
+    rows = gate.units(host, sorted({*units_domain.UNITS, *named}))
+    return [f"unit {name}: failed ({row['Result'] or 'no result'})" for name, row in sorted(rows.items()) if row["ActiveState"] == "failed"]
+
+
+def judge(host: Host) -> List[str]:
+    """What speaks against the image that this boot tries; empty where nothing does. A check that cannot be made speaks against it."""
+    from .state.domains.program import CLASS
+    from .verdict import check as checking
+    from .verdict import sides
+
+    try:
+        document = json.loads(host.text(CLASS) or "null")
+        if not isinstance(document, dict):
+            return [f"{CLASS}: no class document"]
+        verdict = checking.check(host, document, passive=True)
+        return sides.against(verdict, OWN) + failed_units(host, document)
+    except Exception as problem:  # whatever it is: with this image the node cannot be judged
+        return [f"the check failed: {type(problem).__name__}: {problem}"]
+
+
+def good(host: Host) -> Tuple[bool, str]:
+    """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
+    found = survey(host)
+    if found is None or found["tried"] is None:
+        return True, "this boot tries no image"
+    where, slot = found["place"], found["running"]
+    about, entry = known(host, where, slot), tried(host, where)
+    reasons = judge(host)
+    if reasons or entry is None:
+        text = "; ".join(reasons[:4])
+        record(host, where, FAILED, slot, about, text)
+        return False, f"image {about.get('name')} is not good: {text}"
+    name = f"{where}/loader/entries/{entry.file}"
+    text = host.text(name) or ""
+    if WATCHDOG in text:  # from the next boot on a hang is nobody's trial; now, systemd lets go of the device
+        put(host, name, text.replace(f" {WATCHDOG}", "").encode())
+        host.run(
+            "busctl", "set-property", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
+            "RuntimeWatchdogUSec", "t", "0",
+        )  # fmt: skip
+    put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
+    record(host, where, GOOD, slot, about)
+    return True, f"image {about.get('name')} is good"
+
+
+def failed(host: Host) -> str:
+    """Note why a boot that tries an image is given up, unless the check has said so in this boot."""
+    found = survey(host)
+    if found is None or found["tried"] is None:
+        return "this boot tries no image"
+    where, slot = found["place"], found["running"]
+    told = [row for row in history(host, where) if row.get("boot") == boot_identity(host) and row.get("event") == FAILED]
+    if told:
+        return str(told[-1].get("reason"))
+    lost = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full").out
+    names = [line.split()[0] for line in lost.splitlines() if line.split()]
+    waits = host.run("systemctl", "list-jobs", "--plain", "--no-legend", "--full").out
+    jobs = [words[1] for words in (line.split() for line in waits.splitlines()) if len(words) > 3 and words[3] == "running"]
+    parts = [f"failed: {', '.join(names[:5])}"] if names else []
+    parts += [f"still starting: {', '.join(jobs[:5])}"] if jobs and not names else []
+    text = f"the boot did not complete ({'; '.join(parts) or 'nothing says why'})"
+    record(host, where, FAILED, slot, known(host, where, slot), text)
+    return text
+
+
+# -- the way back
+
+
+def back(host: Host, tries: int = TRIES) -> Json:
+    """Have the other slot's last good image boot next. It is tried as a new one is: where it fails, the slot that runs now boots again.
+
+    Raises NodeError where the other slot holds none.
+    """
+    found = survey(host)
+    if found is None:
+        raise NodeError("this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has.")
+    where, runs = found["place"], found["running"]
+    other = SLOTS[1 - SLOTS.index(runs)]
+    with alone(host):
+        about = known(host, where, other)
+        own = of_slot(loader.entries(host, where), other)
+        row = found["slots"][other]
+        if not own or not about:
+            raise NodeError(f"slot {other} holds no image to go back to. Write one with `goldnode disks update`.")
+        if row["state"] != GOOD and not about.get("good"):
+            raise NodeError(f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write another image.")
+        if found["tried"]:
+            raise NodeError(
+                f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it falls back by itself."
+            )
+        entry = own[0]
+        about = {**about, "sequence": 1 + max(int(row.get("sequence") or 0) for row in found["slots"].values())}
+        fields = entry.fields
+        options = without_root(fields.get("options", ""), WATCHDOG)
+        text = entry_text(about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}")
+        # That it was good, then the counter, neither of which changes what boots next; then what makes it the one that does.
+        target = loader.with_counter(entry.id, tries)
+        folder = f"{where}/loader/entries"
+        put(host, f"{where}/{FOLDER}/{other}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
+        if entry.file != target:
+            os.replace(host.located(f"{folder}/{entry.file}"), host.located(f"{folder}/{target}"))
+            settle(host.located(folder))
+        put(host, f"{folder}/{target}", text.encode())
+        record(host, where, "back", other, about, f"asked for while {found['slots'][runs]['image']} ran")
+    return survey(host) or {}

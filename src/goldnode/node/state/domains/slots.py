@@ -1,0 +1,163 @@
+"""A disk with two slots: the units that judge a boot and give it up, the hooks that keep the ESP, and what is told of the other slot.
+
+`seen.slots` = {marker: whether the root was made for such a disk, survey: :func:`slots.survey` or None, stale: what of the kernel on the ESP is
+not as in this root, or None}.
+"""
+
+from __future__ import annotations
+
+from ... import slots
+from ...host import PROGRAM, Host
+from ..finding import ELSEWHERE, Finding, judge_item
+from ..loader import VARIABLES, VENDOR
+from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
+from .files import Wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Sequence, Tuple, TypeAlias
+
+Document: TypeAlias = "Mapping[str, Any]"
+
+FOLDER = "/etc/systemd/system"
+GOOD, TRIES = "goldnode-good.service", "goldnode-tries.service"
+SCRIPT = "/usr/lib/goldnode/slot-failed"
+LINKS = {
+    f"{FOLDER}/boot-complete.target.requires/{GOOD}": f"{FOLDER}/{GOOD}",
+    f"{FOLDER}/emergency.target.wants/{TRIES}": f"{FOLDER}/{TRIES}",
+}
+COUNTED = f"{VARIABLES}/LoaderBootCountPath-{VENDOR}"  # set by systemd-boot when the entry that it starts has a counter
+LIMIT = 900  # seconds until a boot that is tried has to be complete
+
+# After multi-user.target, so that container engines have been started, and judged. It runs where a boot is tried, and is asked for by nothing else.
+GOOD_TEXT = f"""# goldnode: whether the image that this boot tries is good; systemd-bless-boot then takes the counter from its entry
+[Unit]
+Description=goldnode judgement of the image that this boot tries
+ConditionPathExists={COUNTED}
+After=goldnode-sanity.service goldnode-policy.service multi-user.target
+Before=boot-complete.target
+RefuseManualStart=yes
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} slot good
+TimeoutStartSec=600
+
+[Install]
+RequiredBy=boot-complete.target
+"""
+
+# The job of boot-complete.target is there from the start of a boot that is tried, and in no other.
+TARGET_TEXT = f"""# goldnode: a boot that is tried has so long to complete
+[Unit]
+OnFailure={TRIES}
+OnFailureJobMode=replace-irreversibly
+JobTimeoutSec={LIMIT}
+"""
+
+TRIES_TEXT = f"""# goldnode: gives up a boot that tries an image and is not good; of any other it does nothing
+[Unit]
+Description=goldnode gives up the boot that tries an image
+DefaultDependencies=no
+ConditionPathExists={COUNTED}
+
+[Service]
+Type=oneshot
+ExecStart={SCRIPT}
+TimeoutStartSec=120
+# A script that cannot even start is no reason to stay.
+FailureAction=reboot-force
+"""
+
+# Plain shell: it has to work where the program does not. An entry that was found good has no counter, and systemd-bless-boot says `good`.
+SCRIPT_TEXT = f"""#!/bin/sh
+# goldnode: reboot, while this boot tries an image and that was not found good; systemd-boot then takes the next try, or the other slot
+[ -e {COUNTED} ] || exit 0
+for bless in /usr/lib/systemd/systemd-bless-boot /lib/systemd/systemd-bless-boot; do
+    [ -x $bless ] && break
+done
+case $($bless status 2>/dev/null) in
+good | clean) exit 0 ;;
+esac
+timeout 60 {PROGRAM} slot failed
+echo "goldnode: this boot tries an image that is not good: reboot" >&2
+sync
+systemctl --no-block reboot || reboot -f
+"""
+
+KERNEL_HOOK = f"""#!/bin/sh
+# goldnode: a kernel that this slot boots is copied to the ESP when it changes there
+[ -x {PROGRAM} ] && [ -n "$1" ] || exit 0
+{PROGRAM} slot sync --hook --release "$1" || true
+exit 0
+"""
+
+# Status 77: kernel-install has no more to do (kernel-install(8)). Its own entries would not be of a slot.
+PLUGIN = """#!/bin/sh
+# goldnode: the entries of a disk with two slots are goldnode's
+exit 77
+"""
+
+
+def observe(host: Host, document: Document, seen: Observed) -> None:
+    """The slots of a live node, and whether a root was made for them."""
+    survey = slots.survey(host) if host.live and not seen.container else None
+    stale = slots.stale(host, survey["place"], survey["running"]) if survey else None
+    seen.slots = {"marker": host.exists(slots.MARKER), "survey": survey, "stale": stale}
+
+
+def files() -> List[Wanted]:
+    """What a root for such a disk holds. `disks/firstboot` puts the same there."""
+    why = "a boot that tries an image is judged"
+    copies = "the ESP follows the kernel of this root"
+    return [
+        Wanted(f"{FOLDER}/{GOOD}", GOOD_TEXT, "sanity", why),
+        Wanted(f"{FOLDER}/{TRIES}", TRIES_TEXT, "sanity", "a boot that tries an image is given up when it is not good"),
+        Wanted(f"{FOLDER}/boot-complete.target.d/goldnode.conf", TARGET_TEXT, "sanity", "a boot that tries an image has to complete"),
+        Wanted(SCRIPT, SCRIPT_TEXT, "sanity", "a boot that tries an image is given up when it is not good", 0o755),
+        Wanted("/etc/kernel/postinst.d/zzz-goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
+        Wanted("/etc/initramfs/post-update.d/goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
+        Wanted("/etc/kernel/install.d/00-goldnode.install", PLUGIN, "kernel", "nothing else writes entries", 0o755),
+    ]
+
+
+def wanted(document: Document, seen: Observed) -> List[Wanted]:
+    """The files, where the root was made for slots. Pure."""
+    return files() if seen.slots.get("marker") else []
+
+
+def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+    """The links of `systemctl enable`. Pure."""
+    if not seen.slots.get("marker"):
+        return [], [], []
+    return (
+        [
+            Action("sanity", "link", link, "a boot that tries an image is judged", IMAGE, seen.links.get(link), to, None, {"to": to})
+            for link, to in LINKS.items()
+            if seen.links.get(link) != to
+        ],
+        [],
+        [],
+    )
+
+
+def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+    """None."""
+    return []
+
+
+def findings(document: Document, seen: Observed) -> List[Finding]:
+    """Whether a newer image has failed here, and whether the ESP holds the kernel of this root. Nothing of a disk without slots. Pure."""
+    survey = seen.slots.get("survey")
+    newest, copies = "the newest image runs", "kernel and initramfs of this root"
+    if not survey:
+        if not seen.slots.get("marker"):
+            return []
+        why = "an image does not run" if not seen.live else "the ESP is not mounted, or the loader was told another root"
+        return [Finding("slot.fallback", ELSEWHERE, "degraded", newest, why), Finding("boot.copies", ELSEWHERE, "degraded", copies, why)]
+    remedy = "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs."
+    return [
+        judge_item("slot.fallback", newest, survey["fallback"] or newest, "degraded", remedy),
+        judge_item("boot.copies", copies, seen.slots.get("stale") or copies, "degraded", "Run site.yml, or `goldnode-node slot sync`."),
+    ]

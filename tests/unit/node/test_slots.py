@@ -1,0 +1,495 @@
+"""Slots on a directory that plays a node: what is told of them, what follows a kernel, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.node.test_loader import header
+
+from goldnode.node import slots, slotwrite
+from goldnode.node.host import Host, Result
+from goldnode.node.state import loader
+from goldnode.node.state.model import NodeError
+
+OLD, NEW = "6.1.0-901-amd64", "6.1.0-902-amd64"
+ENTRIES = "efi/loader/entries"
+
+
+class Node(Host):
+    """A directory with an ESP; programs are not run, and what was asked for is kept."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), live=True)
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
+        self.asked.append(argv)
+        return Result(argv, 0, "", "")
+
+
+def about(slot: str, sequence: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"cpu-{slot * 3}", "class": "cpu", "build_id": slot * 3, "sequence": sequence, "kernel": OLD, **more}
+
+
+def hold(root: Path, slot: str, sequence: int, name: str, **more: Any) -> None:
+    """Put an image into a slot; `name` is its entry's file."""
+    folder = root / f"efi/goldnode/{slot}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (root / ENTRIES).mkdir(parents=True, exist_ok=True)
+    (folder / "vmlinuz").write_bytes(header(OLD))
+    (folder / "initrd.img").write_bytes(b"initramfs of " + slot.encode())
+    (folder / "slot.json").write_text(json.dumps(about(slot, sequence, **more)))
+    text = slots.entry_text(about(slot, sequence), slot, f"/goldnode/{slot}/vmlinuz", f"/goldnode/{slot}/initrd.img", "ro panic=5")
+    (root / ENTRIES / name).write_text(text)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node that runs slot a of two; b is empty."""
+    hold(tmp_path, "a", 1, "goldnode-aaa-a.conf")
+    (tmp_path / "efi/loader/loader.conf").write_text("default goldnode-*\ntimeout 0\n")
+    for name, text in (
+        ("proc/cmdline", "root=PARTLABEL=root-a ro panic=5\n"),
+        ("proc/sys/kernel/random/boot_id", "boot-1\n"),
+        ("proc/1/stat", "1 (systemd) " + " ".join(["0"] * 50)),
+        ("boot/vmlinuz-" + OLD, ""),
+        ("boot/initrd.img-" + OLD, "initramfs of a"),
+        ("etc/goldnode/class.json", '{"class": "cpu"}'),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / f"boot/vmlinuz-{OLD}").write_bytes(header(OLD))
+    for slot in slots.SLOTS:
+        (tmp_path / f"dev/disk/by-partlabel/root-{slot}").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"dev/disk/by-partlabel/root-{slot}").write_bytes(b"\0" * 8192)
+    return Node(tmp_path)
+
+
+def counted(node: Node, name: str) -> None:
+    """This boot tries an entry: systemd-boot leaves its path in a variable."""
+    place = Path(node.root) / loader.VARIABLES.lstrip("/")
+    place.mkdir(parents=True, exist_ok=True)
+    path = f"\\loader\\entries\\{name}\0"
+    (place / f"LoaderBootCountPath-{loader.VENDOR}").write_bytes(b"\x06\0\0\0" + path.encode("utf-16-le"))
+
+
+def listing(node: Node) -> set[str]:
+    return {path.name for path in (Path(node.root) / ENTRIES).iterdir()}
+
+
+def told(node: Node) -> dict[str, Any]:
+    found = slots.survey(node)
+    assert found is not None
+    return found
+
+
+def test_a_shipped_disk(node: Node) -> None:
+    found = told(node)
+    assert (found["running"], found["next"], found["tried"], found["fallback"]) == ("a", "a", None, None)
+    assert (found["slots"]["a"]["state"], found["slots"]["b"]["state"]) == (slots.GOOD, slots.EMPTY)
+
+
+@pytest.mark.parametrize("line", ["root=/dev/vda2 ro", "root=PARTLABEL=root-c", "xroot=PARTLABEL=root-a", "root=PARTLABEL=root-ab"])
+def test_another_root_has_no_slots(node: Node, line: str) -> None:
+    (Path(node.root) / "proc/cmdline").write_text(line)
+    assert slots.survey(node) is None
+    assert slots.good(node)[0]
+    assert slots.sync(node) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "sequence", "state", "after", "fallback"),
+    [
+        ("goldnode-bbb-b+3.conf", 2, slots.TRYING, "b", False),
+        ("goldnode-bbb-b+1-2.conf", 2, slots.TRYING, "b", False),
+        ("goldnode-bbb-b+0-3.conf", 2, slots.FAILED, "a", True),
+        ("goldnode-bbb-b.conf", 2, slots.GOOD, "b", False),
+        # An older image that failed once is no news: the newer one runs.
+        ("goldnode-bbb-b+0-3.conf", 0, slots.FAILED, "a", False),
+    ],
+)
+def test_what_the_other_slot_is(node: Node, entry: str, sequence: int, state: str, after: str, fallback: bool) -> None:
+    hold(Path(node.root), "b", sequence, entry)
+    found = told(node)
+    assert (found["slots"]["b"]["state"], found["next"], bool(found["fallback"])) == (state, after, fallback)
+
+
+def test_after_a_fallback_the_reason_is_told(node: Node) -> None:
+    hold(Path(node.root), "b", 2, "goldnode-bbb-b+0-3.conf")
+    assert "it left no reason" in str(told(node)["fallback"])
+    slots.record(node, "/efi", slots.FAILED, "b", {"name": "cpu-other"}, "of another image")
+    slots.record(node, "/efi", slots.FAILED, "b", about("b", 2), "modules.dummy: missing")
+    text = told(node)["fallback"]
+    assert text == "image cpu-bbb in slot b failed 3 tries: modules.dummy: missing; cpu-aaa in slot a runs"
+    slots.tell(node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]})
+    assert (Path(node.root) / slots.TOLD.lstrip("/")).read_text() == f"{text}\n"
+    slots.tell(node, {"findings": []})
+    assert not node.exists(slots.TOLD)
+
+
+def test_the_last_try_is_a_try(node: Node) -> None:
+    """While it runs, an image without tries left has not failed."""
+    root = Path(node.root)
+    hold(root, "b", 2, "goldnode-bbb-b+0-1.conf")
+    (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
+    counted(node, "goldnode-bbb-b+0-1.conf")
+    found = told(node)
+    assert (found["running"], found["tried"], found["slots"]["b"]["state"]) == ("b", "goldnode-bbb-b+0-1.conf", slots.TRYING)
+
+
+def test_the_history_is_short_and_survives_a_torn_line(node: Node) -> None:
+    for number in range(slots.KEPT + 5):
+        slots.record(node, "/efi", slots.GOOD, "a", about("a", number), str(number))
+    with (Path(node.root) / "efi/goldnode/history").open("a") as opened:
+        opened.write('{"torn')
+    rows = slots.history(node, "/efi")
+    assert [row["reason"] for row in rows] == [str(number) for number in range(5, slots.KEPT + 5)]
+
+
+def trying(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> Path:
+    """This boot tries the image in slot b, and its check says this."""
+    root = Path(node.root)
+    hold(root, "b", 2, "goldnode-bbb-b+2-1.conf")
+    entry = root / ENTRIES / "goldnode-bbb-b+2-1.conf"
+    entry.write_text(entry.read_text().replace("panic=5", f"panic=5 {slots.WATCHDOG}"))
+    (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
+    counted(node, entry.name)
+    monkeypatch.setattr(slots, "judge", lambda host: reasons)
+    return entry
+
+
+def test_a_good_boot_is_recorded_and_loses_the_watchdog(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = trying(node, monkeypatch, [])
+    assert slots.good(node) == (True, "image cpu-bbb is good")
+    assert "panic=5\n" in entry.read_text()  # systemd-bless-boot takes the counter away, nobody else
+    assert any("RuntimeWatchdogUSec" in argv for argv in node.asked)
+    assert slots.known(node, "/efi", "b")["good"] is True
+    assert slots.history(node, "/efi")[-1]["event"] == slots.GOOD
+
+
+def test_a_bad_boot_says_why_and_keeps_its_counter(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = trying(node, monkeypatch, ["modules.dummy: missing", "unit ssh.service: failed"])
+    fine, text = slots.good(node)
+    assert not fine
+    assert "modules.dummy: missing; unit ssh.service: failed" in text
+    assert slots.failed(node) == "modules.dummy: missing; unit ssh.service: failed"  # said once, not twice
+    rows = slots.history(node, "/efi")
+    assert [(row["event"], row["image"], row["slot"]) for row in rows] == [(slots.FAILED, "cpu-bbb", "b")]
+    assert entry.exists()
+
+
+def test_a_blessed_boot_is_never_judged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "judge", lambda host: ["it should not be asked"])
+    assert slots.good(node)[0]
+    counted(node, "goldnode-aaa-a+2-1.conf")  # this boot was tried, and its entry was renamed since
+    assert slots.good(node)[0]
+    assert slots.failed(node) == "this boot tries no image"
+    assert slots.history(node, "/efi") == []
+
+
+def test_a_check_that_cannot_be_made_is_against_the_image(node: Node) -> None:
+    (Path(node.root) / "etc/goldnode/class.json").write_text('{"class": "cpu"}')
+    assert slots.judge(node)[0].startswith("the check failed: ")
+    (Path(node.root) / "etc/goldnode/class.json").write_text("torn")
+    assert "the check failed" in slots.judge(node)[0]
+
+
+def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
+    root = Path(node.root)
+    assert slots.stale(node, "/efi", "a") is None
+    (root / f"boot/initrd.img-{OLD}").write_text("made anew")
+    assert slots.stale(node, "/efi", "a") == f"not as in this root: /boot/initrd.img-{OLD}"
+    assert slots.sync(node, OLD) == f"slot a boots {OLD} as it is now"
+    assert slots.stale(node, "/efi", "a") is None
+    assert slots.sync(node, OLD) is None
+    # Another kernel: the entry names it, and what is named no more has gone.
+    (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    (root / f"boot/initrd.img-{NEW}").write_text("of the new one")
+    slots.sync(node, NEW)
+    found = told(node)
+    assert (found["slots"]["a"]["kernel"], found["slots"]["a"]["state"], found["next"]) == (NEW, slots.GOOD, "a")
+    assert listing(node) == {"goldnode-aaa-a.conf"}
+    assert len(list((root / "efi/goldnode/a").iterdir())) == 3
+    assert "root=PARTLABEL=root-a ro panic=5" in (root / ENTRIES / "goldnode-aaa-a.conf").read_text()
+
+
+def test_a_kernel_without_an_initramfs_is_not_booted(node: Node) -> None:
+    (Path(node.root) / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    before = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text()
+    with pytest.raises(NodeError, match=r"initrd.img-.*not there"):
+        slots.sync(node, NEW)
+    assert (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text() == before
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(node: Node, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """The entry names a kernel and an initramfs that are there, whichever file was the last to be written."""
+    root = Path(node.root)
+    (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    (root / f"boot/initrd.img-{NEW}").write_text("of the new one")
+    real, calls = os.replace, []
+
+    def cut(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) > at:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", cut)
+        with pytest.raises(KeyboardInterrupt):
+            slots.sync(node, NEW)
+    (entry,) = [item for item in loader.entries(node, "/efi") if item.bootable]
+    for key in ("linux", "initrd"):
+        assert (root / "efi" / entry.fields[key].lstrip("/")).stat().st_size
+    slots.sync(node, NEW)
+    assert told(node)["slots"]["a"]["kernel"] == NEW
+    assert not [path for path in (root / "efi").rglob("*.new")]
+
+
+def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
+    hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
+    found = slots.back(node)
+    assert listing(node) == {"goldnode-aaa-a.conf", "goldnode-bbb-b+3.conf"}
+    assert (found["next"], found["slots"]["b"]["sequence"], found["slots"]["b"]["state"]) == ("b", 2, slots.TRYING)
+    assert slots.WATCHDOG in (Path(node.root) / ENTRIES / "goldnode-bbb-b+3.conf").read_text()
+    slots.back(node)  # asked again before the boot, it is the same
+    assert told(node)["next"] == "b"
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_way_back_that_is_cut_off_can_be_asked_for_again(node: Node, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
+    real, calls = os.replace, []
+
+    def cut(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) > at:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", cut)
+        with pytest.raises(KeyboardInterrupt):
+            slots.back(node)
+    assert told(node)["next"] == "a"
+    assert slots.back(node)["next"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("entry", "more", "text"),
+    [
+        (None, {}, "holds no image"),
+        ("goldnode-bbb-b+0-3.conf", {}, "was never good"),
+        ("goldnode-bbb-b+2-1.conf", {}, "was never good"),
+    ],
+)
+def test_no_way_back_to_what_was_never_good(node: Node, entry: str | None, more: dict[str, Any], text: str) -> None:
+    if entry:
+        hold(Path(node.root), "b", 2, entry, **more)
+    with pytest.raises(NodeError, match=text):
+        slots.back(node)
+
+
+def test_an_esp_without_room_is_told_before_the_entry_changes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(node.root) / f"boot/initrd.img-{OLD}").write_text("made anew")
+    stat = os.statvfs(node.root)
+    full = os.statvfs_result((stat.f_bsize, stat.f_frsize, stat.f_blocks, 0, 0, *tuple(stat)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    with pytest.raises(NodeError, match="0 MiB free"):
+        slots.sync(node, OLD)
+
+
+# -- writing
+
+
+ROOT = b"a root file system, as far as this goes" * 100
+IMAGE = {
+    "schema": slotwrite.SCHEMA,
+    "name": "cpu-ccc",
+    "class": "cpu",
+    "build_id": "ccc",
+    "kernel": NEW,
+    "options": "root=PARTLABEL=root-a ro panic=5",
+    "root": {"size": len(ROOT), "sha256": hashlib.sha256(ROOT).hexdigest()},
+    "tries": 3,
+    "unverified": None,
+}
+
+
+def stream(image: dict[str, Any] | None = None, content: bytes | None = None) -> io.BytesIO:
+    return io.BytesIO(json.dumps(image or IMAGE).encode() + b"\n" + (gzip.compress(ROOT) if content is None else content))
+
+
+@pytest.fixture
+def writing(node: Node, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node on which slot b can be written; what would be mounted is a directory."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "boot").mkdir()
+    (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    (root / f"boot/initrd.img-{NEW}").write_text("of the image")
+    (root / "etc/goldnode").mkdir(parents=True)
+    (root / "etc/goldnode/class.json").write_text('{"class": "cpu", "new": true}')
+
+    @contextmanager
+    def place(host: Host, device: str) -> Any:
+        yield str(root)
+
+    monkeypatch.setattr(slotwrite, "mounted", place)
+    hold(Path(node.root), "b", 0, "goldnode-bbb-b+0-3.conf")
+    return node
+
+
+def test_an_image_is_written_and_boots_next(writing: Node) -> None:
+    found = slotwrite.write(writing, stream(), lambda text: None)
+    assert (found["next"], found["running"]) == ("b", "a")
+    assert listing(writing) == {"goldnode-aaa-a.conf", "goldnode-ccc-b+3.conf"}
+    row = found["slots"]["b"]
+    assert (row["image"], row["sequence"], row["state"], row["kernel"]) == ("cpu-ccc", 2, slots.TRYING, NEW)
+    device = Path(writing.root) / "dev/disk/by-partlabel/root-b"
+    assert device.read_bytes()[: len(ROOT)] == ROOT
+    options = next(item for item in loader.entries(writing, "/efi") if item.left).fields["options"]
+    assert options == f"root=PARTLABEL=root-b ro panic=5 {slots.WATCHDOG}"
+    assert [argv[0] for argv in writing.asked] == ["e2fsck", "resize2fs", "e2label"]
+
+
+DAMAGED = bytearray(gzip.compress(ROOT))
+DAMAGED[60] ^= 0xFF
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (stream(content=gzip.compress(ROOT)[:40]), "the stream ended after"),
+        (stream(content=bytes(DAMAGED)), "damaged|is not the image"),
+        (stream(content=gzip.compress(ROOT + b"more")), "has more than"),
+        (stream(content=gzip.compress(ROOT[:-1])), "is not the image"),
+        (stream({**IMAGE, "root": {"size": len(ROOT), "sha256": "0" * 64}}), "is not the image"),
+        (stream(content=b""), "the stream ended after 0"),
+    ],
+)
+def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(writing: Node, sent: io.BytesIO, text: str) -> None:
+    with pytest.raises(NodeError, match=text):
+        slotwrite.write(writing, io.BytesIO(sent.getvalue()), lambda text: None)
+    assert listing(writing) == {"goldnode-aaa-a.conf"}
+    assert (told(writing)["next"], told(writing)["slots"]["b"]["state"]) == ("a", slots.EMPTY)
+    assert slotwrite.write(writing, stream(), lambda text: None)["next"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"class": "a100"}, "is of class a100"),
+        ({"root": {"size": 9000, "sha256": "0" * 64}}, "smaller root"),
+        ({"schema": "other"}, "no image of schema"),
+        ({"kernel": None}, "no whole image: kernel"),
+        ({"root": {"size": 1}}, "no whole image: root"),
+        ({"build_id": "../x"}, "build_id or tries"),
+        ({"tries": 0}, "build_id or tries"),
+    ],
+)
+def test_what_is_refused_touches_nothing(writing: Node, change: dict[str, Any], text: str) -> None:
+    before = {path: path.read_bytes() for path in Path(writing.root).rglob("*") if path.is_file()}
+    with pytest.raises(NodeError, match=text):
+        slotwrite.write(writing, stream({**IMAGE, **change}), lambda text: None)
+    after = {path: path.read_bytes() for path in Path(writing.root).rglob("*") if path.is_file()}
+    after.pop(Path(writing.root) / slots.LOCK.lstrip("/"), None)
+    assert after == before
+
+
+def test_a_disk_without_a_second_slot_is_refused(writing: Node) -> None:
+    (Path(writing.root) / "dev/disk/by-partlabel/root-b").unlink()
+    with pytest.raises(NodeError, match="no second slot"):
+        slotwrite.write(writing, stream(), lambda text: None)
+
+
+def test_while_the_running_image_is_tried_nothing_is_written(writing: Node) -> None:
+    os.replace(Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf", Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf")
+    counted(writing, "goldnode-aaa-a+2-1.conf")
+    with pytest.raises(NodeError, match="still tried"):
+        slotwrite.write(writing, stream(), lambda text: None)
+
+
+def test_an_image_of_another_class_inside_gets_no_entry(writing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(writing.root) / "etc/goldnode/class.json").write_text('{"class": "a100"}')
+    with pytest.raises(NodeError, match=r"holds /etc/goldnode/class.json of cpu"):
+        slotwrite.write(writing, stream({**IMAGE, "class": "a100"}), lambda text: None)
+    assert listing(writing) == {"goldnode-aaa-a.conf"}
+
+
+def test_a_standing_wish_for_another_entry_is_told(writing: Node) -> None:
+    place = Path(writing.root) / loader.VARIABLES.lstrip("/")
+    place.mkdir(parents=True)
+    (place / f"LoaderEntryDefault-{loader.VENDOR}").write_bytes(b"\x06\0\0\0" + "goldnode-aaa-a.conf\0".encode("utf-16-le"))
+    with pytest.raises(NodeError, match="does not boot next"):
+        slotwrite.write(writing, stream(), lambda text: None)
+
+
+def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
+    here, there = tmp_path / "node", tmp_path / "image"
+    rows = {
+        "etc/machine-id": "0123",
+        "etc/hostname": "gpu07",
+        "etc/hosts": "of the node",
+        "etc/ssh/ssh_host_ed25519_key": "secret",
+        "etc/ssh/ssh_host_ed25519_key.pub": "public",
+        "etc/goldnode/class.json": "of the node",
+        "etc/goldnode/site.yml": "of the site",
+        "etc/goldnode/carry": "/opt/site/*\n/../etc/passwd\nrelative\n",
+        "etc/systemd/network/10-static.network": "address",
+        "etc/systemd/network/80-dhcp.network": "of the node",
+        "root/.ssh/authorized_keys": "root's",
+        "home/ann/.ssh/authorized_keys": "ann's",
+        "home/debian/.ssh/authorized_keys": "debian's",
+        "var/lib/goldnode/sanity.json": "counters",
+        "var/lib/goldnode/state.json": "of the root",
+        "opt/site/munge.key": "munge",
+        "etc/passwd": "root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/home/ann:/bin/sh\ndebian:x:1000:1000::/home/debian:/bin/sh\n",
+        "etc/shadow": "root:*:1::::::\nann:!:1::::::\ndebian:!:1::::::\n",
+        "etc/group": "root:x:0:\nsudo:x:27:ann,debian\nann:x:1001:\ndebian:x:1000:\n",
+    }
+    image = {
+        "etc/machine-id": "uninitialized",
+        "etc/hosts": "of the image",
+        "etc/goldnode/class.json": "of the image",
+        "etc/systemd/network/80-dhcp.network": "of the image",
+        "etc/passwd": "root:x:0:0::/root:/bin/sh\ndebian:x:1000:1000::/home/debian:/bin/sh\n",
+        "etc/shadow": "root:*:1::::::\ndebian:!:1::::::\n",
+        "etc/group": "root:x:0:\nsudo:x:27:debian\ndebian:x:1000:\n",
+        "var/lib/goldnode/state.json": "of the image",
+    }
+    for root, files in ((here, rows), (there, image)):
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+    (here / "etc/ssh/ssh_host_ed25519_key").chmod(0o600)
+    slotwrite.carry(Host(str(here), live=True), str(there))
+
+    def at(name: str) -> str:
+        return (there / name).read_text()
+
+    for name in ("etc/machine-id", "etc/hostname", "etc/ssh/ssh_host_ed25519_key", "etc/goldnode/site.yml", "root/.ssh/authorized_keys"):
+        assert at(name) == rows[name], name
+    for name in ("var/lib/goldnode/sanity.json", "opt/site/munge.key", "etc/systemd/network/10-static.network", "etc/goldnode/carry"):
+        assert at(name) == rows[name], name
+    for name in ("etc/hosts", "etc/goldnode/class.json", "etc/systemd/network/80-dhcp.network", "var/lib/goldnode/state.json"):
+        assert at(name) == image[name], name
+    assert (there / "etc/ssh/ssh_host_ed25519_key").stat().st_mode & 0o777 == 0o600
+    assert at("etc/passwd") == image["etc/passwd"] + "ann:x:1001:1001::/home/ann:/bin/sh\n"
+    assert at("etc/shadow").endswith("ann:!:1::::::\n")
+    assert at("etc/group") == "root:x:0:\nsudo:x:27:debian,ann\ndebian:x:1000:\nann:x:1001:\n"
+    assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == ("ann's", "debian's")
+
+
+def test_every_row_of_what_is_carried_says_why() -> None:
+    for row in slotwrite.CARRIED:
+        assert row.pattern.startswith("/"), row
+        assert len(row.why) > 8, row
