@@ -25,6 +25,7 @@ def arguments(parser: Any) -> None:
     parser.add_argument("verb", choices=("status", "good", "failed", "sync", "back", "write"))
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--release", help="with sync: the kernel to boot; default: the one that the entry boots")
+    parser.add_argument("--tries", type=int, choices=range(1, 10), default=slots.TRIES, help="with back: boots that it may take")
     parser.add_argument("--hook", action="store_true", help="with sync: called by a hook of dpkg: do nothing elsewhere, and never fail")
 
 
@@ -48,7 +49,7 @@ def run(host: Host, options: Any) -> int:
         slotwrite.apart()
         found = slotwrite.write(host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True))
     elif verb == "back":
-        found = slots.back(host)
+        found = slots.back(host, options.tries)
     else:
         known = slots.survey(host)
         if known is None:

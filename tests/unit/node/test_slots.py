@@ -252,7 +252,7 @@ def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(node: N
         assert (root / "efi" / entry.fields[key].lstrip("/")).stat().st_size
     slots.sync(node, NEW)
     assert told(node)["slots"]["a"]["kernel"] == NEW
-    assert not [path for path in (root / "efi").rglob("*.new")]
+    assert not list((root / "efi").rglob("*.new"))
 
 
 def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
@@ -412,7 +412,7 @@ def test_a_disk_without_a_second_slot_is_refused(writing: Node) -> None:
 
 
 def test_while_the_running_image_is_tried_nothing_is_written(writing: Node) -> None:
-    os.replace(Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf", Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf")
+    (Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf").rename(Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf")
     counted(writing, "goldnode-aaa-a+2-1.conf")
     with pytest.raises(NodeError, match="still tried"):
         slotwrite.write(writing, stream(), lambda text: None)
