@@ -14,6 +14,7 @@ from pathlib import Path
 
 from goldnode.disks.assemble import Spec, slot_document
 from goldnode.errors import DiskError
+from goldnode.node.state.domains import slots
 
 # Beside the definition of the disks, in goldnode's own tree.
 FILES = Path(__file__).resolve().parents[3] / "images" / "disks" / "files"
@@ -77,8 +78,12 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
     texts[f"{PLACE}/class"] = (spec.class_name + "\n", 0o644)
     texts[f"{PLACE}/layout"] = (spec.layout + "\n", 0o644)
     texts[f"{PLACE}/image.json"] = (slot_document(spec).decode(), 0o644)
+    if spec.layout == "ab":
+        texts.update({file.path.lstrip("/"): (file.content, file.mode) for file in slots.files()})
     texts["etc/machine-id"] = ("uninitialized\n", 0o444)  # machine-id(5): the next boot is a first boot, and makes one
     links = _LINKS | (_SSH_LINKS if ssh else {})
+    if spec.layout == "ab":
+        links |= {link.lstrip("/"): target for link, target in slots.LINKS.items()}
     if (root / "usr/lib/systemd/systemd-resolved").exists():
         links[_RESOLVER[0]] = _RESOLVER[1]
     for name in (*texts, *links, "efi/x"):

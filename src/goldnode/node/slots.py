@@ -32,7 +32,7 @@ FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
 KEPT = 60  # lines of it
 TRIES = 3
-MARKER = "/etc/goldnode/slots.json"  # in the root: it was made for a disk with two slots
+LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
 LOCK = "/run/goldnode/slots.lock"
 TOLD = "/run/goldnode/slot"  # one line for the login, while there is something to tell
 WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
@@ -223,7 +223,7 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
 def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, options: str) -> str:
     """The entry of a slot. `options` is the command line without `root=`. Pure."""
     rows = (
-        ("title", f"goldnode {about['class']} {about['build_id']} (slot {slot})"),
+        ("title", f"goldnode {about['name']}"),
         ("sort-key", "goldnode"),
         ("version", f"{about['sequence']}~{about['build_id']}"),
         ("linux", linux),

@@ -63,14 +63,14 @@ CARRIED = (
     Carried("/etc/network/interfaces.d/*", True, "addresses that are the node's own"),
     Carried("/etc/netplan/*.yaml", True, "addresses that are the node's own"),
     Carried("/etc/sudoers.d/90-cloud-init-users", True, "the users that the node was given at its first boot"),
-    Carried("/etc/goldnode/*", True, "the site's files; class document and marker are the image's"),
+    Carried("/etc/goldnode/*", True, "the site's files; the class document is the image's"),
     Carried("/root/.ssh/authorized_keys", False, "who may log in"),
     Carried("/var/lib/goldnode/sanity.json", False, "counters of the node's hardware, and what was acknowledged of them"),
     Carried("/var/lib/goldnode/gate.json", False, "whom the gate has told that the node is drained"),
     Carried("/var/lib/goldnode/history", False, "what was done to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
 )
-NEVER = (CLASS, slots.MARKER)
+NEVER = (CLASS,)
 # Files of accounts: name, the field that is the name's number (None where it has none), mode as Debian has it.
 ACCOUNTS = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow")
 PEOPLE = range(1000, 60000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_every_finding_has_a_side() -> None:
 
 
 def test_every_row_says_why_and_is_used() -> None:
-    used = {next(pattern for pattern, _, _ in sides.TABLE if sides.fnmatchcase(name, pattern)) for name in made()}
+    used = {next(pattern for pattern, _, _ in sides.TABLE if fnmatchcase(name, pattern)) for name in made()}
     for pattern, where, why in sides.TABLE:
         assert where in (sides.SOFTWARE, sides.HARDWARE, sides.DRIVEN), pattern
         assert len(why) > 10, pattern

@@ -104,7 +104,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     """The slots of a live node, and whether a root was made for them."""
     survey = slots.survey(host) if host.live and not seen.container else None
     stale = slots.stale(host, survey["place"], survey["running"]) if survey else None
-    seen.slots = {"marker": host.exists(slots.MARKER), "survey": survey, "stale": stale}
+    seen.slots = {"marker": (host.text(slots.LAYOUT) or "").strip() == "ab", "survey": survey, "stale": stale}
 
 
 def files() -> List[Wanted]:

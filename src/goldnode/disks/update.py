@@ -1,0 +1,471 @@
+"""`goldnode disks update NODE`: writes the slot that does not run of a node, from an image, and has it boot next; or goes back.
+
+The node is reached by ssh, as the inventory says (address, user, port, key, become). What works there is goldnode's own program of this version, sent
+along and taken away again, so that an older one on the node does not matter. What is sent, and what the node does with it, is described in
+`node/slotwrite.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from goldnode import nodefile
+from goldnode.disks import tools
+from goldnode.disks.model import BuiltDisk
+from goldnode.errors import DiskError
+from goldnode.fleet import drain as draining
+from goldnode.fleet.adopt import CONFIGURATION
+from goldnode.node.slots import FAILED, SLOTS
+from goldnode.node.slotwrite import SCHEMA
+from goldnode.node.state import loader
+
+BLOCK = 1 << 20
+VERIFIED = "verified.json"
+PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
+PAUSE = 5.0  # seconds between two looks at a node that boots
+
+Say = Callable[[str], None]
+
+
+# -- the image
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built disk as a node takes it: where its root file system lies in the raw disk, and the line that goes before it."""
+
+    disk: BuiltDisk
+    raw: Path
+    start: int
+    first: Mapping[str, Any]
+
+
+def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, str]:
+    """Size and SHA-256 (hex) of a file, or of a part of it, in bytes. Raises DiskError where the file is shorter."""
+    size = path.stat().st_size - start if size is None else size
+    found = hashlib.sha256()
+    with path.open("rb") as opened:
+        opened.seek(start)
+        left = size
+        while left and (data := opened.read(min(BLOCK, left))):
+            found.update(data)
+            left -= len(data)
+    if left:
+        raise DiskError(f"the file ends {left} bytes too early", file=path, remedy="run `goldnode disks build` again")
+    return size, found.hexdigest()
+
+
+def head(
+    name: str, node_class: str, build_id: str, kernel: str, options: str, root: tuple[int, str], tries: int, unverified: str | None
+) -> dict[str, Any]:
+    """The first line of what a node is sent; `root` is size and SHA-256 of the root file system."""
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "class": node_class,
+        "build_id": build_id,
+        "kernel": kernel,
+        "options": options,
+        "root": {"size": root[0], "sha256": root[1]},
+        "tries": tries,
+        "unverified": unverified,
+    }
+
+
+def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
+    """Write an image as a node takes it: the first line, then the root file system in gzip. Its holes cost next to nothing."""
+    write(json.dumps(first).encode() + b"\n")
+    pack = zlib.compressobj(1, zlib.DEFLATED, 31)
+    with path.open("rb") as opened:
+        opened.seek(start)
+        left = int(first["root"]["size"])
+        while left and (data := opened.read(min(BLOCK, left))):
+            left -= len(data)
+            if part := pack.compress(data):
+                write(part)
+    write(pack.flush())
+
+
+def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
+    """Why an image may be written: None where it has booted (`goldnode disks verify`), else the reason that was given. Raises DiskError."""
+    file = disk.directory / VERIFIED
+    remedy = f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON"
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+        fault = None if report["outcome"] == "passed" else f"its verification ended with `{report['outcome']}`"
+        if report["raw_sha256"] != disk.raw.sha256:
+            fault = "it was verified with another content"
+    except FileNotFoundError:
+        fault = "nobody has booted it"
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        fault = f"its verification cannot be read ({type(problem).__name__}: {problem})"
+    if fault is None:
+        return None
+    if not (unverified or "").strip():
+        raise DiskError(f"image {disk.name} is not verified: {fault}", file=file, remedy=remedy)
+    return f"{fault}; {unverified}"
+
+
+def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> Image:
+    """Hold a built disk against its manifest, byte for byte, and find what a node needs of it. Raises DiskError."""
+    if disk.layout != "ab" or disk.loader != "systemd-boot":
+        raise DiskError(
+            f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with systemd-boot has slots",
+            file=disk.directory,
+            remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, and build it again",
+        )
+    reason = verified(disk, unverified)
+    raw = disk.path("raw")
+    part = {item.name: item for item in disk.partitions}
+    lacking = [name for name in ("esp", "root-a") if name not in part]
+    if lacking:
+        raise DiskError(f"image {disk.name} has no partition {lacking[0]}", file=raw, remedy="run `goldnode disks build` again")
+    size, whole = digest(raw)
+    if (size, whole) != (disk.raw.size, disk.raw.sha256):
+        raise DiskError(
+            f"image {disk.name} is damaged: {size} bytes of SHA-256 {whole}, expected {disk.raw.size} of {disk.raw.sha256}",
+            file=raw,
+            remedy=f"run `goldnode disks build {disk.class_}` again, or fetch it again",
+        )
+    start = part["root-a"].start
+    options = command_line(raw, part["esp"].start, disk.build_id)
+    first = head(disk.name, disk.class_, disk.build_id, disk.kernel, options, digest(raw, start, part["root-a"].size), tries, reason)
+    return Image(disk, raw, start, first)
+
+
+def command_line(raw: Path, esp: int, build_id: str) -> str:
+    """The kernel's command line in an image's own entry. Raises DiskError where there is none."""
+    tools.require("mcopy")
+    entry = f"goldnode-{build_id}-a.conf"
+    done = subprocess.run(
+        ["mcopy", "-n", "-i", f"{raw}@@{esp}", f"::/loader/entries/{entry}", "-"],
+        capture_output=True,
+        check=False,
+        env=tools.environment(0),
+    )
+    options = loader.fields(done.stdout.decode("utf-8", "replace")).get("options")
+    if done.returncode or not options:
+        said = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
+        raise DiskError(f"the entry {entry} cannot be read: {said}", file=raw, remedy="run `goldnode disks build` again")
+    return options
+
+
+# -- the node
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that ssh reaches. `ssh`: the words before a remote command; `become`: the words before one that needs root."""
+
+    name: str
+    ssh: tuple[str, ...]
+    become: tuple[str, ...] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def words(self, *command: str) -> list[str]:
+        """The local command that runs a command there."""
+        return [*self.ssh, shlex.join([*self.become, *command])]
+
+    def run(self, *command: str, stdin: bytes | None = None, timeout: float = 600) -> subprocess.CompletedProcess[bytes]:
+        """Run a command there; 255 is ssh's own failure."""
+        give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        try:
+            return subprocess.run(self.words(*command), capture_output=True, check=False, timeout=timeout, **give)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
+
+    def ask(self, *command: str, **more: Any) -> str:
+        """Standard output of a command that has to go well. Raises DiskError with what it said."""
+        done = self.run(*command, **more)
+        if done.returncode:
+            raise DiskError(f"{self.name}: {last_line(done.stderr) or f'{command[0]} ended with {done.returncode}'}", remedy=REACH)
+        return done.stdout.decode("utf-8", "replace")
+
+
+REACH = "check `ssh` to it, and its user and become in the inventory"
+
+
+def last_line(text: bytes) -> str:
+    """The last thing that was said."""
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("goldnode-node: ") if lines else ""
+
+
+def node(name: str, inventory: str | None, become: bool = False) -> Node:
+    """How to reach a node: a host of the inventory, else an ssh destination. Raises DiskError."""
+    if inventory is None:
+        return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false"}
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", inventory, "--host", name],
+        # Without vars plugins: the class document is not what is asked for here.
+        env={**environment, "ANSIBLE_VARS_PLUGINS": os.devnull},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        variables = json.loads(done.stdout)
+    except ValueError:
+        variables = None
+    if done.returncode or not isinstance(variables, dict):
+        raise DiskError(
+            f"the inventory has no host {name}: {last_line(done.stderr.encode())}", file=inventory, remedy="correct the name, or -i"
+        )
+    return reached(name, variables, become)
+
+
+def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Node:
+    """How ssh reaches a host with these variables of its inventory. Raises DiskError for another connection than ssh. Pure."""
+    kind = str(variables.get("ansible_connection", "ssh")).rpartition(".")[2]
+    if kind not in ("ssh", "smart", "paramiko_ssh", "paramiko"):
+        raise DiskError(f"{name} is reached by `{kind}`, and an image is sent by ssh", remedy="set ansible_connection: ssh for it")
+
+    def said(*keys: str) -> str | None:
+        return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
+
+    words = [*SSH]
+    for option, value in (
+        ("-p", said("ansible_port", "ansible_ssh_port")),
+        ("-l", said("ansible_user", "ansible_ssh_user")),
+        ("-i", said("ansible_ssh_private_key_file", "ansible_private_key_file")),
+    ):
+        words += [option, value] if value else []
+    for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+        words += shlex.split(str(variables.get(key) or ""))
+    root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
+    return Node(name, (*words, "--", said("ansible_host", "ansible_ssh_host") or name), ("sudo", "-n") if root else (), variables)
+
+
+@dataclass(frozen=True)
+class Program:
+    """goldnode's program of this version on a node."""
+
+    node: Node
+    place: str
+
+    def words(self, *words: str) -> tuple[str, ...]:
+        """What to run there for `slot WORDS`."""
+        return ("python3", "-I", "-S", self.place, "slot", *words)
+
+    def survey(self) -> dict[str, Any]:
+        """What the node says of its slots. Raises DiskError where it has none."""
+        return answer(self.node.run(*self.words("status", "--json")), self.node.name)
+
+    def back(self) -> dict[str, Any]:
+        """Have the other slot's last good image boot next. Returns the survey after; raises DiskError with the node's reason."""
+        return answer(self.node.run(*self.words("back", "--json")), self.node.name)
+
+
+@contextlib.contextmanager
+def program(target: Node) -> Iterator[Program]:
+    """goldnode's program on the node, for as long as the context lasts."""
+    place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
+    script = f"install -d -m 755 /run/goldnode && umask 077 && cat >{place}"
+    target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
+    try:
+        yield Program(target, place)
+    finally:
+        target.run("rm", "-f", place)
+
+
+def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any]:
+    """The survey that a command of the node has printed. Raises DiskError with what it said instead."""
+    try:
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("slots"), dict) or set(found["slots"]) != set(SLOTS):
+        raise DiskError(f"{name}: {last_line(done.stderr) or 'it does not tell its slots'}", remedy="see docs/disk-slots.md")
+    return found
+
+
+def holders(target: Node) -> list[str]:
+    """Processes that have a GPU open, as `pid command`. Those of the driver itself are none."""
+    script = (
+        "for p in /proc/[0-9]*; do c=$(cat $p/comm 2>/dev/null) || continue; "
+        'case $c in nvidia-persiste*|nv-fabricmanage*|nv-hostengine*|python3) [ "$c" = python3 ] || continue;; esac; '
+        "ls -l $p/fd 2>/dev/null | grep -qE '> /dev/(nvidia|kfd)' && echo ${p##*/} $c; done; true"
+    )
+    return [line.strip() for line in target.ask("sh", "-c", script).splitlines() if line.strip()]
+
+
+# -- the run
+
+
+def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
+    """Why an image is not sent to a node; the node judges once more before it writes. Pure."""
+    runs = found["slots"][found["running"]]
+    other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+    if found["tried"]:
+        return f"it still tries the image that runs ({found['tried']}): wait until that is good"
+    if runs["class"] != image.disk.class_:
+        return f"it is of class {runs['class']}, and the image of {image.disk.class_}"
+    if other["device"] is None:
+        return "its disk has no second slot: it is too small for one"
+    if runs["image"] == image.disk.name and not image.first["unverified"]:
+        return f"it runs image {image.disk.name} already"
+    return None
+
+
+def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
+    """Write the slot that does not run; that image boots next. Returns the survey after. Raises DiskError: then the running slot boots on."""
+    return answer(feed(there.node.words(*there.words("write", "--json")), image, say), there.node.name)
+
+
+def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedProcess[bytes]:
+    """Run a command and send it the image; what it tells meanwhile on standard error is passed on."""
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told: dict[str, bytes] = {}
+
+    def listen(name: str, stream: IO[bytes] | None, line: Say) -> None:
+        kept = []
+        for text in stream or ():
+            kept.append(text)
+            line(text.decode("utf-8", "replace").rstrip())
+        told[name] = b"".join(kept)
+
+    threads = [
+        threading.Thread(target=listen, args=("out", process.stdout, lambda text: None)),
+        threading.Thread(target=listen, args=("err", process.stderr, say)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        # What refuses the image closes its end, and says why.
+        with contextlib.suppress(BrokenPipeError), process.stdin or contextlib.nullcontext() as stdin:
+            if stdin is not None:
+                send(image.raw, image.start, image.first, stdin.write)
+        process.wait()
+    finally:
+        if process.poll() is None:  # the end of the stream is the end of the run there
+            process.kill()
+            process.wait()
+        for thread in threads:
+            thread.join()
+    return subprocess.CompletedProcess(words, process.returncode, told.get("out", b""), told.get("err", b""))
+
+
+def drain_of(target: Node) -> draining.Drain:
+    """How the node is taken out of service, by the variables of `site.yml`."""
+    variables = target.variables
+
+    def listed(name: str) -> list[str]:
+        value = variables.get(name) or []
+        return [str(word) for word in value] if isinstance(value, list) else shlex.split(str(value))
+
+    return draining.choose(
+        str(variables.get("goldnode_drain") or "none"), listed("goldnode_drain_command"), listed("goldnode_resume_command")
+    )
+
+
+def boot_id(target: Node) -> str | None:
+    """Which boot the node is in; None while it does not answer."""
+    done = target.run("cat", "/proc/sys/kernel/random/boot_id", timeout=60)
+    return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
+
+
+def restart(target: Node, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """Reboot the node and wait until the image that is tried is good. Raises DiskError where it is not, or the node does not come back.
+
+    :param limit: seconds until the node has to be settled; all tries of a broken image fit into that, or are waited for in vain.
+    """
+    before = boot_id(target)
+    say(f"{target.name} boots {image}")
+    target.run("systemctl", "reboot", timeout=60)
+    end = clock() + limit
+    told = ""
+    while clock() < end:
+        time.sleep(PAUSE)
+        now = boot_id(target)
+        if now is None or now == before:
+            continue
+        done = target.run("/usr/lib/goldnode/goldnode-node", "slot", "status", "--json", timeout=120)
+        try:
+            found = answer(done, target.name)
+        except DiskError:
+            continue  # it is on its way up, or down again
+        runs = found["slots"][found["running"]]
+        if runs["image"] == image and found["tried"] is None:
+            return found
+        if runs["image"] != image and not found["tried"]:
+            reason = found["fallback"] or f"image {runs['image']} in slot {found['running']} runs"
+            raise DiskError(
+                f"{target.name} fell back: {reason}", remedy="see `goldnode-node check` on the node; it is in service as before"
+            )
+        state = f"{image} is tried, {runs['left']} tries left after this one"
+        if state != told:
+            told = state
+            say(state)
+    raise DiskError(
+        f"{target.name} has not settled within {limit:g} s",
+        remedy="look at its console; where the image is broken it falls back by itself",
+    )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for: an image (None: the way back), whether to boot it, and how long that may take in seconds."""
+
+    image: Image | None
+    reboot: bool
+    limit: float = 2400.0
+
+
+def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
+    """Write or go back, and boot it where that is asked for, drained meanwhile. Returns the node's survey after. Raises DiskError.
+
+    Writing the other slot disturbs nobody, so that the node is drained for its boot alone. Where nobody drains it, a GPU that is in use is a
+    refusal, before anything is written.
+    """
+    drain = drain_of(target)
+    with program(target) as there:
+        found = there.survey()
+        if wish.image is not None and (why := refusal(wish.image, found)):
+            raise DiskError(f"{target.name}: {why}", file=wish.image.disk.directory, remedy="see `goldnode-node slot status` on the node")
+        if wish.reboot and isinstance(drain, draining.Nothing) and (used := holders(target)):
+            raise DiskError(
+                f"{target.name}: a GPU is in use by {', '.join(used[:3])}, and nobody drains the node",
+                remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
+            )
+        after = write(there, wish.image, say) if wish.image is not None else there.back()
+    image = str(after["slots"][after["next"]]["image"])
+    if not wish.reboot:
+        return after
+    name = str(target.variables.get("goldnode_drain_name") or target.name)
+    in_service = drain.drain(name, f"goldnode: {image} is booted")
+    if used := holders(target):
+        raise DiskError(
+            f"{target.name}: a GPU is still in use by {', '.join(used[:3])} after the drain; {image} is written, and boots with the next boot",
+            remedy="stop them and reboot the node; it stays drained",
+        )
+    # A node that does not settle stays drained: somebody has to look at it.
+    found = restart(target, image, wish.limit, say)
+    drain.resume(name, in_service)
+    return found
+
+
+def text(found: Mapping[str, Any], name: str) -> str:
+    """One line for each slot, for a person. Pure."""
+    lines = []
+    for slot, row in found["slots"].items():
+        marks = [word for word, true in (("runs", slot == found["running"]), ("boots next", slot == found["next"])) if true]
+        state = "used up" if row["state"] == FAILED else row["state"]
+        lines.append(f"{name}: slot {slot}: {row['image'] or 'no image'}, {state}" + (f" ({', '.join(marks)})" if marks else ""))
+    if found["fallback"]:
+        lines.append(f"{name}: {found['fallback']}")
+    return "\n".join(lines)

@@ -1,0 +1,189 @@
+"""A disk with two slots heals itself, shown by booting one: a new image is written and found good, broken ones fall back by themselves, and a GPU
+that is missing takes no image back. Real firmware (OVMF), systemd-boot, partitions and units, emulated.
+
+One machine does it all in one run. Of the ways in which an image can be broken, three are tried here, one boot each; the variable
+GOLDNODE_SLOT_CAUSES=all tries all of them, GOLDNODE_SLOT_TRIES=3 with as many tries as an update gives (some 40 seconds a boot).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.disks import slotdisk
+from tests.e2e.qemu.disk import Archive, run
+from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
+
+from goldnode import nodefile
+from goldnode.disks import update
+from goldnode.node import slots
+from goldnode.node.state.domains.program import class_file, document_digest
+from goldnode.site import archive_url, load_site
+
+pytestmark = pytest.mark.disks
+
+FEW, MORE = ("panic", "module", "unit"), ("root", "program", "mount")
+CAUSES = (*FEW, *MORE) if os.environ.get("GOLDNODE_SLOT_CAUSES") == "all" else FEW
+TRIES = int(os.environ.get("GOLDNODE_SLOT_TRIES", "1"))
+# What is told of each after the fallback. A panic leaves nobody to say anything.
+SAID = {
+    "panic": "it left no reason",
+    "root": "it left no reason",
+    "module": "modules.dummy: modinfo -k .* finds no dummy",
+    "unit": "unit ssh.service: failed",
+    "program": "the boot did not complete|it left no reason",
+    "mount": "the boot did not complete",
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tar of the tree: Debian from where this site has it."""
+    site = load_site()
+    archives = []
+    for name, suite in (("debian", CODENAME), ("debian-security", f"{CODENAME}-security")):
+        key = site.key_bytes(name)
+        keyring = KEYRING
+        if key is not None:
+            keyring = tmp_path_factory.mktemp("key") / (f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg")
+            keyring.write_bytes(key)
+        archives.append(Archive(archive_url(site, name), suite, ("main",), str(keyring)))
+    return slotdisk.tree(archives)
+
+
+def document(root: Path) -> dict[str, Any]:
+    """A class of this kernel, one more module and one service, without a GPU."""
+    release = slotdisk.release(root)
+    status = (root / "var/lib/dpkg/status").read_text()
+    package = re.search(rf"^Package: linux-image-{re.escape(release)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M)
+    assert package is not None
+    made = class_document(release, package[1])
+    made["modules"] = [
+        {
+            "name": "dummy", "package": f"linux-image-{release}", "version": package[1], "dkms": None, "load": True, "after": [],
+            "before_driver": False,
+        }
+    ]  # fmt: skip
+    made["baseline"] = {"services": ["ssh"]}
+    made["health"] = {"baseline": made["baseline"]}
+    made["simulated"] = False
+    made["runtime"] = None
+    return {**made, "digest": document_digest(made)}
+
+
+def with_gpu(made: dict[str, Any]) -> dict[str, Any]:
+    """The class with a GPU that the machine does not have."""
+    gpu = {"model": "A100-SXM4-40GB", "count": 1, "vendor": "nvidia", "pci_ids": ["10de:20b0"]}
+    changed = {**made, "gpu": gpu, "backend": "cuda"}
+    return {**changed, "digest": document_digest(changed)}
+
+
+@pytest.fixture(scope="module")
+def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root of an image: the engine puts its class into the tree, as it does into that of every image."""
+    place = slotdisk.unpack(tree, tmp_path_factory.mktemp("tree") / "root")
+    made = document(place)
+    for name, content, mode in (
+        ("usr/lib/goldnode/goldnode-node", nodefile.build(), 0o755),
+        (slots.LAYOUT.lstrip("/"), b"ab\n", 0o644),
+        ("root/class.json", class_file(made).content.encode(), 0o644),
+    ):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+        (place / name).chmod(mode)
+    for part in ("node_class", "kernel", "gpu_driver", "host_tuning", "sanity"):
+        run(place / "usr/lib/goldnode/goldnode-node", "apply", "--root", place, "--class", place / "root/class.json", "--part", part)
+    yield place
+    shutil.rmtree(place)
+
+
+def told(guest: slotdisk.Guest, word: str, since: int, limit: float = 1800) -> tuple[str, int]:
+    """What the guest says under a word, from a line on; and the line after it."""
+    after = guest.wait(f"GUEST {word} ", since, limit)
+    return guest.lines[after - 1].partition(f"GUEST {word} ")[2], after
+
+
+def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: Path) -> None:
+    kernel = slotdisk.release(root)
+    about = {"name": "boot_test-aaa", "class": "boot_test", "build_id": "aaa", "sequence": 1, "kernel": kernel}
+    image = slotdisk.root_image(root, tmp_path / "root.img")
+    made = slotdisk.disk(root, image, about, tmp_path / "disk.raw", tmp_path)
+    head = update.head(
+        "boot_test-bbb", "boot_test", "bbb", kernel, f"root=PARTLABEL=root-a {slotdisk.OPTIONS}", update.digest(image), 3, None
+    )
+    with (tmp_path / "image").open("wb") as out:
+        update.send(image, 0, head, out.write)
+    image.unlink()
+    more = slotdisk.payload(
+        {
+            "run": (Path(__file__).parent / "guest_slots.sh").read_text(),
+            "causes": " ".join([*CAUSES, "hardware"]) + "\n",
+            "tries": f"{TRIES}\n",
+            "update.pyz": nodefile.build(writer=True),
+            "gpu.json": class_file(with_gpu(document(root))).content,
+            "image": tmp_path / "image",
+        },
+        tmp_path / "payload.img",
+        tmp_path,
+    )
+    with slotdisk.guest(made, more, tmp_path) as machine:
+        # As shipped: slot a, whose entry has no counter.
+        said, at = told(machine, "BOOT", 0)
+        assert said.startswith("slot=a ")
+        shipped = json.loads(told(machine, "SLOTS", at)[0])
+        assert (shipped["running"], shipped["tried"], shipped["slots"]["b"]["state"]) == ("a", None, "empty")
+        identity, at = told(machine, "IDENTITY", at)
+        said, at = told(machine, "WRITTEN", at)
+        assert said.startswith("0 "), said
+
+        # The new image is tried, found good and blessed; the node is the same.
+        said, at = told(machine, "BOOT", at)
+        assert said.startswith("slot=b root=/dev/vda3 step=written state=indeterminate"), said
+        found = json.loads(told(machine, "SLOTS", at)[0])
+        assert (found["running"], found["tried"], found["next"], found["slots"]["b"]["state"]) == ("b", None, "b", "good")
+        assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
+        kept, at = told(machine, "IDENTITY", at)
+        assert kept == identity
+        size, at = told(machine, "SIZE", at)
+        assert int(size.strip().rstrip("M")) > slotdisk.ROOT_SIZE // slotdisk.MIB - 40
+        said, at = told(machine, "INITRAMFS", at)
+        assert said.startswith("0 "), said
+        copies, at = told(machine, "COPIES", at)
+        assert re.search(r"initrd /goldnode/b/initrd\.img-[0-9a-f]{12}\|", copies), copies
+
+        # From b, slot a is broken in each way and has the next boot: b comes back by itself, and says why.
+        for cause in CAUSES:
+            at = machine.wait(f"GUEST NEXT after-{cause}", at)
+            for _ in range(8):
+                said, at = told(machine, "BOOT", at)
+                if "slot=b" in said:
+                    break
+                assert "state=indeterminate" in said, f"{cause}: {said}"
+            assert f"slot=b root=/dev/vda3 step=after-{cause}" in said
+            row, at = told(machine, "SLOTS", at)
+            found = json.loads(row)
+            failed = found["slots"]["a"]
+            assert (found["running"], found["tried"], found["next"], failed["state"]) == ("b", None, "b", "failed"), cause
+            assert (failed["left"], failed["done"]) == (0, TRIES)
+            assert re.search(SAID[cause], found["fallback"]), found["fallback"]
+            findings, at = told(machine, "FINDINGS", at)
+            (finding,) = [row for row in json.loads(findings) if row["id"] == "slot.fallback"]
+            assert (finding["outcome"], finding["severity"], finding["got"]) == ("mismatch", "degraded", found["fallback"])
+            motd, at = told(machine, "MOTD", at)
+            assert f"goldnode: {found['fallback']}" in motd
+
+        # A good image on a node that has lost its GPU: drained, and not taken back.
+        at = machine.wait("GUEST NEXT after-hardware", at)
+        said, at = told(machine, "BOOT", at)
+        assert said.startswith("slot=a ")
+        found = json.loads(told(machine, "SLOTS", at)[0])
+        assert (found["running"], found["tried"], found["slots"]["a"]["state"], found["fallback"]) == ("a", None, "good", None)
+        findings, at = told(machine, "FINDINGS", at)
+        assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == ["mismatch"]
+        machine.wait("GUEST THROUGH", at)
