@@ -13,7 +13,6 @@ i=0; while [ "$(systemctl is-active goldnode-sanity.service)" != active ] && [ $
 
 tell() {
     say "SLOTS $($program slot status --json | tr -d '\n')"
-    $program check >/run/check.txt; say "CHECKED $?"
     say "FINDINGS $(python3 -c 'import json; print(json.dumps([f for f in json.load(open("/run/goldnode/verdict.json"))["findings"] if f["outcome"] != "match"]))')"
     say "MOTD $(sh /etc/update-motd.d/90-goldnode | tr '\n' '|')"
 }
@@ -36,7 +35,6 @@ damage() { # damage on|off CAUSE
     "off program") mv /run/other/root/program /run/other$program ;;
     "on mount") echo 'LABEL=gone /gone ext4 x-systemd.device-timeout=2s 0 0' >>/run/other/etc/fstab ;;
     "off mount") sed -i '/LABEL=gone/d' /run/other/etc/fstab ;;
-    "on hardware") mv /run/other/etc/goldnode/class.json /run/other/root/; cp /run/payload/gpu.json /run/other/etc/goldnode/class.json ;;
     esac
     umount /run/other
 }
@@ -52,7 +50,7 @@ attempt() { # damage the other slot as the first of the causes left says, and ha
 }
 case $step in
 begin)
-    tell
+    say "SLOTS $($program slot status --json | tr -d '\n')"
     cp /run/payload/causes /efi/causes
     say "IDENTITY $(cat /etc/machine-id) $(md5sum /etc/ssh/ssh_host_ed25519_key.pub | cut -c 1-32)"
     $update write --json <"/run/payload/image" >/run/written.json 2>/run/written.err; code=$?
@@ -68,10 +66,6 @@ written)
     update-initramfs -u >/run/initramfs.txt 2>&1; say "INITRAMFS $? $($program slot status --json | tr -d '\n')"
     say "COPIES $(grep -E 'linux|initrd' /efi/loader/entries/goldnode-*-$slot.conf | tr '\n' '|')"
     attempt
-    ;;
-after-hardware)
-    tell
-    say "THROUGH"; sync; systemctl --no-block poweroff
     ;;
 after-*)
     tell

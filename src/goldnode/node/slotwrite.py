@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,7 +22,6 @@ import sys
 import zlib
 
 from . import slots
-from .hashes import sha256
 from .host import PROGRAM, Host, Json
 from .plain import NamedTuple
 from .state import loader
@@ -185,7 +185,7 @@ def _size(path: str) -> Optional[int]:
 def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Unpack the stream onto a device, and read it back from there: both have to be what was built. Raises NodeError."""
     size, want = int(root["size"]), str(root["sha256"])
-    unpack, seen, done, told = zlib.decompressobj(31), sha256(), 0, 0
+    unpack, seen, done, told = zlib.decompressobj(31), hashlib.sha256(), 0, 0
     # O_EXCL of a block device: refused by the kernel while it is mounted.
     exclusive = os.O_EXCL if stat.S_ISBLK(os.stat(device).st_mode) else 0
     try:
@@ -214,7 +214,7 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
         with contextlib.suppress(OSError):  # a file in a test has no buffers of its own
             fcntl.ioctl(handle, FLUSH_BUFFERS, 0)
         os.lseek(handle, 0, os.SEEK_SET)
-        again, left = sha256(), size
+        again, left = hashlib.sha256(), size
         while left:
             data = os.read(handle, min(BLOCK, left))
             if not data:

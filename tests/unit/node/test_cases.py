@@ -282,6 +282,7 @@ def test_every_domain_has_cases() -> None:
         "serve",
         "removal",
         "rollback",
+        "slots",
     }
     assert {path.parent.name for path in FILES} == known
 

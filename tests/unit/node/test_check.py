@@ -12,7 +12,7 @@ from goldnode.node.plain import asdict
 from goldnode.node.program import main
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
-from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
+from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from goldnode.node.state.model import Observed
 from goldnode.node.verdict import check
 
@@ -96,6 +96,38 @@ def test_what_cannot_be_seen_is_never_healthy(patch: dict[str, Any], unseen: set
     outcomes = {finding.id: finding.outcome for finding in found}
     assert unseen <= {name for name, outcome in outcomes.items() if outcome in (ELSEWHERE, UNREAD)}
     assert check.exit_code(found) in (2, 3)
+
+
+def slots(**changes: Any) -> dict[str, Any]:
+    """Slots as seen on a node that runs the newest image, and what is different."""
+    row = {"image": "c-a", "class": "c", "kernel": RELEASE, "entry": "goldnode-a-a.conf", "state": "good", "sequence": 1}
+    survey = {"running": "a", "tried": None, "next": "a", "fallback": None, "slots": {"a": row, "b": {**row, "image": "c-b"}}}
+    return {"survey": {**survey, **changes.pop("survey", {})}, "stale": None, "marker": False, **changes}
+
+
+SLOT_BOOT = {"loader": "systemd-boot", "release": RELEASE}
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "outcome", "code"),
+    [
+        ("boot.next", {"boot": SLOT_BOOT, "slots": slots()}, MATCH, 0),
+        ("boot.next", {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots()}, MISMATCH, 2),
+        # The next boot may be the other slot's until this image is good: that speaks neither for it nor against it.
+        ("boot.next", {"boot": {"release": "other"}, "slots": slots(survey={"tried": "goldnode-a-a+0-1.conf", "next": "b"})}, DEFERRED, 0),
+        ("boot.next", {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots(survey={"next": "b"})}, DEFERRED, 0),
+        ("slot.fallback", {"boot": SLOT_BOOT, "slots": slots()}, MATCH, 0),
+        ("slot.fallback", {"boot": SLOT_BOOT, "slots": slots(survey={"fallback": "image c-b in slot b failed 3 tries: …"})}, MISMATCH, 1),
+        ("boot.copies", {"boot": SLOT_BOOT, "slots": slots(stale="not as in this root: /boot/initrd.img-x")}, MISMATCH, 1),
+        # The root was made for slots, and none are seen: the ESP is not mounted.
+        ("slot.fallback", {"slots": {"marker": True, "survey": None, "stale": None}}, ELSEWHERE, 3),
+    ],
+)
+def test_slots(name: str, patch: dict[str, Any], outcome: str, code: int) -> None:
+    found = findings(patch)
+    assert [finding.outcome for finding in found if finding.id == name] == [outcome]
+    if name != "slot.fallback" or outcome != ELSEWHERE:
+        assert check.exit_code(found) == code
 
 
 def test_simulated_gpus_are_no_real_ones() -> None:

@@ -241,5 +241,8 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     if blocked and seen.running_kernel not in (None, release):
         text = f"GRUB cannot write to /boot ({blocked}), so that {release} cannot be tried once: it becomes the default at once"
         notes.append(("boot.once", text))
+    if seen.boot.get("loader") == "systemd-boot" and seen.running_kernel not in (None, release):
+        text = f"systemd-boot counts boots of whole images, and {release} is one kernel: it becomes the default at once"
+        notes.append(("boot.once", text))
     back: Dict[str, Any] = {"leave": leave, "residual": list(record.get("residual", ())), "notes": notes, "boot": blocked}
     seen.back = back
