@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,14 @@ def main(
     on_node.install(_find(lab, node, state), scenario)
     click.echo(f"{node}: simulated {len(scenario.gpus)} x {scenario.model}")
     click.echo(f"made up, for the facts do not say: {', '.join(scenario.invented)}")
+
+
+@main.command(help="Write the files of the simulated hardware of a class document to a tar archive, for a virtual machine.")
+@click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True, help="The class document, JSON.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Archive to write.")
+@click.option("--fault", multiple=True, help="A fault, for instance gpu0.absent=1 (repeat).")
+def pack(document: Path, out: Path, fault: tuple[str, ...]) -> None:
+    on_node.pack(Scenario.of(json.loads(document.read_text())).with_faults(fault), out)
 
 
 @main.command(help="Add faults to a running node: FAULT is KEY=VALUE, for instance gpu3.all=error:lost. They stick, whatever is set.")

@@ -70,6 +70,28 @@ def install(node: Node, scenario: Scenario) -> None:
     node.shell(f"ldconfig; systemctl daemon-reload; systemctl enable -q --now {UNIT}")
 
 
+def pack(scenario: Scenario, out: Path) -> None:
+    """The same as files of a root, in a tar archive, for a virtual machine: its unit is not enabled yet, and ldconfig is to be run.
+
+    The bus is shown when udev has seen the machine's own. Raises BuildError.
+    """
+    unit = UNIT_TEXT.replace("ConditionVirtualization=container", "ConditionVirtualization=vm")
+    unit = unit.replace("After=local-fs.target\n", "After=local-fs.target systemd-udev-trigger.service\n")
+    put = {f"{PLACE}/{name}": (text.encode(), 0o644) for name, text in files(scenario).items()}
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(out, "w") as archive:
+        if scenario.vendor == "nvidia":
+            put[f"{PLACE}/lib/{library.SONAME}"] = (library.build(Path(scratch) / "lib").read_bytes(), 0o644)
+            put[LOADER] = (f"# {LABEL} hardware of goldnode's tests\n{PLACE}/lib\n".encode(), 0o644)
+        put[f"/etc/systemd/system/{UNIT}"] = (unit.encode(), 0o644)
+        put[f"{PLACE}/show"] = (SHOW.encode(), 0o755)
+        for path, (content, mode) in sorted(put.items()):
+            member = _of_root(tarfile.TarInfo(path.lstrip("/")))
+            member.size, member.mode = len(content), mode
+            archive.addfile(member, io.BytesIO(content))
+        root = tree.write(scenario, Path(scratch) / "tree", devices=tree.DEVICES_OF_A_MOUNT)
+        archive.add(root, f"{PLACE}/tree".lstrip("/"), filter=_of_root)
+
+
 def remove(node: Node) -> None:
     """Take the simulated hardware away again."""
     node.shell(

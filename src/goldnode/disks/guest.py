@@ -1,0 +1,569 @@
+"""What a booted guest told, held against its image: facts and the class document in, checks out. Pure; nothing here starts or asks anything.
+
+The facts are what `collector.py` printed in the guest. Every check ends in one of three outcomes. `not-verifiable` is an item that a virtual
+machine without the hardware cannot show; it is never `passed`, and that the node itself says so is a check of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from goldnode.disks.model import BuiltDisk, Partition
+from goldnode.node import gate
+from goldnode.node.state.domains import policy
+from goldnode.node.state.domains.program import document_digest
+from goldnode.node.state.finding import Finding
+from goldnode.node.state.model import Observed
+from goldnode.node.verdict import check as verdict_check
+
+Outcome = Literal["passed", "failed", "not-verifiable"]
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+UNVERIFIABLE: Final = "not-verifiable"
+Facts = Mapping[str, Any]
+Document = Mapping[str, Any]
+
+MIB = 1024 * 1024
+# What the kernel says of a module that was made for another kernel, or that it does not trust.
+UNFIT = re.compile(
+    r"Invalid module format|[Uu]nknown symbol|version magic|Exec format error|disagrees about version|Key was rejected|Required key not available|"
+    r"[Ll]oading of unsigned module"
+)
+# In an initramfs: what says which machine made it, or opens one.
+FOREIGN = re.compile(r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$")
+# What runs a package manager by itself.
+UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service")
+IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `expected` and `got` are short texts for people, `id` names what was looked at."""
+
+    id: str
+    outcome: Outcome
+    expected: str
+    got: str
+
+    def row(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an image is held against: its manifest's parts, and the size of the disk (bytes) that the guest was given."""
+
+    kernel: str
+    class_digest: str
+    driver: tuple[str, str] | None  # module, version
+    modules: tuple[str, ...]
+    packages: Mapping[str, str]
+    pending: tuple[tuple[str, str], ...]  # id, reason
+    partitions: tuple[Partition, ...]
+    layout: str
+    loader: str
+    build_id: str
+    epoch: int
+    disk_size: int
+
+    @classmethod
+    def of(cls, built: BuiltDisk, disk_size: int) -> Wanted:
+        return cls(
+            built.kernel,
+            built.class_digest,
+            None if built.driver is None else (built.driver.module, built.driver.version),
+            built.modules,
+            {row.name: row.version for row in built.packages},
+            tuple((row.id, row.reason) for row in built.pending),
+            built.partitions,
+            built.layout,
+            built.loader,
+            built.build_id,
+            built.epoch,
+            disk_size,
+        )
+
+    def asked(self, document: Document | None) -> dict[str, Any]:
+        """What the collector is asked for beyond what it always tells."""
+        names = ([self.driver[0]] if self.driver else []) + [name for name in self.modules if not self.driver or name != self.driver[0]]
+        sums = [f"/boot/vmlinuz-{self.kernel}", f"/boot/initrd.img-{self.kernel}"]
+        if self.loader == "systemd-boot":
+            sums += ["/efi/goldnode/a/vmlinuz", "/efi/goldnode/a/initrd.img"]
+        return {"modules": names, "refused": list((document or {}).get("blacklist") or ()), "sums": sums, "status": list(gate.RUNTIMES)}
+
+
+def same(name: str, expected: Any, got: Any) -> Check:
+    """Passed where both are equal."""
+    return Check(name, PASSED if expected == got else FAILED, brief(expected), brief(got))
+
+
+def holds(name: str, good: bool, expected: str, got: Any) -> Check:
+    return Check(name, PASSED if good else FAILED, expected, brief(got))
+
+
+def brief(value: Any, limit: int = 400) -> str:
+    """A value as one short line."""
+    text = re.sub(r"\s+", " ", value if isinstance(value, str) else str(value)).strip()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:
+    """The first of some words."""
+    words = list(rows)
+    more = f" … ({len(words)} in all)" if len(words) > most else ""
+    return ", ".join(words[:most]) + more if words else none
+
+
+def judge(facts: Facts, wanted: Wanted, *, first: Facts | None = None, simulated: bool = False) -> list[Check]:
+    """All checks of one boot. `first`: the facts of the first boot of the same disk, for a later one. `simulated`: simulated GPUs are installed in
+    the guest, so that what the class declares of them has to be shown."""
+    document = facts.get("class") or {}
+    found = [*_system(facts, wanted), *_class(facts, wanted)]
+    found += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
+    found += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
+    found += [*_identity(facts, first)]
+    if document:
+        found += [*_verdict(facts, document, simulated), *_gate(facts, document), *_plan(facts, wanted, document)]
+    return found
+
+
+def failed(checks: Iterable[Check]) -> list[Check]:
+    return [check for check in checks if check.outcome == FAILED]
+
+
+def outcome(checks: Sequence[Check]) -> Outcome:
+    """failed where any is; else passed, which speaks of what could be looked at. No check at all is no pass."""
+    return FAILED if not checks or failed(checks) else PASSED
+
+
+# -- the system
+
+
+def _unit(facts: Facts, name: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = (facts.get("units") or {}).get(name) or {}
+    return found
+
+
+def _system(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+    yield same("boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown"))
+    names = list(facts.get("failed") or ())
+    said = [f"{name}: {(facts.get('failures') or {}).get(name, '').splitlines()[-1:]}" for name in names]
+    yield holds("units.failed", not names, "none", "; ".join(said) or "none")
+    yield same("system.state", "running", facts.get("state"))
+    yield same("kernel.running", wanted.kernel, facts.get("kernel"))
+    if wanted.loader == "systemd-boot":
+        entry = str(facts.get("entry") or "")
+        good = wanted.build_id in entry and entry.startswith("goldnode-")
+        yield holds("boot.entry", good, f"an entry of build {wanted.build_id}", entry or "the loader does not say")
+        sums = facts.get("sum") or {}
+        for ours, theirs in ((f"/boot/vmlinuz-{wanted.kernel}", "vmlinuz"), (f"/boot/initrd.img-{wanted.kernel}", "initrd.img")):
+            one, other = sums.get(ours), sums.get(f"/efi/goldnode/a/{theirs}")
+            got = "the same" if one and one == other else f"{ours}: {one or 'missing'}, on the ESP: {other or 'missing'}"
+            yield holds(f"boot.{theirs}", bool(one and one == other), "the root's and the ESP's are the same", got)
+    password = (facts.get("root_password") or ["?"])[0]
+    yield holds("root.password", password in ("L", "LK"), "locked", password)
+
+
+def _class(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+    document = facts.get("class") or {}
+    computed = document_digest(document) if document else "no class document"
+    yield same(
+        "class.document", wanted.class_digest, document.get("digest") if computed == document.get("digest") else f"edited: {computed}"
+    )
+
+
+# -- modules
+
+
+def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+    told = facts.get("modules") or {}
+    in_tree = bool((document.get("driver") or {}).get("in_tree"))
+    for name, row in told.items():
+        fields = row.get("fields") or {}
+        magic = (fields.get("vermagic") or "").split(" ")[0]
+        yield holds(
+            f"module.{name}.kernel", magic == wanted.kernel, f"made for {wanted.kernel}", magic or row.get("error") or "no such module"
+        )
+        if wanted.driver and name == wanted.driver[0] and not in_tree:
+            yield same(f"module.{name}.version", wanted.driver[1], fields.get("version") or "none")
+        yield fits(f"module.{name}.fits", row)
+    for name in wanted.modules:
+        if name not in told:
+            yield Check(f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say")
+    if wanted.driver and wanted.driver[0] not in told:
+        yield Check(f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say")
+    for name in document.get("blacklist") or ():
+        refused = (facts.get("refusals") or {}).get(name)
+        yield _refused(name, refused, facts.get("loaded") or ())
+
+
+def fits(name: str, row: Mapping[str, Any]) -> Check:
+    """Whether a module's code and symbols are this kernel's: it loads, or it ends for want of the hardware and for nothing else."""
+    expected = "loads, or ends in ENODEV for want of the hardware"
+    said = f"{row.get('said') or ''}\n{row.get('kernel') or ''}"
+    wrong = UNFIT.search(said)
+    if wrong:
+        line = next((line for line in said.splitlines() if wrong[0] in line), wrong[0])
+        return Check(name, FAILED, expected, brief(line))
+    if row.get("rc") == 0 and row.get("loaded"):
+        return Check(name, PASSED, expected, "loaded")
+    if "No such device" in said:
+        about = re.search(
+            r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|no (?:supported )?(?:device|GPU)[^\n]*", said, re.I
+        )
+        return Check(name, PASSED, expected, brief("No such device" + (f"; {about[0]}" if about else "")))
+    return Check(name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}"))
+
+
+def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) -> Check:
+    check = f"refused.{name}"
+    if row is None:
+        return Check(check, FAILED, "refused", "the guest did not say")
+    if name.replace("-", "_") in loaded:
+        return Check(check, FAILED, "refused", "this boot has loaded it")
+    if row.get("rc") == 0 or row.get("loaded"):
+        return Check(check, FAILED, "refused", f"modprobe ended with {row.get('rc')}" + (", and it is loaded" if row.get("loaded") else ""))
+    return Check(check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}"))
+
+
+def _initramfs(facts: Facts, document: Document) -> Iterator[Check]:
+    image = facts.get("initramfs") or {}
+    names = list(image.get("names") or ())
+    if image.get("error") or not names:
+        yield Check("initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty"))
+        return
+    unwanted = {module.replace("-", "_") for module in document.get("blacklist") or ()}
+    bad = [name for name in names if re.sub(r"\.ko(\.\w+)?$", "", name.rpartition("/")[2]).replace("-", "_") in unwanted and ".ko" in name]
+    bad += [name for name in names if FOREIGN.search(name)]
+    yield holds("initramfs", not bad, "no refused module, no key", listed(bad) if bad else f"{len(names)} files, none of them")
+
+
+# -- packages
+
+
+def _packages(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+    have = facts.get("packages") or {}
+    installed = {name: row[0] for name, row in have.items() if str(row[2]) in ("ii", "hi")}
+    other = sorted(
+        [
+            f"{name} {installed.get(name, 'missing')} (want {version})"
+            for name, version in wanted.packages.items()
+            if installed.get(name) != version
+        ]
+        + [f"{name} {version} (not in the lock)" for name, version in installed.items() if name not in wanted.packages]
+    )
+    broken = sorted(f"{name} is {row[2]}" for name, row in have.items() if str(row[2]) not in ("ii", "hi", "rc", "un"))
+    expected = f"the {len(wanted.packages)} packages of the manifest"
+    yield holds("packages", not other and not broken, expected, listed(other + broken, none=expected))
+    stack = [row["name"] for row in document.get("packages") or ()]
+    free = sorted(set(stack) - set(facts.get("holds") or ()))
+    yield holds(
+        "packages.held", not free, f"{len(stack)} packages of the stack on hold", f"free: {listed(free)}" if free else "all of them"
+    )
+    times = facts.get("package_managers") or {}
+    written = [path for path, when in sorted(times.items()) if int(when) > wanted.epoch]
+    ran = [name for name in UPDATERS if int(_unit(facts, name).get("InactiveExitTimestampMonotonic") or 0) > 0]
+    none = "none has run"
+    yield holds(
+        "packages.manager",
+        not written and not ran and bool(times),
+        none,
+        listed([*written, *ran], none=none if times else "dpkg has no files"),
+    )
+
+
+# -- the disk
+
+
+def _flat(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        yield row
+        yield from _flat(row.get("children") or ())
+
+
+def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+    rows = list(_flat(facts.get("disks") or ()))
+    root = next((row for row in rows if row.get("mountpoint") == "/"), {})
+    shipped = next((part for part in wanted.partitions if part.name in ("root-a", "root")), None)
+    if shipped is None:
+        yield Check("disk.root", FAILED, "a root partition in the manifest", "none")
+        return
+    yield same("disk.root", shipped.name, root.get("partlabel") or "unknown")
+    yield same("disk.root.uuid", shipped.uuid.lower(), str(root.get("partuuid")).lower())
+    size, files = int(root.get("size") or 0), int((facts.get("root") or {}).get("size") or 0)
+    room = wanted.disk_size - max((part.start + part.size for part in wanted.partitions), default=0)
+    other = next((row for row in rows if row.get("partlabel") == "root-b"), None)
+    if wanted.layout == "ab":
+        enough = room >= shipped.size + 2 * MIB
+        if enough:
+            got = f"{int(other['size']) // MIB} MiB" if other else "there is no root-b"
+            # Of equal weight: they differ by what alignment takes.
+            good = other is not None and int(other["size"]) >= shipped.size and abs(int(other["size"]) - size) <= 4 * MIB
+            yield holds("disk.root-b", good, f"root-b, as large as root-a ({size // MIB} MiB)", got)
+            room -= shipped.size
+        else:
+            yield holds("disk.root-b", other is None, "no root-b: the disk has no room for it", "there is one" if other else "none")
+        room //= 2
+    expected = shipped.size + max(room - 8 * MIB, 0)
+    yield holds("disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB")
+    # ext4 keeps up to some per cent for itself (inode tables, journal).
+    yield holds("disk.filesystem", files >= size * 0.9, f"the file system fills its partition of {size // MIB} MiB", f"{files // MIB} MiB")
+
+
+# -- identity
+
+
+def _identity(facts: Facts, first: Facts | None) -> Iterator[Check]:
+    have = facts.get("identity") or {}
+    machine = str(have.get("machine_id") or "")
+    yield holds("identity.machine_id", bool(re.fullmatch(r"[0-9a-f]{32}", machine)), "32 hex digits of its own", machine or "none")
+    keys = have.get("host_keys") or {}
+    kinds = sorted(re.sub(r"^ssh_host_|_key\.pub$", "", name) for name in keys)
+    yield holds("identity.host_keys", "ed25519" in kinds and all(keys.values()), "made at the first boot", listed(kinds))
+    name = str(have.get("hostname") or "")
+    yield holds("identity.hostname", name not in ("", "localhost", "(none)", "debian"), "a name of its own", name or "none")
+    client = have.get("client_ids") or []
+    yield holds("identity.client_id", bool(client), "a DHCP client identifier (DUID)", listed(client, none="there is no lease"))
+    if first is not None:
+        before = first.get("identity") or {}
+        for key in IDENTITY:
+            yield same(f"identity.kept.{key}", _shown(before.get(key)), _shown(have.get(key)))
+        yield holds("boot.new", facts.get("boot_id") != first.get("boot_id"), "another boot", str(facts.get("boot_id")))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.removeprefix('ssh_host_').removesuffix('_key.pub')} {row}" for key, row in sorted(value.items()))
+    return listed(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def unique(one: Facts, other: Facts) -> list[Check]:
+    """Two clones side by side: what has to be each one's own. Kinds of host keys are the same, and no key is."""
+    first, second = one.get("identity") or {}, other.get("identity") or {}
+    found = []
+    for key in (*IDENTITY, "random_seed"):
+        mine, theirs = first.get(key), second.get(key)
+        if key == "host_keys":
+            common = sorted(set((mine or {}).values()) & set((theirs or {}).values()))
+            good = bool(mine) and bool(theirs) and not common
+            found.append(
+                holds("clones.host_keys", good, "no key in common", listed(common, none="none in common" if good else "one has none"))
+            )
+            continue
+        if key == "random_seed" and not (mine and theirs):  # written when a machine goes down
+            continue
+        found.append(
+            holds(f"clones.{key}", bool(mine) and bool(theirs) and mine != theirs, "each its own", f"{_shown(mine)} and {_shown(theirs)}")
+        )
+    return found
+
+
+# -- the boot check and its gate
+
+
+def declared(document: Document) -> list[str]:
+    """Ids of the findings that only the class's own hardware can match: its GPUs' number, their driver at work, and what is set on them.
+
+    Computed from the class document with the node's own rules for the policy; a virtual machine without the hardware must show none of them.
+    """
+    gpu = document.get("gpu")
+    if not gpu or not gpu.get("count"):
+        return []
+    found = ["gpu.count"]
+    driver = document.get("driver")
+    if driver:
+        found.append("driver.loaded")
+    if policy.declares(document):
+        blind = Observed(gpu_settings={"vendor": gpu["vendor"], "error": "not asked", "gpus": {}, "record": {}})
+        found += [finding.id for finding in policy.findings(document, blind)]
+    return found
+
+
+def missing_here(document: Document) -> list[tuple[str, str]]:
+    """(pattern of ids, why) of what a virtual machine cannot show of this class. Only what its document declares is in it."""
+    found = []
+    if document.get("gpu"):
+        kinds = r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
+        found.append((kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs"))
+    if ((document.get("policy") or {}).get("host") or {}).keys() & {"governor", "iommu", "network", "irq_affinity"}:
+        found.append(
+            (r"policy\.host\.(governor|iommu|network)", "a virtual machine has no frequency governor, no IOMMU and other interfaces")
+        )
+    baseline = document.get("baseline") or {}
+    for section, kinds in (
+        ("cpu", r"cpu\."),
+        ("memory", r"memory\.(total|edac)"),
+        ("network", r"net\."),
+        ("infiniband", r"ib\.|module\.loaded"),
+        ("storage", r"storage\."),
+    ):
+        if baseline.get(section):
+            found.append((kinds, f"the class's {section} is of its hardware"))
+    found.append((r"time\.sync$", "the machine's network ends in QEMU, and there is no time server in it"))
+    found.append((r"storage\.health$|pcie\.link$", "virtual disks and links say nothing of themselves"))
+    return found
+
+
+def _reason(name: str, reasons: Sequence[tuple[str, str]]) -> str | None:
+    return next((why for pattern, why in reasons if re.match(pattern, name)), None)
+
+
+def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Check]:
+    verdict = facts.get("verdict")
+    unit = _unit(facts, "goldnode-sanity.service")
+    ran = unit.get("ActiveState") == "active" and unit.get("Result") == "success"
+    if not isinstance(verdict, dict) or not verdict.get("findings"):
+        yield Check(
+            "check.ran",
+            FAILED,
+            "a verdict of this boot",
+            brief(facts.get("sanity_log") or f"goldnode-sanity.service is {unit.get('ActiveState')}"),
+        )
+        return
+    mine = verdict.get("boot_identity") and str(facts.get("boot_id")) in str(verdict.get("boot_identity"))
+    good = bool(ran and mine and verdict.get("class_digest") == document.get("digest"))
+    got = f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
+    yield holds(
+        "check.ran",
+        good,
+        "a verdict of this boot and class",
+        got if good else f"{got}; unit {unit.get('ActiveState')}, boot {verdict.get('boot_identity')}",
+    )
+    findings = verdict["findings"]
+    reasons = [] if simulated else missing_here(document)
+    always = missing_here({**document, "gpu": None}) if simulated else []
+    hardware = [] if simulated else declared(document)
+    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    for finding in findings:
+        by_id.setdefault(str(finding["id"]), []).append(finding)
+    # What the class declares and this machine does not have: it is said, and does not pass.
+    for name in hardware:
+        rows = by_id.get(name, [])
+        if not rows:
+            yield Check(f"check.says.{name}", FAILED, "said to be missing or not verifiable here", "the verdict does not speak of it")
+        elif any(row["outcome"] == "match" for row in rows):
+            got = f"match: {rows[0]['got']}"
+            yield Check(f"check.says.{name}", FAILED, "said to be missing or not verifiable here: the machine has no such GPU", brief(got))
+        else:
+            yield Check(f"check.says.{name}", UNVERIFIABLE, brief(rows[0]["expected"]), brief(f"{rows[0]['outcome']}: {rows[0]['got']}"))
+    if hardware:
+        code = verdict.get("exit_code")
+        yield holds("check.never_healthy", code != 0, "not healthy: its GPUs are not here", f"exit code {code}")
+    # Everything else is of the image itself, or of hardware that a virtual machine does not have.
+    wrong: list[tuple[Mapping[str, Any], str | None]] = []
+    unseen: list[tuple[Mapping[str, Any], str | None]] = []
+    for finding in findings:
+        name = str(finding["id"])
+        if finding["outcome"] in ("match", "deferred", "suppressed") or name in hardware:
+            continue
+        if finding["outcome"] == "not_exposed" and not verdict_check.unknown(_finding(finding)):
+            continue  # the setter took it, or nobody declared it
+        why = _reason(name, [*reasons, *always])
+        if simulated and finding["outcome"] == "not_verified_here":
+            why = why or "simulated hardware cannot show it"
+        if why is None and finding["outcome"] in ("not_verified_here",):
+            why = str(finding["got"])
+        (wrong if why is None else unseen).append((finding, why))
+    for finding, why in unseen:
+        subject = f" {finding['subject']}" if finding.get("subject") else ""
+        got = f"{finding['outcome']}: {finding['got']}; {why}" if str(finding["got"]) != why else f"{finding['outcome']}: {why}"
+        yield Check(f"check.unseen.{finding['id']}{subject}", UNVERIFIABLE, brief(finding["expected"]), brief(got))
+    good_ones = sum(finding["outcome"] == "match" for finding in findings)
+    text = "; ".join(f"{finding['id']} {finding['outcome']}: {finding['got']} (want {finding['expected']})" for finding, _ in wrong[:6])
+    yield holds("check.findings", not wrong, "nothing wrong with the image", text or f"{good_ones} match")
+
+
+def _finding(row: Mapping[str, Any]) -> Finding:
+    """A finding of a verdict as the node's own rules take it."""
+    return Finding(str(row["id"]), str(row["outcome"]), str(row["severity"]), row.get("expected"), row.get("got"))
+
+
+def _gate(facts: Facts, document: Document) -> Iterator[Check]:
+    verdict = facts.get("verdict")
+    state = facts.get("gate") or {}
+    mode = str(document.get("gate") or gate.REPORT)
+    if not isinstance(verdict, dict):
+        return
+    reasons = [reason.text for reason in gate.reasons(verdict)]
+    opened = mode == gate.REPORT or not reasons
+    expected = f"{mode}: {'open' if opened else 'closed'}" + (f": {listed(reasons, most=2)}" if reasons else "")
+    shown = f"{state.get('mode', 'no state')}: {'open' if state.get('open') else 'closed'}"
+    good = (state.get("mode"), state.get("open"), state.get("reasons")) == (mode, opened, reasons) and bool(facts.get("pass")) == opened
+    got = shown + (f": {listed(state.get('reasons') or (), most=2)}" if state.get("reasons") else "")
+    yield holds(
+        "gate.state",
+        good,
+        brief(expected),
+        got if bool(facts.get("pass")) == bool(state.get("open")) else f"{got}, but the pass file says otherwise",
+    )
+    sanity = _unit(facts, "goldnode-sanity.service")
+    done = int(sanity.get("ExecMainExitTimestampMonotonic") or 0)
+    for name in gate.RUNTIMES:
+        unit = _unit(facts, name)
+        if unit.get("LoadState") != "loaded":
+            continue
+        after = "goldnode-sanity.service" in (unit.get("After") or "").split()
+        started = int(unit.get("ExecMainStartTimestampMonotonic") or 0)
+        late = not started or (0 < done <= started)
+        word = "started before the check was done" if not late else "ordered after the check" if after else "not ordered after the check"
+        yield holds(f"gate.order.{name}", after and late, "starts after the boot check", word)
+        closes = mode == gate.BLOCK
+        drop_in = gate.DROP_IN in (unit.get("DropInPaths") or "")
+        condition = gate.PASS in (unit.get("ExecCondition") or "")
+        have = "a drop-in with ExecCondition=" if drop_in and condition else "none" if not drop_in and not condition else "half of one"
+        yield same(f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have)
+        enabled = unit.get("UnitFileState") in gate.ENABLED
+        if closes and not opened:
+            told = any("goldnode gate:" in line for line in str((facts.get("status") or {}).get(name) or "").splitlines())
+            down = unit.get("ActiveState") in ("inactive", "failed")
+            text = f"{unit.get('ActiveState')}, {'the reason is shown' if told else 'its status does not say why'}"
+            yield holds(f"gate.runtime.{name}", down and (told or not enabled), "kept down, and its status says why", text)
+        elif enabled:
+            yield same(f"gate.runtime.{name}", "active", unit.get("ActiveState"))
+    for name in ("slurmd.service", "kubelet.service"):
+        unit = _unit(facts, name)
+        if unit.get("LoadState") == "loaded":
+            yield holds(f"gate.free.{name}", not unit.get("ExecCondition"), "always starts", unit.get("ExecCondition") or "no condition")
+
+
+# -- what is left to do
+
+
+def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+    told = facts.get("plan") or {}
+    plan = told.get("plan")
+    if not isinstance(plan, dict):
+        yield Check("plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan said nothing"))
+        return
+    kept = {name for name, _ in wanted.pending}
+    left = list(plan.get("actions") or ())
+    foreign = [
+        f"{row['kind']} {row['target']}: {row['reason']}"
+        for row in left
+        if f"{row['kind']} {row['target']}" not in kept and row.get("phase") != "device"
+    ]
+    refused = [
+        f"refused: {row['message']}"
+        for row in plan.get("refusals") or ()
+        if not (document.get("gpu") and row.get("id", row.get("subject")) == "gpu-count")
+    ]
+    yield holds("plan", not foreign and not refused, "nothing but what is pending", listed([*foreign, *refused], none="nothing"))
+    targets = {f"{row['kind']} {row['target']}" for row in left}
+    outcomes = {str(row["id"]): str(row["outcome"]) for row in ((facts.get("verdict") or {}).get("findings") or ())}
+    for name, reason in wanted.pending:
+        if " " in name:
+            yield _pending(name, reason, name not in targets, f"device: {reason}" if reason.startswith("device") else None)
+        else:
+            shown = outcomes.get(name)
+            why = None if shown == "match" else f"recorded: {reason}"
+            yield _pending(name, reason, shown == "match", why)
+
+
+def _pending(name: str, reason: str, done: bool, why: str | None) -> Check:
+    check = "pending." + re.sub(r"\s+", ".", name)
+    if done:
+        return Check(check, PASSED, brief(reason), "done, or found right, at the first boot")
+    return Check(check, UNVERIFIABLE if why else FAILED, brief(reason), brief(why or "it still waits"))

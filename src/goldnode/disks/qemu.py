@@ -1,0 +1,541 @@
+"""A disk in a virtual machine: UEFI firmware, virtio, KVM where it really works and QEMU's own emulation (TCG) elsewhere.
+
+:class:`Machine` starts a disk without changing its file (`snapshot`), or on an overlay (:func:`overlay`) that keeps what the guest writes. The
+serial console goes to a file, ssh to a port of the loopback interface, commands over QMP. Limits are in the guest's own time: what its
+processors wait for a processor of this machine does not count, so that a busy machine makes no boot fail. The guest can reach nothing: its network
+ends in QEMU. A machine ends with the process that started it, however that one ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from goldnode.errors import DiskError
+
+# requirements: Debian packages that a machine needs for this file; scripts/test installs them.
+REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")
+
+PROGRAM = "qemu-system-x86_64"
+# (code, variables), in the order of preference; all without Secure Boot. Debian and Ubuntu, then Fedora's family, then Arch and openSUSE.
+FIRMWARE = (
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
+    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
+    ("/usr/share/qemu/ovmf-x86_64-code.bin", "/usr/share/qemu/ovmf-x86_64-vars.bin"),
+)
+KVM, TCG = "kvm", "tcg"
+DEVICE = Path("/dev/kvm")
+# A firmware that runs has written to its serial port long before this, on any processor that KVM can use.
+PROBE = 20.0
+PANIC = "Kernel panic - not syncing"
+SHIFT = 3  # an instruction of an emulated guest takes 2**SHIFT ns of its time
+LINES = 25  # of the console, in an error
+# Least share of the wall clock's time that counts: also a machine that gets no processor at all comes to its limit.
+LEAST = 0.1
+SSH_OPTIONS = (
+    "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "IdentitiesOnly=yes",
+    "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=20",
+)  # fmt: skip
+
+
+class MachineError(DiskError):
+    """A virtual machine cannot be started here, or did not do what was waited for; the text ends with the last lines of its console."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What runs the guest's instructions: `name` is kvm or tcg; `why` says why it is not kvm (empty where it is)."""
+
+    name: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """UEFI firmware: its code, and the variables a new machine begins with."""
+
+    code: Path
+    variables: Path
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A further disk; the guest may write to it unless `readonly`."""
+
+    path: Path
+    format: str = "raw"
+    readonly: bool = True
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in the guest gave back. `rc` 255 is ssh's own: it could not be asked."""
+
+    rc: int
+    out: str
+    err: str
+
+
+def find_firmware() -> Firmware:
+    """UEFI firmware of this machine. Raises MachineError without one."""
+    for code, variables in FIRMWARE:
+        if Path(code).is_file() and Path(variables).is_file():
+            return Firmware(Path(code), Path(variables))
+    raise MachineError("there is no UEFI firmware for virtual machines on this machine", remedy="apt-get install ovmf")
+
+
+def check_tools() -> None:
+    """Raises MachineError, naming all that is missing on this machine."""
+    missing = [name for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen") if not shutil.which(name)]
+    if missing:
+        raise MachineError(f"missing on this machine: {', '.join(missing)}", remedy=f"apt-get install {' '.join(REQUIREMENTS)}")
+    find_firmware()
+
+
+@functools.cache
+def accelerator() -> Accelerator:
+    """KVM where a firmware really comes up under it, else TCG with the reason. Asked once in the life of the process.
+
+    /dev/kvm may exist, and take a machine, and yet not run it: in nested virtual machines KVM meets instructions that it cannot carry out.
+    """
+    if not DEVICE.exists():
+        return Accelerator(TCG, f"there is no {DEVICE}")
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return Accelerator(TCG, f"{DEVICE} may not be used by this user")
+    try:
+        with tempfile.TemporaryDirectory(prefix="goldnode-kvm-") as work:
+            machine = Machine(None, Path(work), memory=256, chosen=Accelerator(KVM), network=False)
+            with machine:
+                deadline = time.monotonic() + PROBE
+                while time.monotonic() < deadline:
+                    if len(machine.console().strip()) > 0:
+                        return Accelerator(KVM)
+                    status = machine.status()
+                    if status != "running":
+                        return Accelerator(TCG, f"{DEVICE} is there, and a machine under it ends in {status}")
+                    time.sleep(0.1)
+    except MachineError as error:
+        return Accelerator(TCG, f"{DEVICE} is there, and does not start a machine: {error.message.splitlines()[0]}")
+    return Accelerator(TCG, f"{DEVICE} is there, and a machine under it does nothing")
+
+
+def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw") -> Path:
+    """A copy-on-write layer (qcow2) at `path` over `base`, whose file stays as it is; `size` in bytes, where larger than the base.
+
+    Raises MachineError.
+    """
+    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base.absolute()), "-F", form, str(path)]
+    done = subprocess.run([*command, *([str(size)] if size else [])], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MachineError(f"an overlay over {base} cannot be made: {done.stderr.strip()}", remedy="see whether there is room for it")
+    return path
+
+
+def make_key(directory: Path) -> Path:
+    """A throw-away ssh key at `directory`/key; the public half lies beside it as key.pub. Returns the path of the key."""
+    key = directory / "key"
+    if not key.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "goldnode-verify", "-f", str(key)], check=True)
+    return key
+
+
+def escaped(text: str | Path) -> str:
+    """A value inside an option of QEMU: its commas are doubled."""
+    return str(text).replace(",", ",,")
+
+
+class Clock:
+    """The time a guest has had: the wall clock's without what its threads waited for a processor of this machine (schedstat).
+
+    Where the kernel does not tell how long threads waited, it is the wall clock's.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}/task")
+        self._last, self._waits = time.monotonic(), self._waited()
+        self.seconds = 0.0
+
+    def _waited(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        with contextlib.suppress(OSError):
+            for thread in self._folder.iterdir():
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+        return found
+
+    def tick(self) -> float:
+        """Seconds the guest has had since the clock began."""
+        now, waits = time.monotonic(), self._waited()
+        passed = now - self._last
+        # The one that waited longest: a boot is as fast as its slowest processor.
+        lost = max((value - self._waits.get(name, 0.0) for name, value in waits.items()), default=0.0)
+        self.seconds += max(passed - lost, passed * LEAST)
+        self._last, self._waits = now, waits
+        return self.seconds
+
+
+@dataclass
+class _Qmp:
+    """QEMU's control socket; events are skipped."""
+
+    socket: socket.socket
+    buffer: bytes = b""
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def read(self) -> dict[str, Any]:
+        while b"\n" not in self.buffer:
+            more = self.socket.recv(65536)
+            if not more:
+                raise OSError("QEMU has closed its control socket")
+            self.buffer += more
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+        while True:
+            answer = self.read()
+            if "event" in answer:
+                self.events.append(answer)
+            elif "error" in answer:
+                raise OSError(str(answer["error"].get("desc")))
+            elif "return" in answer:
+                return answer["return"]
+
+
+class Machine:
+    """One virtual machine (two processors with KVM, one emulated); a context manager, which starts it and leaves nothing behind.
+
+    `disk`: the file the machine boots (None: none). `work`: a directory of this machine alone: its console (`console.log`), its firmware's
+    variables (kept there from one start to the next), QEMU's own messages (`qemu.log`).
+
+    `snapshot`: nothing that the guest writes outlives the machine, and the file stays as it is. `memory`: MiB. `credentials`: systemd's
+    credentials by name, handed over in the SMBIOS tables (systemd 252 reads them; the file of the disk needs nothing for that).
+    `drives`: further disks. `network`: whether the machine has a network card, whose port 22 answers at `port` of the loopback interface.
+    """
+
+    def __init__(
+        self,
+        disk: Path | None,
+        work: Path,
+        *,
+        snapshot: bool = True,
+        form: str = "raw",
+        memory: int = 2048,
+        processors: int | None = None,
+        mac: str = "52:54:00:67:6e:01",
+        key: Path | None = None,
+        user: str = "root",
+        credentials: Mapping[str, str] | None = None,
+        drives: Sequence[Drive] = (),
+        network: bool = True,
+        firmware: Firmware | None = None,
+        chosen: Accelerator | None = None,
+        reboots: bool = True,
+    ) -> None:
+        self.disk, self.work, self.snapshot, self.form = disk, work, snapshot, form
+        self.memory, self.key, self.user, self.mac = memory, key, user, mac
+        self.credentials = dict(credentials or {})
+        self.drives, self.network, self.reboots = tuple(drives), network, reboots
+        self.firmware = firmware or find_firmware()
+        self.accelerator = chosen or accelerator()
+        self.processors = processors or (2 if self.accelerator.name == KVM else 1)
+        self.booted: str | None = None  # for whoever uses it: the boot id that it was last seen with
+        self.port: int | None = None
+        self.clock: Clock | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._qmp: _Qmp | None = None
+
+    # -- its life
+
+    def command(self, qmp: int) -> list[str]:
+        """QEMU's command line; `qmp` is the number of the file that its control socket is."""
+        words = [
+            PROGRAM,
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-M",
+            "q35",
+            "-m",
+            str(self.memory),
+            "-smp",
+            str(self.processors),
+        ]
+        words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
+        if self.accelerator.name == KVM:
+            words += ["-accel", KVM, "-cpu", "host"]
+        else:
+            # icount: the guest's clock goes by the instructions it has run. With the wall clock, the time limits of its own units (90 s) run out
+            # while it waits for a processor of a busy machine, and a good image looks bad. It is for one processor.
+            words += ["-accel", f"{TCG},thread=single", "-cpu", "max", "-icount", f"shift={SHIFT},sleep=on", "-rtc", "clock=vm"]
+        words += ["-drive", f"if=pflash,format=raw,readonly=on,file={escaped(self.firmware.code)}"]
+        words += ["-drive", f"if=pflash,format=raw,file={escaped(self.work / 'variables.fd')}"]
+        words += ["-chardev", f"file,id=console,path={escaped(self.work / 'console.log')},append=on", "-serial", "chardev:console"]
+        words += ["-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"]
+        words += ["-device", "virtio-rng-pci"]
+        if not self.reboots:
+            words += ["-no-reboot"]
+        if self.disk is not None:
+            keeps = "snapshot=on" if self.snapshot else "cache=unsafe"
+            words += ["-drive", f"if=none,id=disk,format={self.form},discard=unmap,{keeps},file={escaped(self.disk)}"]
+            words += ["-device", "virtio-blk-pci,drive=disk,bootindex=0"]
+        for number, drive in enumerate(self.drives):
+            mode = "readonly=on" if drive.readonly else "cache=unsafe"
+            words += ["-drive", f"if=none,id=drive{number},format={drive.format},{mode},file={escaped(drive.path)}"]
+            words += ["-device", f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else "")]
+        if self.network:
+            # restrict: the guest reaches neither this machine nor anything behind it. Port 0: the system chooses one that is free.
+            words += [
+                "-netdev",
+                "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
+                "-device",
+                f"virtio-net-pci,netdev=net,mac={self.mac},romfile=",
+            ]
+        for file in sorted(self.work.glob("credential-*")):
+            words += ["-smbios", f"type=11,path={escaped(file)}"]
+        return words
+
+    def start(self) -> Machine:
+        """Start it, and return it; its console of earlier starts stays in the file. Raises MachineError."""
+        if self._process is not None:
+            raise MachineError("the machine runs already")
+        if not shutil.which(PROGRAM) or not shutil.which("setpriv"):
+            check_tools()
+        self.work.mkdir(parents=True, exist_ok=True)
+        if not (self.work / "variables.fd").exists():
+            shutil.copyfile(self.firmware.variables, self.work / "variables.fd")
+        for number, (name, value) in enumerate(sorted(self.credentials.items())):
+            # As a file: a command line has its limit, and can be seen by everybody on this machine.
+            (self.work / f"credential-{number}").write_text(f"io.systemd.credential.binary:{name}={_base64(value)}")
+        ours, theirs = socket.socketpair()
+        try:
+            with (self.work / "qemu.log").open("ab") as log:
+                # setpriv: the kernel kills the machine when the thread that started it ends, whatever ends it.
+                self._process = subprocess.Popen(
+                    ["setpriv", "--pdeathsig", "KILL", "--", *self.command(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # a Ctrl-C at the terminal is for us; we then end it
+                )
+            theirs.close()
+            ours.settimeout(60)
+            self._qmp = _Qmp(ours)
+            self._qmp.read()
+            self._qmp.ask("qmp_capabilities")
+            self.clock = Clock(self._process.pid)
+            if self.network:
+                self.port = self._forwarded()
+        except (OSError, ValueError) as error:
+            self.cut()
+            ours.close()
+            raise MachineError(f"QEMU does not start: {self._complaint() or error}", remedy="see what it says") from None
+        return self
+
+    def _forwarded(self) -> int:
+        if self._qmp is None:
+            raise ValueError("it has no control socket")
+        told = str(self._qmp.ask("human-monitor-command", **{"command-line": "info usernet"}))
+        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", told)
+        if not found:
+            raise ValueError(f"it does not say which port it forwards: {told.strip()}")
+        return int(found[1])
+
+    def _live(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise MachineError("the machine does not run")
+        return self._process
+
+    def time(self) -> float:
+        """Seconds of its own time that the machine has run since it was started."""
+        self._live()
+        return self.clock.tick() if self.clock else 0.0
+
+    def _complaint(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.work / "qemu.log").read_text(errors="replace").strip()[-1500:]
+        return ""
+
+    @property
+    def pid(self) -> int | None:
+        """Of QEMU; None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def running(self) -> bool:
+        """Whether QEMU is there; the guest inside may have stopped."""
+        return self.pid is not None
+
+    def status(self) -> str:
+        """QEMU's word for the state of the machine: running, paused, internal-error, shutdown …; `ended` when QEMU is not there."""
+        if not self.running() or self._qmp is None:
+            return "ended"
+        try:
+            return str(self._qmp.ask("query-status")["status"])
+        except OSError:
+            return "ended"
+
+    def cut(self) -> None:
+        """The power goes: what the guest had not written is lost."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self._qmp is not None:
+            self._qmp.socket.close()
+            self._qmp = None
+
+    def stop(self, limit: float = 120) -> None:
+        """The power button, as a person presses it; the power goes where the guest does not end within `limit` seconds of its time."""
+        if self._process is not None and self.running() and self._qmp is not None:
+            with contextlib.suppress(OSError):
+                self._qmp.ask("system_powerdown")
+            clock = Clock(self._process.pid)
+            while self.running() and clock.tick() < limit:
+                time.sleep(0.1)
+        self.cut()
+
+    def __enter__(self) -> Machine:
+        return self.start() if self._process is None else self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cut()
+
+    # -- what it says and does
+
+    def console(self) -> str:
+        """All that the serial console has shown, since the first start in this directory."""
+        try:
+            return plain((self.work / "console.log").read_bytes().decode(errors="replace"))
+        except FileNotFoundError:
+            return ""
+
+    def tail(self, lines: int = LINES) -> str:
+        """The console's last lines that are not empty."""
+        return "\n".join([line for line in self.console().splitlines() if line.strip()][-lines:])
+
+    def error(self, message: str, remedy: str | None = None) -> MachineError:
+        """An error about this machine, with the last lines of its console and of QEMU's own messages."""
+        said = self._complaint()
+        told = f"{message}; QEMU says: {said}" if said else message
+        return MachineError(
+            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n{self.tail() or 'nothing'}\n--", remedy=remedy
+        )
+
+    def _pauses(self, limit: float, what: str, fatal: Sequence[str], since: int) -> Iterator[None]:
+        """Yields until `limit` seconds of the guest's time have passed, and then raises; at once where the machine has ended or panicked."""
+        clock = Clock(self._live().pid)
+        while True:
+            yield
+            if not self.running():
+                raise self.error(f"the machine ended before {what}")
+            shown = self.console()[since:]
+            for sign in fatal:
+                if sign in shown:
+                    raise self.error(f"the console shows {sign!r} before {what}")
+            if clock.tick() > limit:
+                raise self.error(f"{limit:.0f} s of the guest's time went by before {what}", "see what its console shows")
+            status = self.status()
+            if status not in ("running", "ended"):
+                raise self.error(f"the machine is in state {status} before {what}")
+            time.sleep(0.2)
+
+    def wait_for(self, text: str, limit: float = 300, *, fatal: Sequence[str] = (PANIC,), since: int = 0) -> str:
+        """Wait until the console shows `text` after its first `since` characters; returns the console from there on.
+
+        `limit`: seconds of the guest's time. `fatal`: what ends the wait at once. Raises MachineError.
+        """
+        for _ in self._pauses(limit, f"it showed {text!r}", (), since):
+            shown = self.console()[since:]
+            if text in shown:
+                return shown
+            bad = next((sign for sign in fatal if sign in shown), None)
+            if bad:
+                raise self.error(f"the console shows {bad!r} before it showed {text!r}")
+        raise AssertionError("unreachable")
+
+    def ssh_command(self, *words: str) -> list[str]:
+        """The argument list that runs `words` in the guest (a shell without any)."""
+        if self.key is None or self.port is None:
+            raise MachineError("the machine has no ssh: it was started without a key or without a network")
+        return ["ssh", "-i", str(self.key), "-p", str(self.port), *SSH_OPTIONS, f"{self.user}@127.0.0.1", *words]
+
+    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> Result:
+        """Run `words` in the guest, joined by blanks as ssh does, for its login shell; `limit`: seconds of the guest's time."""
+        pid = self._live().pid
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin or b"")
+            given.seek(0)
+            process = subprocess.Popen(self.ssh_command(*words), stdin=given, stdout=out, stderr=err)
+            clock = Clock(pid)
+            try:
+                while True:
+                    try:
+                        rc = process.wait(0.1)
+                        break
+                    except subprocess.TimeoutExpired:
+                        if clock.tick() > limit:
+                            raise self.error(
+                                f"`{' '.join(words)[:80]}` in the guest was not done after {limit:.0f} s of its time"
+                            ) from None
+                        if not self.running():
+                            raise self.error(f"the machine ended during `{' '.join(words)[:80]}`") from None
+            finally:
+                process.kill()
+                process.wait()
+            out.seek(0)
+            err.seek(0)
+            return Result(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
+
+    def wait_ssh(self, limit: float = 600, *, other_than: str | None = None, fatal: Sequence[str] = (PANIC,), since: int = 0) -> str:
+        """Wait until ssh answers; returns the boot id of the guest. `other_than`: the boot id of the boot that is to be over.
+
+        Raises MachineError after `limit` seconds of the guest's time, with what ssh said last.
+        """
+        said = "nothing"
+        pauses = self._pauses(limit, "ssh answered", fatal, since)
+        while True:
+            try:
+                next(pauses)
+            except MachineError as error:
+                raise MachineError(f"{error.message}\nssh said last: {said}", remedy=error.remedy) from None
+            done = self.ssh(["cat", "/proc/sys/kernel/random/boot_id"], limit=limit)
+            if done.rc == 0 and done.out.strip() and done.out.strip() != other_than:
+                return done.out.strip()
+            said = done.err.strip() or said
+            time.sleep(0.5)
+
+
+def plain(text: str) -> str:
+    """A console's text without the terminal's control sequences."""
+    text = re.sub(r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text)
+    return "".join(letter for letter in text.replace("\r", "") if letter in "\n\t" or letter.isprintable())
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

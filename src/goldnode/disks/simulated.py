@@ -1,0 +1,197 @@
+"""Simulated GPUs in a booted guest: what the class says of its GPUs acts for real at boot, on boards that are none.
+
+The simulator (a generated libnvidia-ml.so.1 with state, and a PCI bus and /proc of the same scenario) is part of goldnode's tests and lies in its
+checkout. It goes into the overlay of one verification and never into an image, and says everywhere that it is simulated. The class document of the
+guest becomes one with `simulated: true` and `gate: block`, so that what the gate does can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.disks.guest import Check, Facts, brief, declared, holds, listed, same
+from goldnode.disks.model import BuiltDisk
+from goldnode.errors import DiskError
+from goldnode.node import gate
+from goldnode.node.state.domains.program import document_digest
+
+if TYPE_CHECKING:
+    from goldnode.disks.qemu import Machine
+
+PROGRAM = "/usr/lib/goldnode/goldnode-node"
+CHECKOUT = Path(__file__).resolve().parents[3]
+SIMULATOR = "tests.simulators.hardware"
+PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
+PLACE = "/root/goldnode-verify"
+FAULT = "gpu0.absent=1"
+# Checks of every boot that a missing GPU must not touch.
+STILL = ("ssh", "boot.multi_user", "kernel.running", "units.failed", "system.state", "check.ran", "gate.state")
+# What brings a document into force, as site.yml does: part by part, until the plan is empty.
+APPLY = f"""set -e
+cd {PLACE}
+for part in {" ".join(PARTS)}; do
+  {PROGRAM} apply --class class.json --part $part >>apply.log 2>&1 || {{ echo "part $part: $(tail -n 5 apply.log)"; exit 1; }}
+done
+"""
+
+
+def check(built: BuiltDisk) -> None:
+    """Raises DiskError where there is nothing to simulate, or no simulator here."""
+    if built.driver is None:
+        raise DiskError(f"class {built.class_} has no GPU to simulate", remedy="leave --simulated-gpu out")
+    if not (CHECKOUT / "tests" / "simulators" / "hardware").is_dir():
+        raise DiskError(
+            "goldnode's simulator is not here: it is part of the tests in its checkout", remedy="run this in a checkout of goldnode"
+        )
+
+
+def document_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The class document for a guest with simulated GPUs: it says so, and its gate blocks."""
+    changed = {**document, "simulated": True, "gate": gate.BLOCK}
+    return {**changed, "digest": document_digest(changed)}
+
+
+def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
+    """The simulator's files as a tar archive of a root."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-simulated-") as work:
+        file, out = Path(work, "class.json"), Path(work, "simulator.tar")
+        file.write_text(json.dumps(document))
+        words = [sys.executable, "-m", SIMULATOR, "pack", "--document", str(file), "--out", str(out)]
+        done = subprocess.run(
+            [*words, *(word for fault in faults for word in ("--fault", fault))], cwd=CHECKOUT, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise DiskError(f"the GPUs cannot be simulated: {(done.stderr or done.stdout).strip()[-600:]}", remedy="see what it says")
+        return out.read_bytes()
+
+
+def _run(machine: Machine, script: str, stdin: bytes | None = None, limit: float = 900) -> str:
+    done = machine.ssh(["sh", "-c", f"'{script}'"], stdin=stdin, limit=limit)
+    if done.rc:
+        raise machine.error(f"simulated GPUs cannot be brought into the guest: {(done.out + done.err).strip()[-800:]}")
+    return done.out
+
+
+def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the simulator and a simulated class document into the guest; both count from its next boot on. Returns that document.
+
+    Raises MachineError, DiskError.
+    """
+    changed = document_of(document)
+    _run(machine, "tar -x -C / && ldconfig && systemctl daemon-reload && systemctl enable -q simulated-hardware.service", _packed(changed))
+    _run(machine, f"mkdir -p {PLACE} && cat >{PLACE}/class.json", json.dumps(changed).encode())
+    # The bus and the library first: what is applied asks them.
+    _run(machine, "systemctl start simulated-hardware.service")
+    done = machine.ssh(["sh"], stdin=APPLY.encode(), limit=1800)
+    if done.rc:
+        raise machine.error(f"the class with simulated GPUs cannot be applied in the guest: {(done.out + done.err).strip()[-1500:]}")
+    return changed
+
+
+def lose(machine: Machine, document: Mapping[str, Any]) -> None:
+    """From the next boot on one GPU is missing."""
+    _run(
+        machine,
+        "systemctl stop simulated-hardware.service; rm -rf /opt/goldnode-simulator/tree; tar -x -C / && ldconfig",
+        _packed(document, [FAULT]),
+    )
+
+
+def _findings(facts: Facts) -> dict[str, Mapping[str, Any]]:
+    return {str(row["id"]): row for row in ((facts.get("verdict") or {}).get("findings") or ())}
+
+
+def _settings(facts: Facts) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in str(facts.get("settings") or "").splitlines() if "=" in line)
+
+
+def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
+    """With all simulated GPUs: the policy was set in this boot and is read back, and the gate lets work start."""
+    found = [
+        holds(
+            "simulated.labelled",
+            bool((facts.get("verdict") or {}).get("simulated")) and bool(facts.get("simulated")),
+            "says simulated",
+            "it does",
+        )
+    ]
+    findings, have = _findings(facts), _settings(facts)
+    count = int(document["gpu"]["count"])
+    row = findings.get("gpu.count") or {}
+    found.append(
+        holds("simulated.count", row.get("outcome") == "match", f"{count} simulated GPUs", f"{row.get('outcome')}: {row.get('got')}")
+    )
+    for name in declared(document):
+        if not name.startswith("policy."):
+            continue
+        row = findings.get(name) or {}
+        # Clocks that were locked are read back by no call of NVML: then that they were set is what is known.
+        good = row.get("outcome") == "match" or (row.get("outcome") == "not_exposed" and "set at " in str(row.get("got")))
+        found.append(
+            holds(
+                f"simulated.{name}",
+                good,
+                brief(row.get("expected") or "as declared"),
+                f"{row.get('outcome', 'no finding')}: {row.get('got')}",
+            )
+        )
+    calls = [str(line) for line in facts.get("calls") or ()]
+    refused = [line for line in calls if " rc=0" not in line]
+    boards = {line.split()[0] for line in calls if re.match(r"gpu\d+ ", line)}
+    good = len(boards) == count and not refused
+    found.append(
+        holds(
+            "simulated.setters",
+            good,
+            f"setters called in this boot on {count} GPUs",
+            listed(refused) if refused else f"{len(calls)} calls on {len(boards)}",
+        )
+    )
+    limit = (document.get("policy") or {}).get("power_limit_watts")
+    if limit is not None:
+        # The simulator's own state: not read through goldnode.
+        low = sorted(
+            f"GPU {index}: {have.get(f'gpu{index}.power_limit')}"
+            for index in range(count)
+            if have.get(f"gpu{index}.power_limit") not in (None, str(int(limit) * 1000))
+        )
+        found.append(holds("simulated.power", not low, f"{limit} W in the simulator's state", listed(low, none=f"{limit} W")))
+    state = facts.get("gate") or {}
+    found.append(same("simulated.gate", "block: open", f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}"))
+    return found
+
+
+def faulty(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
+    """With one simulated GPU missing: the verdict says drain, the gate keeps the container runtime down, and systemd shows why."""
+    verdict, findings, state = facts.get("verdict") or {}, _findings(facts), facts.get("gate") or {}
+    row = findings.get("gpu.count") or {}
+    found = [
+        same("simulated.fault.verdict", 2, verdict.get("exit_code")),
+        holds(
+            "simulated.fault.count",
+            row.get("outcome") == "mismatch",
+            "a GPU is missing",
+            f"{row.get('outcome')}: {row.get('got')} of {row.get('expected')}",
+        ),
+        same("simulated.fault.gate", "block: closed", f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}"),
+        holds("simulated.fault.pass", not facts.get("pass"), "no pass", "there is one" if facts.get("pass") else "none"),
+    ]
+    for name in gate.RUNTIMES:
+        unit = (facts.get("units") or {}).get(name) or {}
+        if unit.get("LoadState") != "loaded":
+            continue
+        down = unit.get("ActiveState") in ("inactive", "failed")
+        found.append(holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState"))))
+        told = next(
+            (line.strip() for line in str((facts.get("status") or {}).get(name) or "").splitlines() if "goldnode gate: " in line), ""
+        )
+        if unit.get("UnitFileState") in gate.ENABLED:
+            found.append(holds(f"simulated.fault.{name}.status", "gpu" in told, "systemctl status says why", told or "it does not say"))
+    return found

@@ -1,0 +1,317 @@
+"""A built disk image, booted: no image is called good that has not been.
+
+The image's file is only ever read (its hash is taken before and after); what a guest writes goes to an overlay that is thrown away. A throw-away
+ssh key comes in as a credential of systemd (`ssh.authorized_keys.root`, in the machine's SMBIOS tables): the image holds nothing for it.
+
+1. first boot of one overlay, 2. reboot of the same, 3. a clone beside it. With simulated GPUs: 4. a boot with them, 5. one with a GPU missing.
+What the guest says is judged in `guest.py`. docs/disk-verification.md lists the checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from goldnode.disks import guest, simulated
+from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check, Facts, Wanted
+from goldnode.disks.model import BuiltDisk
+from goldnode.disks.qemu import Accelerator, Machine, MachineError, accelerator, check_tools, make_key, overlay
+from goldnode.errors import DiskError
+
+SCHEMA = 1
+REPORT = "verified.json"
+COLLECTOR = Path(__file__).with_name("collector.py")
+BOOT = 900.0  # seconds of the guest's time for a boot
+ASK = 900.0  # … and for what it is asked
+MIB = 1024 * 1024
+SPARE = 512 * MIB  # what the guest's disk is larger than image and second slot, so that growing shows
+ROOM = 2048 * MIB  # free space that the overlays of one run need at most
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Boot:
+    """One boot of one machine. `seconds`: of the guest's time until it answered by ssh and was up."""
+
+    number: int
+    what: str
+    seconds: float
+    checks: list[Check]
+    simulated: bool = False
+    facts: Facts = field(default_factory=dict, repr=False)
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "what": self.what,
+            "seconds": round(self.seconds, 1),
+            "simulated": self.simulated,
+            "outcome": guest.outcome(self.checks),
+            "checks": [check.row() for check in self.checks],
+        }
+
+
+@dataclass
+class Report:
+    """What a verification found; `to_json` is the content of verified.json."""
+
+    built: BuiltDisk
+    accelerator: Accelerator
+    raw_sha256: str
+    raw_sha256_after: str = ""
+    boots: list[Boot] = field(default_factory=list)
+    clones: list[Check] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def simulated(self) -> bool:
+        return any(boot.simulated for boot in self.boots)
+
+    def checks(self) -> Iterator[tuple[str, Check]]:
+        """(where, check) of all checks."""
+        for boot in self.boots:
+            yield from ((f"boot {boot.number}", check) for check in boot.checks)
+        yield from (("clones", check) for check in self.clones)
+        yield "image", guest.same("image.untouched", self.raw_sha256, self.raw_sha256_after or "not read")
+
+    @property
+    def outcome(self) -> str:
+        """passed only where the image has booted twice, nothing failed and its file is what it was."""
+        good = self.error is None and len([boot for boot in self.boots if not boot.simulated]) >= 2
+        return PASSED if good and not guest.failed(check for _, check in self.checks()) else FAILED
+
+    def count(self, outcome: str) -> int:
+        return sum(check.outcome == outcome for _, check in self.checks())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "name": self.built.name,
+            "class": self.built.class_,
+            "build_id": self.built.build_id,
+            "raw_sha256": self.raw_sha256,
+            "raw_sha256_after": self.raw_sha256_after,
+            "accelerator": self.accelerator.name,
+            "accelerator_reason": self.accelerator.why,
+            "simulated_hardware": self.simulated,
+            "boots": [boot.row() for boot in self.boots],
+            "clones": [check.row() for check in self.clones],
+            "counts": {outcome: self.count(outcome) for outcome in (PASSED, FAILED, UNVERIFIABLE)},
+            "error": self.error,
+            "outcome": self.outcome,
+        }
+
+    def table(self, *, everything: bool = False) -> str:
+        """For people: what failed first, then what could not be verified, then in short what passed."""
+        lines = [f"{self.built.name}: {self.outcome}"]
+        if self.accelerator.why:
+            lines.append(f"without KVM: {self.accelerator.why}; emulated ({self.accelerator.name})")
+        if self.simulated:
+            lines.append("SIMULATED HARDWARE in the boots marked so: nothing in them speaks of a real GPU")
+        for boot in self.boots:
+            mark = " [simulated GPUs]" if boot.simulated else ""
+            lines.append(f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, up after {boot.seconds:.0f} s of its time")
+        rows = list(self.checks())
+        for title, outcome in (("FAILED", FAILED), ("not verifiable here", UNVERIFIABLE), *((("passed", PASSED),) if everything else ())):
+            chosen = [(where, check) for where, check in rows if check.outcome == outcome]
+            if not chosen:
+                continue
+            lines.append(f"{title} ({len(chosen)}):")
+            seen: dict[tuple[str, str, str], list[str]] = {}
+            for where, check in chosen:
+                seen.setdefault((check.id, check.expected, check.got), []).append(where.removeprefix("boot "))
+            for (name, expected, got), places in seen.items():
+                lines.append(f"  {name} [{', '.join(places)}]: {got}" + (f" (want {expected})" if outcome != PASSED else ""))
+        if self.error:
+            lines.append(f"error: {self.error}")
+        lines.append(f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(UNVERIFIABLE)} not verifiable here")
+        return "\n".join(lines)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hex; holes are read as the zeros they stand for."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(4 * MIB):
+            total.update(block)
+    return total.hexdigest()
+
+
+def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
+    """Hold the files of a build against its manifest; returns the SHA-256 of the raw disk. Raises DiskError, before anything is started."""
+    raw = built.path("raw")
+    remedy = f"remove {built.directory} and run `goldnode disks build {built.class_}` again"
+    if raw.stat().st_size != built.raw.size:
+        raise DiskError(f"the raw disk has {raw.stat().st_size} bytes, and its manifest says {built.raw.size}", file=raw, remedy=remedy)
+    say("reading the image")
+    found = sha256(raw)
+    if found != built.raw.sha256.removeprefix("sha256:"):
+        raise DiskError(f"the raw disk is not what its manifest says: sha256 {found}, expected {built.raw.sha256}", file=raw, remedy=remedy)
+    return found
+
+
+def verify(
+    built: BuiltDisk,
+    *,
+    work: Path | None = None,
+    clones: bool = True,
+    gpus: bool = False,
+    memory: int = 2048,
+    say: Say = lambda text: None,
+    keep: bool = False,
+) -> Report:
+    """Boot an image and hold what comes up against its class. Writes nothing into the build: :func:`write` does.
+
+    `work`: where overlays and logs go (default: a directory beside the build's own, for the overlays are large). `clones`: boot a second overlay
+    beside the first. `gpus`: two more boots with simulated GPUs. `keep`: leave consoles and what the guests said in `work`.
+
+    Raises DiskError, before anything is started, where the image is not what its manifest says, where this machine lacks a tool or room, and where
+    GPUs are asked for and the class has none or goldnode's simulator is not here. A guest that does not come up is no error: it is in the report.
+    """
+    check_tools()
+    if gpus:
+        simulated.check(built)
+    before = check_files(built, say)
+    report = Report(built, accelerator(), before)
+    place = work or built.directory.parent
+    place.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(place).free < ROOM:
+        free = shutil.disk_usage(place).free // MIB
+        raise DiskError(
+            f"there are {free} MiB free, and the overlays of a verification need up to {ROOM // MIB} MiB", file=place, remedy="make room"
+        )
+    if report.accelerator.why:
+        say(f"without KVM: {report.accelerator.why}; the guests are emulated, which takes minutes")
+    directory = Path(tempfile.mkdtemp(prefix=f".verify-{built.name}-", dir=place))
+    try:
+        _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+    except MachineError as error:
+        report.error = str(error)
+    finally:
+        if keep:
+            say(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    report.raw_sha256_after = sha256(built.path("raw"))
+    return report
+
+
+def write(report: Report) -> Path:
+    """Write verified.json beside the manifest, whole or not at all; returns its path."""
+    path = report.built.directory / REPORT
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
+    return path
+
+
+class _Run:
+    """One verification: its directory, and the machines in it."""
+
+    def __init__(self, built: BuiltDisk, report: Report, directory: Path, memory: int, say: Say) -> None:
+        self.built, self.report, self.directory, self.memory, self.say = built, report, directory, memory, say
+        self.key = make_key(directory)
+        end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
+        slot = next((part.size for part in built.partitions if part.name == "root-a"), 0) if built.layout == "ab" else 0
+        self.size = -(-(max(end, built.raw.size) + slot + SPARE) // MIB) * MIB
+        self.wanted = Wanted.of(built, self.size)
+
+    def machine(self, name: str, number: int) -> Machine:
+        """A machine on an overlay of its own."""
+        place = self.directory / name
+        place.mkdir()
+        disk = overlay(self.built.path("raw"), place / "overlay.qcow2", size=self.size)
+        credentials = {"ssh.authorized_keys.root": (self.key.with_suffix(".pub")).read_text()}
+        return Machine(
+            disk,
+            place,
+            snapshot=False,
+            form="qcow2",
+            memory=self.memory,
+            key=self.key,
+            credentials=credentials,
+            mac=f"52:54:00:67:6e:{number:02x}",
+        )
+
+    def all(self, *, clones: bool, gpus: bool) -> None:
+        with self.machine("one", 1) as one:
+            first = self.boot(one, 1, "first boot")
+            second = self.boot(one, 2, "reboot", first=first)
+            if clones:
+                self.say("a clone beside it")
+                with self.machine("two", 2) as two:
+                    # Shorter: the same image has been judged whole; what may differ is who it is.
+                    other = self.up(two, None)
+                    self.report.clones = guest.unique(first.facts, self.ask(two))
+                    self.report.clones.append(guest.holds("clones.boot", bool(other), "the clone boots, beside the first", "it answers"))
+                    two.cut()
+            if gpus:
+                self.with_gpus(one, second)
+            one.stop()
+
+    def up(self, machine: Machine, before: str | None) -> str:
+        """Wait until the guest answers and systemd has no more to start; returns its boot id."""
+        number = machine.wait_ssh(BOOT, other_than=before)
+        # 0 running, 1 degraded …: which, is judged. It waits for the jobs of the boot.
+        machine.ssh(["systemctl", "is-system-running", "--wait"], limit=BOOT)
+        return number
+
+    def ask(self, machine: Machine) -> Facts:
+        """What the guest says of itself. Raises MachineError where it cannot."""
+        request = json.dumps(self.wanted.asked(self.document(machine)))
+        done = machine.ssh(["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK)
+        try:
+            found: Facts = json.loads(done.out)
+        except ValueError:
+            text = f"the guest could not be asked: exit status {done.rc}, {(done.err or done.out).strip()[-600:]}"
+            raise machine.error(text) from None
+        return found
+
+    def document(self, machine: Machine) -> Any:
+        """The class document as it is in the guest; None where there is none."""
+        with contextlib.suppress(ValueError):
+            return json.loads(machine.ssh(["cat", "/etc/goldnode/class.json"]).out)
+        return None
+
+    def boot(self, machine: Machine, number: int, what: str, *, first: Boot | None = None, gpus: bool = False) -> Boot:
+        """A boot, or a reboot of a machine that runs, judged; the report has it from here on."""
+        self.say(f"boot {number}: {what}" + (" with simulated GPUs" if gpus else ""))
+        before = None
+        if machine.booted:
+            before = machine.booted
+            machine.ssh(["systemctl", "reboot"])
+        began = machine.time()
+        machine.booted = self.up(machine, before)
+        seconds = machine.time() - began
+        facts = self.ask(machine)
+        checks = guest.judge(facts, self.wanted, first=first.facts if first else None, simulated=gpus)
+        checks.insert(0, Check("ssh", PASSED, "answers with the key of this run", f"after {seconds:.0f} s of the guest's time"))
+        found = Boot(number, what, seconds, checks, gpus, facts)
+        (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
+        self.report.boots.append(found)
+        self.say(f"boot {number}: {guest.outcome(checks)}" + "".join(f"\n  {check.id}: {check.got}" for check in guest.failed(checks)))
+        return found
+
+    def with_gpus(self, machine: Machine, before: Boot) -> None:
+        """Boots with simulated GPUs: all of them, and then one missing."""
+        document = before.facts.get("class")
+        if not isinstance(document, dict):
+            raise machine.error("the guest has no class document to simulate GPUs of")
+        self.say("bringing simulated GPUs into the guest")
+        closing = simulated.install(machine, document)
+        self.wanted = replace(self.wanted, class_digest=closing["digest"])
+        healthy = self.boot(machine, len(self.report.boots) + 1, "all GPUs there", gpus=True)
+        healthy.checks += simulated.healthy(healthy.facts, closing)
+        simulated.lose(machine, closing)
+        faulty = self.boot(machine, len(self.report.boots) + 1, "a GPU missing", gpus=True)
+        # The fault is meant: what follows from it is judged, and not that all is well.
+        faulty.checks = [check for check in faulty.checks if check.id in simulated.STILL] + simulated.faulty(faulty.facts, closing)
