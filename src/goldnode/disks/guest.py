@@ -36,6 +36,8 @@ UNFIT = re.compile(
 FOREIGN = re.compile(r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$")
 # What runs a package manager by itself.
 UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service")
+# What a note of the plan is called as a finding of the verdict.
+SAME_AS = {"boot.entry": "boot.next"}
 IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
 
 
@@ -303,11 +305,10 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
             # Of equal weight: they differ by what alignment takes.
             good = other is not None and int(other["size"]) >= shipped.size and abs(int(other["size"]) - size) <= 4 * MIB
             yield holds("disk.root-b", good, f"root-b, as large as root-a ({size // MIB} MiB)", got)
-            room -= shipped.size
+            room = (room - shipped.size) // 2
         else:
             yield holds("disk.root-b", other is None, "no root-b: the disk has no room for it", "there is one" if other else "none")
-        room //= 2
-    expected = shipped.size + max(room - 8 * MIB, 0)
+    expected = shipped.size + max(room - 16 * MIB, 0)  # less what the table and alignment take
     yield holds("disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB")
     # ext4 keeps up to some per cent for itself (inode tables, journal).
     yield holds("disk.filesystem", files >= size * 0.9, f"the file system fills its partition of {size // MIB} MiB", f"{files // MIB} MiB")
@@ -557,7 +558,7 @@ def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
         if " " in name:
             yield _pending(name, reason, name not in targets, f"device: {reason}" if reason.startswith("device") else None)
         else:
-            shown = outcomes.get(name)
+            shown = outcomes.get(SAME_AS.get(name, name))
             why = None if shown == "match" else f"recorded: {reason}"
             yield _pending(name, reason, shown == "match", why)
 

@@ -1,0 +1,423 @@
+"""What a booted guest told, held against its image: facts in, checks out. Each case spoils one thing of a good guest and names the checks that fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.disks import guest_facts as good
+
+from goldnode.disks import guest, simulated
+from goldnode.disks import verify as verification
+from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
+from goldnode.disks.model import BuiltDisk, DiskFile, Raw, System
+from goldnode.disks.qemu import Accelerator
+from goldnode.errors import DiskError
+
+Facts = dict[str, Any]
+Spoil = Callable[[Facts], Any]
+
+
+def ids(checks: list[Check], outcome: str) -> set[str]:
+    return {check.id for check in checks if check.outcome == outcome}
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None:
+    checks = guest.judge(good.facts(gpu=gpu), good.wanted(gpu=gpu))
+    assert ids(checks, FAILED) == set()
+    names = {"gpu.count", "driver.loaded", "policy.persistence_mode", "policy.clocks.graphics_mhz", "policy.power_limit_watts"}
+    says = {f"check.says.{name}" for name in names}
+    unseen = {"check.unseen.time.sync", *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *says} if gpu else ())}
+    assert ids(checks, UNVERIFIABLE) == unseen
+    assert {"packages", "initramfs", "disk.grown", "disk.root-b", "gate.state", "gate.order.docker.service", "plan"} <= ids(checks, PASSED)
+    assert guest.outcome(checks) == PASSED
+    assert guest.outcome([]) == FAILED, "no check at all is no pass"
+
+
+def set_(*path: Any, to: Any) -> Spoil:
+    def spoil(facts: Facts) -> None:
+        place: Any = facts
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+
+    return spoil
+
+
+def findings(*rows: dict[str, Any]) -> Spoil:
+    """Replace or add findings of the verdict."""
+
+    def spoil(facts: Facts) -> None:
+        kept = {row["id"]: row for row in facts["verdict"]["findings"]}
+        facts["verdict"]["findings"] = list({**kept, **{row["id"]: row for row in rows}}.values())
+
+    return spoil
+
+
+def without(name: str) -> Spoil:
+    def spoil(facts: Facts) -> None:
+        facts["verdict"]["findings"] = [row for row in facts["verdict"]["findings"] if row["id"] != name]
+
+    return spoil
+
+
+def partition(label: str, **more: Any) -> Spoil:
+    def spoil(facts: Facts) -> None:
+        next(row for row in facts["disks"][0]["children"] if row["partlabel"] == label).update(more)
+
+    return spoil
+
+
+def action(kind: str, target: str, phase: str) -> Spoil:
+    return set_("plan", "plan", "actions", to=[{"kind": kind, "target": target, "reason": "it differs", "phase": phase}])
+
+
+MODULE = ("modules", good.MODULE)
+CASES: list[tuple[str, Spoil, set[str]]] = [
+    ("multi-user is not reached", set_("units", "multi-user.target", "ActiveState", to="inactive"), {"boot.multi_user"}),
+    ("a unit failed", lambda facts: facts.update(state="degraded", failed=["x.service"]), {"system.state", "units.failed"}),
+    ("another kernel", set_("kernel", to="6.1.0-55-amd64"), {"kernel.running"}),
+    ("another entry", set_("entry", to="goldnode-000000000000-a.conf"), {"boot.entry"}),
+    ("the loader says nothing", set_("entry", to=""), {"boot.entry"}),
+    ("another initramfs on the ESP", set_("sum", "/efi/goldnode/a/initrd.img", to="j"), {"boot.initrd.img"}),
+    ("a kernel that is not on the ESP", set_("sum", "/efi/goldnode/a/vmlinuz", to=None), {"boot.vmlinuz"}),
+    ("root has a password", set_("root_password", to=["P"]), {"root.password"}),
+    ("root needs none", set_("root_password", to=["NP"]), {"root.password"}),
+    ("an edited class document", set_("class", "gate", to="drain"), {"class.document", "gate.state"}),
+    ("no class document", set_("class", to=None), {"class.document"}),
+    ("a module for another kernel", set_(*MODULE, "fields", "vermagic", to="6.1.0-55-amd64 SMP"), {f"module.{good.MODULE}.kernel"}),
+    ("another driver", set_(*MODULE, "fields", "version", to="550.1"), {f"module.{good.MODULE}.version"}),
+    ("no module", lambda facts: facts["modules"].clear(), {f"module.{good.MODULE}.kernel"}),
+    ("the kernel does not take it", set_(*MODULE, "said", to="could not insert: Invalid module format"), {f"module.{good.MODULE}.fits"}),
+    (
+        "a symbol is missing",
+        set_(*MODULE, "kernel", to="nvidia: Unknown symbol pci_resize (err -2)\nNo such device"),
+        {f"module.{good.MODULE}.fits"},
+    ),
+    ("a signature is missing", set_(*MODULE, "said", to="could not insert: Key was rejected by service"), {f"module.{good.MODULE}.fits"}),
+    ("it ends in something else", set_(*MODULE, "said", to="could not insert: Invalid argument"), {f"module.{good.MODULE}.fits"}),
+    ("nouveau loads", set_("refusals", "nouveau", to={"rc": 0, "said": "", "loaded": True}), {"refused.nouveau"}),
+    ("nouveau was not tried", lambda facts: facts["refusals"].clear(), {"refused.nouveau"}),
+    ("the boot has loaded nouveau", set_("loaded", to=["nouveau"]), {"refused.nouveau"}),
+    ("nouveau is in the initramfs", set_("initramfs", "names", to=["usr/lib/modules/6/nouveau.ko.xz"]), {"initramfs"}),
+    ("a host key is in the initramfs", set_("initramfs", "names", to=["etc/ssh/ssh_host_rsa_key", "init"]), {"initramfs"}),
+    ("the initramfs cannot be listed", set_("initramfs", to={"error": "no zstd", "names": []}), {"initramfs"}),
+    ("a package of another version", set_("packages", "python3", to=["3.12", "amd64", "ii"]), {"packages"}),
+    ("a package too many", set_("packages", "gcc", to=["12", "amd64", "ii"]), {"packages"}),
+    ("a package is missing", set_("packages", "python3", 2, to="rc"), {"packages"}),
+    ("a package is half installed", set_("packages", "x", to=["1", "amd64", "iF"]), {"packages"}),
+    ("a package is not held", set_("holds", to=[]), {"packages.held"}),
+    ("dpkg has run", set_("package_managers", "/var/lib/dpkg/status", to=good.EPOCH + 60), {"packages.manager"}),
+    ("apt's timer has run", set_("units", "apt-daily.service", "InactiveExitTimestampMonotonic", to="5"), {"packages.manager"}),
+    ("nothing of dpkg's is there", lambda facts: facts["package_managers"].clear(), {"packages.manager"}),
+    ("the root did not grow", partition("root-a", size=4096 * good.MIB), {"disk.grown", "disk.root-b"}),
+    ("the file system did not grow", set_("root", "size", to=3800 * good.MIB), {"disk.filesystem"}),
+    ("no second slot", partition("root-b", partlabel="other"), {"disk.root-b"}),
+    ("a small second slot", partition("root-b", size=1024 * good.MIB), {"disk.root-b"}),
+    ("the root is another partition", partition("root-a", partuuid="zz"), {"disk.root.uuid"}),
+    ("no machine-id", set_("identity", "machine_id", to="uninitialized"), {"identity.machine_id"}),
+    ("no host keys", set_("identity", "host_keys", to={}), {"identity.host_keys"}),
+    ("no name", set_("identity", "hostname", to="localhost"), {"identity.hostname"}),
+    ("no lease", set_("identity", "client_ids", to=[]), {"identity.client_id"}),
+    ("no verdict", set_("verdict", to=None), {"check.ran"}),
+    ("the verdict is of another boot", set_("verdict", "boot_identity", to="boot-0/1"), {"check.ran"}),
+    ("the check's unit failed", set_("units", "goldnode-sanity.service", "Result", to="exit-code"), {"check.ran"}),
+    ("a finding of the image", findings(good.finding("stack.lock", "mismatch", "python3 3.12")), {"check.findings", "gate.state"}),
+    (
+        "something of the image could not be read",
+        findings(good.finding("blacklist.initramfs", "could_not_read", "no zstd", "degraded")),
+        {"check.findings"},
+    ),
+    ("GPUs that are not there match", findings(good.finding("gpu.count", "match", "8")), {"check.says.gpu.count"}),
+    (
+        "a policy matches without GPUs",
+        findings(good.finding("policy.power_limit_watts", "match", "400")),
+        {"check.says.policy.power_limit_watts"},
+    ),
+    ("the verdict is silent about the GPUs", without("gpu.count"), {"check.says.gpu.count"}),
+    ("a class with GPUs is healthy without", set_("verdict", "exit_code", to=0), {"check.never_healthy"}),
+    ("the gate did not decide", lambda facts: facts.update(gate=None), {"gate.state"}),
+    ("the gate has no pass", set_("pass", to=False), {"gate.state"}),
+    ("docker is not ordered", set_("units", "docker.service", "After", to="basic.target"), {"gate.order.docker.service"}),
+    ("docker started before", set_("units", "docker.service", "ExecMainStartTimestampMonotonic", to="50"), {"gate.order.docker.service"}),
+    ("docker does not run", set_("units", "docker.service", "ActiveState", to="inactive"), {"gate.runtime.docker.service"}),
+    (
+        "slurmd is blocked",
+        lambda facts: facts["units"].update({"slurmd.service": good.unit("slurmd.service", ExecCondition="x")}),
+        {"gate.free.slurmd.service"},
+    ),
+    (
+        "a gate that the class does not have",
+        set_("units", "docker.service", "DropInPaths", to="/x/goldnode-gate.conf"),
+        {"gate.drop_in.docker.service"},
+    ),
+    ("work is left", action("file.write", "/etc/x", "image"), {"plan"}),
+    ("there is no plan", set_("plan", to={"plan": None, "error": "traceback"}), {"plan"}),
+]
+
+
+@pytest.mark.parametrize(("what", "spoil", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_each_fault_fails_its_checks_and_no_other(what: str, spoil: Spoil, expected: set[str]) -> None:
+    facts = good.facts(gpu=True)
+    spoil(facts)
+    checks = guest.judge(facts, good.wanted(gpu=True))
+    assert ids(checks, FAILED) == expected
+    assert guest.outcome(checks) == FAILED
+
+
+def test_a_real_class_whose_gpus_are_missing_says_so_and_may_be_drained() -> None:
+    facts = good.facts(gpu=True, mode="block")
+    document = good.document(gpu=True, mode="block", simulated=False)
+    facts["class"] = document
+    facts["verdict"].update(class_digest=document["digest"], exit_code=2, status="drain")
+    findings(
+        good.finding("gpu.count", "mismatch", "0"),
+        good.finding("driver.loaded", "mismatch", "none"),
+        good.finding("gpu.library", "mismatch", "none"),
+    )(facts)
+    reasons = [reason.text for reason in guest.gate.reasons(facts["verdict"])]
+    facts["gate"] = {"mode": "block", "open": False, "reasons": reasons}
+    facts["pass"] = False
+    for name in guest.gate.RUNTIMES:
+        facts["units"][name].update(ActiveState="inactive", ExecMainStartTimestampMonotonic="0")
+        facts["status"][name] = "x goldnode gate: gpu.count: 0 (want 8)"
+    facts["plan"]["plan"]["refusals"] = [{"id": "gpu-count", "message": "0 of 8"}]
+    wanted = good.replaced(good.wanted(gpu=True), class_digest=document["digest"])
+    checks = guest.judge(facts, wanted)
+    assert ids(checks, FAILED) == set()
+    assert {"check.says.gpu.count", "check.says.driver.loaded", "check.unseen.gpu.library"} <= ids(checks, UNVERIFIABLE)
+    for name, spoil in (
+        ("gate.runtime.docker.service", set_("units", "docker.service", "ActiveState", to="active")),
+        ("gate.runtime.docker.service", set_("status", "docker.service", to="nothing")),
+        ("gate.drop_in.docker.service", set_("units", "docker.service", "ExecCondition", to="")),
+        ("gate.state", set_("pass", to=True)),
+    ):
+        other = copy.deepcopy(facts)
+        spoil(other)
+        assert ids(guest.judge(other, wanted), FAILED) == {name}
+
+
+@pytest.mark.parametrize(
+    ("layout", "extra", "root", "slot", "expected"),
+    [
+        ("ab", 4600, 4347, 4347, set()),
+        ("ab", 600, 4096 + 590, None, set()),  # no room: no second slot, the root grows all the same
+        ("ab", 600, 4096 + 590, 100, {"disk.root-b"}),
+        ("single", 600, 4096 + 590, None, set()),
+        ("single", 600, 4096, None, {"disk.grown"}),
+    ],
+)
+def test_the_disk_by_layout_and_room(layout: str, extra: int, root: int, slot: int | None, expected: set[str]) -> None:
+    facts = good.facts(gpu=False)
+    rows = facts["disks"][0]["children"]
+    rows[1].update(size=root * good.MIB, partlabel="root-a" if layout == "ab" else "root")
+    facts["root"]["size"] = root * good.MIB * 95 // 100
+    if slot is None:
+        rows.pop()
+    else:
+        rows[2].update(size=slot * good.MIB)
+    assert ids(guest.judge(facts, good.wanted(gpu=False, layout=layout, extra=extra)), FAILED) == expected
+
+
+def test_a_second_boot_keeps_who_it_is() -> None:
+    first, second = good.facts(gpu=False), good.facts(gpu=False)
+    second["boot_id"], second["verdict"]["boot_identity"] = "boot-2", "boot-2/7"
+    assert ids(guest.judge(second, good.wanted(gpu=False), first=first), FAILED) == set()
+    second["identity"].update(
+        machine_id="f" * 32, hostname="other", host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"}, client_ids=["ff02"]
+    )
+    expected = {f"identity.kept.{key}" for key in guest.IDENTITY}
+    assert ids(guest.judge(second, good.wanted(gpu=False), first=first), FAILED) == expected
+    assert "boot.new" in ids(guest.judge(first, good.wanted(gpu=False), first=first), FAILED)
+
+
+def test_clones_have_nothing_in_common() -> None:
+    one, other = good.facts(gpu=False), good.facts(gpu=False)
+    assert ids(guest.unique(one, other), FAILED) == {f"clones.{key}" for key in guest.IDENTITY}
+    other["identity"].update(
+        machine_id="f" * 32, hostname="other", host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"}, client_ids=["ff02"]
+    )
+    assert ids(guest.unique(one, other), FAILED) == set()
+    other["identity"]["host_keys"] = {}
+    assert ids(guest.unique(one, other), FAILED) == {"clones.host_keys"}
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "outcome", "expected"),
+    [
+        ("unit.start x.service", [], None, PASSED),  # done at the first boot
+        ("unit.start x.service", [("unit.start", "x.service", "boot")], None, FAILED),
+        ("policy.set power", [("policy.set", "power", "device")], None, UNVERIFIABLE),
+        ("kernel.running", [], "match", PASSED),
+        ("kernel.running", [], "not_verified_here", UNVERIFIABLE),
+        ("boot.entry", [], "match", PASSED),  # what the verdict calls boot.next
+        ("something.else", [], None, UNVERIFIABLE),
+    ],
+)
+def test_pending_work_is_done_or_recorded(name: str, actions: list[tuple[str, str, str]], outcome: str | None, expected: str) -> None:
+    facts = good.facts(gpu=False)
+    reason = "device: later" if "device" in str(actions) else "boot: later"
+    facts["plan"]["plan"]["actions"] = [{"kind": kind, "target": target, "phase": phase, "reason": ""} for kind, target, phase in actions]
+    if outcome is not None:
+        findings(good.finding({"boot.entry": "boot.next"}.get(name, name), outcome))(facts)
+    checks = guest.judge(facts, good.replaced(good.wanted(gpu=False), pending=((name, reason),)))
+    found = next(check for check in checks if check.id == "pending." + name.replace(" ", "."))
+    assert found.outcome == expected
+
+
+# -- simulated GPUs
+
+
+def with_gpus() -> tuple[Facts, dict[str, Any]]:
+    document = simulated.document_of(good.document(gpu=True))
+    facts = good.facts(gpu=True, mode="block")
+    facts.update({"class": document, "simulated": "SIMULATED", "gate": {"mode": "block", "open": True, "reasons": []}})
+    facts["verdict"].update(class_digest=document["digest"], simulated=True)
+    for row in facts["verdict"]["findings"]:
+        if row["id"].startswith(("gpu.", "policy.")) and "host" not in row["id"]:
+            row.update(outcome="match", got="8" if row["id"] == "gpu.count" else "as declared")
+    facts["settings"] = "".join(f"gpu{index}.power_limit=400000\n" for index in range(8))
+    facts["calls"] = [f"gpu{index} nvmlDeviceSetPowerManagementLimit 400000 rc=0 pid=1" for index in range(8)]
+    return facts, document
+
+
+HEALTHY: list[tuple[str, Spoil, set[str]]] = [
+    ("all is well", lambda facts: None, set()),
+    ("nobody says that it is simulated", set_("simulated", to=None), {"simulated.labelled"}),
+    ("a GPU is missing", findings(good.finding("gpu.count", "mismatch", "7")), {"simulated.count"}),
+    ("a policy is not set", findings(good.finding("policy.power_limit_watts", "mismatch", "300")), {"simulated.policy.power_limit_watts"}),
+    ("a policy was not judged", without("policy.persistence_mode"), {"simulated.policy.persistence_mode"}),
+    ("no setter was called", set_("calls", to=[]), {"simulated.setters"}),
+    ("a setter was refused", lambda facts: facts["calls"].append("gpu0 nvmlDeviceSetEccMode 1 rc=4 pid=1"), {"simulated.setters"}),
+    ("the simulator has another limit", set_("settings", to="gpu0.power_limit=300000\n"), {"simulated.power"}),
+    ("the gate is closed", set_("gate", "open", to=False), {"simulated.gate"}),
+]
+
+
+@pytest.mark.parametrize(("what", "spoil", "expected"), HEALTHY, ids=[case[0] for case in HEALTHY])
+def test_simulated_gpus_that_are_all_there(what: str, spoil: Spoil, expected: set[str]) -> None:
+    facts, document = with_gpus()
+    spoil(facts)
+    assert ids(simulated.healthy(facts, document), FAILED) == expected
+
+
+def test_a_boot_with_simulated_gpus_is_judged_by_all_other_checks_too() -> None:
+    facts, document = with_gpus()
+    wanted = good.replaced(good.wanted(gpu=True), class_digest=document["digest"])
+    assert ids(guest.judge(facts, wanted, simulated=True), FAILED) == set()
+    findings(good.finding("policy.power_limit_watts", "mismatch", "300", "degraded"))(facts)
+    assert ids(guest.judge(facts, wanted, simulated=True), FAILED) == {"check.findings"}, "with the GPUs there, nothing excuses it"
+
+
+def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
+    facts, document = with_gpus()
+    findings(good.finding("gpu.count", "mismatch", "7"))(facts)
+    facts["verdict"]["exit_code"] = 2
+    facts["gate"], facts["pass"] = {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"]}, False
+    for name in guest.gate.RUNTIMES:
+        facts["units"][name]["ActiveState"] = "inactive"
+        facts["status"][name] = "   Condition: start condition failed\n  sh[1]: goldnode gate: gpu.count: 7 (want 8)"
+    assert ids(simulated.faulty(facts, document), FAILED) == set()
+    for spoil, expected in (
+        (set_("verdict", "exit_code", to=3), "simulated.fault.verdict"),
+        (set_("pass", to=True), "simulated.fault.pass"),
+        (set_("gate", "open", to=True), "simulated.fault.gate"),
+        (set_("units", "docker.service", "ActiveState", to="active"), "simulated.fault.docker.service"),
+        (set_("status", "docker.service", to="Active: inactive"), "simulated.fault.docker.service.status"),
+    ):
+        other = copy.deepcopy(facts)
+        spoil(other)
+        assert ids(simulated.faulty(other, document), FAILED) == {expected}
+
+
+def test_the_document_for_simulated_gpus_says_so() -> None:
+    changed = simulated.document_of(good.document(gpu=True, simulated=False))
+    assert (changed["simulated"], changed["gate"]) == (True, "block")
+    assert changed["digest"] == guest.document_digest(changed) != good.document(gpu=True, simulated=False)["digest"]
+
+
+# -- the report
+
+
+def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
+    """A build whose raw disk is `content`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "plain-0123456789ab.raw").write_bytes(content)
+    digest = verification.sha256(directory / "plain-0123456789ab.raw")
+    disk = BuiltDisk(
+        directory, "plain-0123456789ab", "plain", "0123456789ab", False, "sha256:c", "s", "sha256:l", "sha256:d", System("debian", "12", "b", "amd64"),
+        good.KERNEL, None, (), "systemd-boot", "ab", good.EPOCH, good.wanted(gpu=False).partitions, Raw(len(content), digest, len(content)),
+        (DiskFile("plain-0123456789ab.raw", "raw", len(content), digest),), (), (), (),
+    )  # fmt: skip
+    (directory / "disk.json").write_text(disk.text())
+    return disk
+
+
+def report(tmp_path: Path, **more: Any) -> verification.Report:
+    disk = built(tmp_path)
+    found = verification.Report(disk, Accelerator("tcg", "there is no /dev/kvm"), disk.raw.sha256, disk.raw.sha256)
+    found.boots = [verification.Boot(number, "boot", 40.0, [Check("ssh", PASSED, "a", "a")]) for number in (1, 2)]
+    for key, value in more.items():
+        setattr(found, key, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({}, PASSED),
+        ({"raw_sha256_after": "other"}, FAILED),  # the image was touched
+        ({"raw_sha256_after": ""}, FAILED),
+        ({"boots": []}, FAILED),
+        ({"error": "it never came up"}, FAILED),
+        ({"clones": [Check("clones.machine_id", FAILED, "a", "b")]}, FAILED),
+    ],
+)
+def test_a_report_passes_only_when_two_boots_did_and_the_file_is_untouched(tmp_path: Path, change: dict[str, Any], outcome: str) -> None:
+    found = report(tmp_path, **change)
+    assert found.outcome == outcome
+    assert found.table().splitlines()[0] == f"plain-0123456789ab: {outcome}"
+    assert "without KVM: there is no /dev/kvm" in found.table()
+
+
+def test_one_boot_is_no_verification_and_one_with_simulated_gpus_does_not_count(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    found.boots[1].simulated = True
+    assert found.outcome == FAILED
+    assert found.to_json()["simulated_hardware"] is True
+    assert "SIMULATED HARDWARE" in found.table()
+
+
+def test_not_verifiable_is_counted_and_shown_and_is_no_pass(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    found.boots[0].checks.append(Check("check.says.gpu.count", UNVERIFIABLE, "8", "not_verified_here: simulated"))
+    data = found.to_json()
+    assert data["counts"] == {"passed": 3, "failed": 0, "not-verifiable": 1}
+    assert "check.says.gpu.count [1]: not_verified_here: simulated (want 8)" in found.table()
+    path = verification.write(found)
+    assert json.loads(path.read_text()) == data
+    assert [row.name for row in tmp_path.iterdir() if "new" in row.name] == []
+
+
+def test_a_damaged_image_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    disk = built(tmp_path)
+    assert verification.check_files(disk) == disk.raw.sha256
+    raw = disk.path("raw")
+    raw.write_bytes(b"dusk")
+    with pytest.raises(
+        DiskError, match=r"is not what its manifest says: sha256 \w{64}.*Remove .* and run `goldnode disks build plain` again"
+    ):
+        verification.check_files(disk)
+    raw.write_bytes(b"dis")
+    with pytest.raises(DiskError, match="has 3 bytes, and its manifest says 4"):
+        verification.check_files(disk)
+
+
+def test_there_is_nothing_to_simulate_in_a_class_without_gpus(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="class plain has no GPU to simulate"):
+        simulated.check(built(tmp_path))
