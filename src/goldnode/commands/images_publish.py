@@ -16,7 +16,7 @@ from goldnode.errors import ImageError
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.images.channels import Place
+    from goldnode.images.channels import ImagePlace
     from goldnode.images.evidence.signatures import Signer
     from goldnode.images.gates import Approval, Gate, Waiver
     from goldnode.images.oci import Layout
@@ -234,7 +234,7 @@ def rollback(
     why = reason or "rollback"
     try:
         if offline and to is not None:
-            place: Place = StorePlace(layout, str(where(to)))
+            place: ImagePlace = StorePlace(layout, str(where(to)))
             done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=_say)
         else:
             with _place(to, ca, layout) as place:
@@ -423,7 +423,7 @@ def _registry(to: str | None, ca: Path | None) -> Iterator[tuple[Where, Registry
 
 
 @contextmanager
-def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[Place]:
+def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[ImagePlace]:
     from goldnode.images.channels import RegistryPlace, StorePlace
 
     if not to:

@@ -41,6 +41,11 @@ class Place(Protocol):
     """Where channels are: a registry, or a store by itself."""
 
     name: str
+    command: str  # what publishes to it and shows it
+
+    @property
+    def copy(self) -> bool:
+        """Whether it is a store's copy of another place."""
 
     def text(self, line: Line) -> bytes:
         """The history, empty where there is none."""
@@ -60,16 +65,36 @@ class Place(Protocol):
     def whole(self, line: Line, digest: str) -> None:
         """Raise ImageError where the image is not there with all its blobs."""
 
+    def lines(self, repository: str) -> list[Line]:
+        """The lines that have a history there."""
+
+    def send_again(self, line: Line, digest: str) -> bool:
+        """Bring an image that the place lost there again. False where that cannot be done."""
+
+
+class ImagePlace(Place, Protocol):
+    """A place of container images."""
+
     def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         """A layout with the image's manifest, configuration and (unless it is not asked for) evidence."""
 
-    def lines(self, repository: str) -> list[Line]:
-        """The lines that have a history there."""
+
+class Keeper(Protocol):
+    """A store that keeps copies of histories, and names of its own for what channels stand for."""
+
+    @property
+    def root(self) -> Path:
+        """Its directory."""
+
+    def name_as(self, name: str, digest: str) -> None:
+        """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
 
 
 class StorePlace:
     """A store by itself: channels are names in its layout. With the `name` of a registry: this store's copy of what is there, for when
     the registry cannot be reached."""
+
+    command = "goldnode images"
 
     def __init__(self, layout: Layout, name: str = "store") -> None:
         self.layout, self.name = layout, name
@@ -105,9 +130,15 @@ class StorePlace:
     def lines(self, repository: str) -> list[Line]:
         return local_lines(self.layout, self.name, repository)
 
+    def send_again(self, line: Line, digest: str) -> bool:
+        return False
+
 
 class RegistryPlace:
     """A registry. `layout` is the store that images are sent from again where a way back needs one that is gone there."""
+
+    command = "goldnode images"
+    copy = False
 
     def __init__(self, where: Where, registry: Registry, layout: Layout) -> None:
         self.where, self.registry, self.layout = where, registry, layout
@@ -181,7 +212,7 @@ class RegistryPlace:
         return [Line(repository, tag.removesuffix("-history")) for tag in target.tags() if tag.endswith("-history")]
 
     def send_again(self, line: Line, digest: str) -> bool:
-        """Bring an image of the store there, without any tag. False where the store does not have it whole."""
+        """From the store, without any tag. False where the store does not have it whole."""
         try:
             whole(self.layout, digest)
         except ImageError:
@@ -209,11 +240,11 @@ class Moved:
 # The store's copy of a history
 
 
-def _file(layout: Layout, place: str, line: Line) -> Path:
+def _file(layout: Keeper, place: str, line: Line) -> Path:
     return layout.root / "channels" / quote(place, safe="") / quote(line.repository, safe="") / f"{quote(line.name, safe='')}.jsonl"
 
 
-def local_text(layout: Layout, place: str, line: Line) -> bytes:
+def local_text(layout: Keeper, place: str, line: Line) -> bytes:
     """The history of a line as this store last saw it, with what was added to it offline."""
     try:
         return _file(layout, place, line).read_bytes()
@@ -221,13 +252,13 @@ def local_text(layout: Layout, place: str, line: Line) -> bytes:
         return b""
 
 
-def local_lines(layout: Layout, place: str, repository: str) -> list[Line]:
+def local_lines(layout: Keeper, place: str, repository: str) -> list[Line]:
     """The lines of a repository of which the store has a copy of the history."""
     folder = layout.root / "channels" / quote(place, safe="") / quote(repository, safe="")
     return [Line(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
 
 
-def local_places(layout: Layout) -> list[tuple[str, Line]]:
+def local_places(layout: Keeper) -> list[tuple[str, Line]]:
     """Every place and line of which the store has a history."""
     found: list[tuple[str, Line]] = []
     for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
@@ -236,7 +267,7 @@ def local_places(layout: Layout) -> list[tuple[str, Line]]:
     return found
 
 
-def keep(layout: Layout, place: str, line: Line, text: bytes) -> None:
+def keep(layout: Keeper, place: str, line: Line, text: bytes) -> None:
     """Write the store's copy of a history, whole or not at all. Raises ImageError where it would not go on from the one that is there."""
     path = _file(layout, place, line)
     have = local_text(layout, place, line)
@@ -257,7 +288,7 @@ def keep(layout: Layout, place: str, line: Line, text: bytes) -> None:
 def _diverged(place: str, line: Line) -> ImageError:
     return ImageError(
         f"the history of {line} at {place} and this store's copy of it went different ways",
-        remedy="see what each says (`goldnode images status --history`); then give one up: move the store's copy away, or restore the other",
+        remedy="see what each says (`status --history`); then give one up: move the store's copy away, or restore the other",
     )
 
 
@@ -276,7 +307,7 @@ def whole(layout: Layout, digest: str) -> None:
 
 
 def promote(
-    place: Place,
+    place: ImagePlace,
     layout: Layout,
     repository: str,
     tag: str,
@@ -293,31 +324,73 @@ def promote(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel stand for the image with an immutable tag. Pointers move, nothing is copied.
+    """Let a channel stand for the container image with an immutable tag; see `advance`."""
+    line = line_of(repository, tag)
+    keys = (*trust, signer.public)
 
-    `trust` verifies signatures of images and histories, beside the signer's own key; `expect` is the (beginning of the) digest that the
-    channel has to stand for before. Raises ImageError where a gate is shut, where a tag was moved by others, and where somebody else moves
-    the same line.
+    def judging(history: History, digest: str, against: str | None) -> tuple[list[Gate], list[str]]:
+        with _scratch() as scratch:
+            documents = place.documents(line, digest, Layout(Path(scratch)))
+            lost = ""
+            if against is not None:
+                try:
+                    documents = place.documents(line, against, documents, evidence=False)
+                    OciImage(documents, against)
+                except ImageError as problem:
+                    against, lost = None, problem.message
+            gates = judge(channel, documents, digest, trust=keys, waivers=waivers, approvals=approvals, history=history, against=against)
+            if lost and any(gate.name == "majors" for gate in gates):
+                gates = [gate for gate in gates if gate.name != "majors"] + _unknown(lost, approvals)
+            return gates, _differences(documents, against, digest)
+
+    given = {"by": by, "reason": reason, "expect": expect}
+    return advance(
+        place, layout, line, tag, channel, signer, judging, **given, trust=trust, approvals=approvals, settle=settle, say=say, now=now
+    )
+
+
+def advance(
+    place: Place,
+    layout: Keeper,
+    line: Line,
+    tag: str,
+    channel: str,
+    signer: Signer,
+    judging: Callable[[History, str, str | None], tuple[list[Gate], list[str]]],
+    *,
+    by: str | None,
+    reason: str | None = "",
+    expect: str | None = None,
+    trust: Sequence[SSlibKey] = (),
+    approvals: Sequence[Approval] = (),
+    settle: float = SETTLE,
+    say: Say = lambda text: None,
+    now: dt.datetime | None = None,
+) -> Moved:
+    """Let a channel stand for what has an immutable tag, where every gate is open. Pointers move, nothing is copied.
+
+    `judging` gets the history, the image's digest and that of the image it follows (None: none), and gives the gates and what to note.
+    `trust` verifies histories, beside the signer's own key; `expect` is the (beginning of the) digest that the channel has to stand for
+    before. Raises ImageError where a gate is shut, where a tag was moved by others, and where somebody else moves the same line.
     """
     if channel not in CHANNELS:
         raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    line = line_of(repository, tag)
     keys = (*trust, signer.public)
-    with using(layout), lane(layout, f"{place.name}/{line}"), _scratch() as scratch:
+    with using(layout), lane(layout, f"{place.name}/{line}"):
         history = _load(place, layout, line, keys, settle, say)
         digest = place.published(line, tag)
         if digest is None:
-            raise ImageError(f"{place.name}/{repository}:{tag} is not there", remedy="publish it first: goldnode images publish")
+            raise ImageError(f"{place.name}/{line.repository}:{tag} is not there", remedy=f"publish it first: {place.command} publish")
         for entry in history.entries:
             if entry.tag == tag and entry.now != digest:
                 raise ImageError(
-                    f"{place.name}/{repository}:{tag} is {digest}, and was {entry.now} when it was promoted to {entry.channel}: the tag was moved",
+                    f"{place.name}/{line.repository}:{tag} is {digest}, and was {entry.now} when it was promoted to {entry.channel}: the tag was moved",
                     remedy="find out who did; put it back with the image of that digest",
                 )
         last = history.current(channel)
         was = last.now if last else None
         if expect is not None and not (was or "none").removeprefix("sha256:").startswith(expect.removeprefix("sha256:")):
-            raise ImageError(f"{channel} of {line} is {was or 'none'}, expected {expect}", remedy="look at `goldnode images status`")
+            raise ImageError(f"{channel} of {line} is {was or 'none'}, expected {expect}", remedy=f"look at `{place.command} status`")
         found = place.pointer(line, channel)
         _foreign(place, line, channel, history, found)
         moved = Moved(line, channel, digest, tag, was)
@@ -330,21 +403,11 @@ def promote(
                 moved.notes.append(f"{channel} of {line}: the promotion of {last.date if last else ''} was not finished, and is now")
             keep(layout, place.name, line, history.text)
             return moved
-        documents = place.documents(line, digest, Layout(Path(scratch)))
         base = last or history.current("stable")
-        against, lost = base.now if base is not None else None, ""
-        if against is not None:
-            try:
-                documents = place.documents(line, against, documents, evidence=False)
-                OciImage(documents, against)
-            except ImageError as problem:
-                against, lost = None, problem.message
-        gates = judge(channel, documents, digest, trust=keys, waivers=waivers, approvals=approvals, history=history, against=against)
-        if lost and any(gate.name == "majors" for gate in gates):
-            gates = [gate for gate in gates if gate.name != "majors"] + _unknown(lost, approvals)
+        gates, notes = judging(history, digest, base.now if base is not None else None)
         moved.gates = gates
-        refuse(channel, f"{repository}:{tag}", gates)
-        moved.notes += _differences(documents, against, digest)
+        refuse(channel, f"{line.repository}:{tag}", gates)
+        moved.notes += notes
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         _others(place, line, channel, history, moved)
@@ -357,9 +420,9 @@ def promote(
             was,
             digest,
             tag,
-            by,
+            str(by),
             _stamp(now),
-            reason,
+            reason or "",
             tuple(gate.document() for gate in gates),
             tuple({"part": one.part, "by": one.by, "reason": one.reason} for one in approvals),
             tuple(moved.notes),
@@ -377,7 +440,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 def rollback(
     place: Place,
-    layout: Layout,
+    layout: Keeper,
     line: Line,
     signer: Signer,
     *,
@@ -404,7 +467,7 @@ def rollback(
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
             raise ImageError(
-                f"{channel} of {line} never stood for anything (of its channels: {known})", remedy="look at `goldnode images status`"
+                f"{channel} of {line} never stood for anything (of its channels: {known})", remedy=f"look at `{place.command} status`"
             )
         moved = Moved(line, channel, "", "", last.now)
         found = place.pointer(line, channel)
@@ -415,12 +478,12 @@ def rollback(
             moved.notes.append(f"the rollback of {last.date} was not finished, and is now; run it again to go further back")
             keep(layout, place.name, line, history.text)
             return moved
-        target = _way_back(history, channel, to)
+        target = _way_back(history, channel, to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if found not in (last.now, None):
             moved.notes.append(f"the tag of {channel} stood for {found}, where the history says {last.now}")
         _present(place, line, target.now)
-        if isinstance(place, StorePlace) and place.copy:
+        if place.copy:
             moved.notes.append(f"{place.name} has not seen this yet: the next promotion or rollback that reaches it brings it there")
         else:
             _others(place, line, channel, history, moved)
@@ -445,7 +508,7 @@ def rollback(
     return moved
 
 
-def _way_back(history: History, channel: str, to: str | None) -> Entry:
+def _way_back(history: History, channel: str, to: str | None, command: str) -> Entry:
     """Where a rollback leads. Raises ImageError where there is nothing to go back to."""
     last = history.current(channel)
     if to in CHANNELS:
@@ -473,7 +536,7 @@ def _way_back(history: History, channel: str, to: str | None) -> Entry:
         if found is None:
             raise ImageError(f"{channel} of {history.line} stood for nothing before", remedy="promote an image that is known to work")
     if last is not None and found.now == last.now:
-        raise ImageError(f"{channel} of {history.line} is {found.tag} already", remedy="look at `goldnode images status --history`")
+        raise ImageError(f"{channel} of {history.line} is {found.tag} already", remedy=f"look at `{command} status --history`")
     return found
 
 
@@ -482,12 +545,12 @@ def _present(place: Place, line: Line, digest: str) -> None:
     try:
         place.whole(line, digest)
     except ImageError:
-        if not isinstance(place, RegistryPlace) or not place.send_again(line, digest):
+        if not place.send_again(line, digest):
             raise
         place.whole(line, digest)
 
 
-def _load(place: Place, layout: Layout, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say) -> History:
+def _load(place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say) -> History:
     """The history of a place, verified, and brought together with the store's copy: the longer one stands where one begins with the other."""
     there, here = place.text(line), local_text(layout, place.name, line)
     if there == here or there.startswith(here):
@@ -511,7 +574,7 @@ def _load(place: Place, layout: Layout, line: Line, keys: Sequence[SSlibKey], se
     return history
 
 
-def _move(place: Place, layout: Layout, history: History, entry: Entry, signer: Signer, keys: Sequence[SSlibKey], settle: float) -> None:
+def _move(place: Place, layout: Keeper, history: History, entry: Entry, signer: Signer, keys: Sequence[SSlibKey], settle: float) -> None:
     line, after = history.line, add(history, entry, signer)
     if place.text(line) != history.text:
         raise _raced(place, line)
@@ -540,11 +603,11 @@ def _move(place: Place, layout: Layout, history: History, entry: Entry, signer: 
 def _raced(place: Place, line: Line) -> ImageError:
     return ImageError(
         f"somebody else changed the channels of {line} at {place.name} meanwhile, and what they wrote stands",
-        remedy="look at `goldnode images status`, and run it again if it is still wanted",
+        remedy=f"look at `{place.command} status`, and run it again if it is still wanted",
     )
 
 
-def _point(place: Place, layout: Layout, line: Line, channel: str, digest: str, history: History) -> None:
+def _point(place: Place, layout: Keeper, line: Line, channel: str, digest: str, history: History) -> None:
     place.point(line, channel, digest)
     if place.pointer(line, channel) != digest or not place.text(line).startswith(history.text):
         raise _raced(place, line)
@@ -556,13 +619,9 @@ def local_name(place: str, line: Line, channel: str) -> str:
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
 
 
-def _local_point(layout: Layout, place: str, line: Line, channel: str, digest: str) -> None:
+def _local_point(layout: Keeper, place: str, line: Line, channel: str, digest: str) -> None:
     """Let the store's own name of the channel stand for the image, where the store has it."""
-    name = local_name(place, line, channel)
-    if layout.has(digest):
-        layout.set_ref(name, Descriptor(MANIFEST, digest, layout.path(digest).stat().st_size))
-    elif name in layout.refs():
-        layout.drop_ref(name)  # rather none than the wrong one
+    layout.name_as(local_name(place, line, channel), digest)
 
 
 def _foreign(place: Place, line: Line, channel: str, history: History, found: str | None) -> None:
@@ -571,7 +630,7 @@ def _foreign(place: Place, line: Line, channel: str, history: History, found: st
         last = history.current(channel)
         raise ImageError(
             f"the tag {line.pointer(channel)} at {place.name} was moved to {found}, the history says {last.now if last else 'nothing of it'}",
-            remedy="find out who did; `goldnode images status --repair` gives it back to what the history says, and deletes nothing",
+            remedy=f"find out who did; `{place.command} status --repair` gives it back to what the history says, and deletes nothing",
         )
 
 
@@ -579,7 +638,7 @@ def _others(place: Place, line: Line, channel: str, history: History, moved: Mov
     for other in CHANNELS:
         last = history.current(other)
         if other != channel and last is not None and (found := place.pointer(line, other)) != last.now:
-            moved.notes.append(f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `goldnode images status`")
+            moved.notes.append(f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `{place.command} status`")
 
 
 def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
@@ -636,7 +695,7 @@ class Status:
     pending: int = 0
 
 
-def status(place: Place, layout: Layout, line: Line, trust: Sequence[SSlibKey] = ()) -> Status:
+def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] = ()) -> Status:
     """How the channels of a line stand, the tags held against the history. Raises ImageError for a history that is not what was signed."""
     there, here = place.text(line), local_text(layout, place.name, line)
     if not there.startswith(here) and not here.startswith(there):
@@ -666,7 +725,7 @@ def status(place: Place, layout: Layout, line: Line, trust: Sequence[SSlibKey] =
 
 
 def repair(
-    place: Place, layout: Layout, line: Line, trust: Sequence[SSlibKey], *, settle: float = SETTLE, say: Say = lambda text: None
+    place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey], *, settle: float = SETTLE, say: Say = lambda text: None
 ) -> list[Stand]:
     """Give every channel's tag back to what the signed history says, and bring there what was decided offline. Returns what was mended.
 

@@ -108,6 +108,19 @@ def judge(
     Raises ImageError for a waiver or an approval of something that this step does not ask for: a typing error must not open a gate.
     """
     asked = ASKED[step]
+    check_asked(step, asked, waivers, approvals, MAJORS)
+    image = OciImage(layout, digest)
+    found: list[Gate] = []
+    for name in asked:
+        if name == "majors":
+            found += majors(image, OciImage(layout, against) if against else None, approvals)
+        else:
+            found.append(waived(order(step, digest, history) if name == "order" else _attached(name, image, trust), waivers))
+    return found
+
+
+def check_asked(step: str, asked: Sequence[str], waivers: Sequence[Waiver], approvals: Sequence[Approval], parts: Sequence[str]) -> None:
+    """Raise ImageError for a waiver of a gate, or an approval of a part, that a step does not ask for."""
     for waiver in waivers:
         if waiver.gate == "majors":
             raise ImageError("a new major version is approved part by part", remedy="use --approve-major PART --by WHO --reason WHY")
@@ -116,23 +129,16 @@ def judge(
                 f'{step} has no gate "{waiver.gate}"', remedy=nearest(waiver.gate, [name for name in asked if name != "majors"])
             )
     for approval in approvals:
-        if "majors" not in asked or approval.part not in MAJORS:
-            raise ImageError(f'{step} asks for no approval of "{approval.part}"', remedy=nearest(approval.part, MAJORS))
-    image = OciImage(layout, digest)
-    found: list[Gate] = []
-    for name in asked:
-        if name == "order":
-            gate = _order(step, digest, history)
-        elif name == "majors":
-            found += majors(image, OciImage(layout, against) if against else None, approvals)
-            continue
-        else:
-            gate = _attached(name, image, trust)
-        let = next((one for one in waivers if one.gate == name), None)
-        if let is not None and not gate.open:
-            gate = Gate(name, "waived", f"{gate.state}: {gate.why}", gate.evidence, "", let.by, let.reason)
-        found.append(gate)
-    return found
+        if "majors" not in asked or approval.part not in parts:
+            raise ImageError(f'{step} asks for no approval of "{approval.part}"', remedy=nearest(approval.part, parts))
+
+
+def waived(gate: Gate, waivers: Sequence[Waiver]) -> Gate:
+    """The gate, let pass where it is shut and somebody waived it."""
+    let = next((one for one in waivers if one.gate == gate.name), None)
+    if let is None or gate.open:
+        return gate
+    return Gate(gate.name, "waived", f"{gate.state}: {gate.why}", gate.evidence, "", let.by, let.reason)
 
 
 def refuse(step: str, what: str, gates: Sequence[Gate]) -> None:
@@ -142,9 +148,9 @@ def refuse(step: str, what: str, gates: Sequence[Gate]) -> None:
         return
     told = "; ".join(f"{gate.name}: {gate.why}" for gate in shut)
     remedies = list(dict.fromkeys(gate.remedy for gate in shut if gate.remedy))
-    waived = next((gate.name for gate in shut if not gate.name.startswith("major")), None)
-    if waived is not None:
-        remedies.append(f"record why it may pass: --waive {waived} --by WHO --reason WHY")
+    other = next((gate.name for gate in shut if not gate.name.startswith("major")), None)
+    if other is not None:
+        remedies.append(f"record why it may pass: --waive {other} --by WHO --reason WHY")
     verb = "published" if step == "publish" else f"promoted to {step}"
     raise ImageError(f"{what} is not {verb}: {told}", remedy=", or ".join(remedies))
 
@@ -284,7 +290,8 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
     return Gate("signature", "passed", f"signed, with its documents, by key {key[:12]}", evidence)
 
 
-def _order(step: str, digest: str, history: History | None) -> Gate:
+def order(step: str, digest: str, history: History | None) -> Gate:
+    """Whether an image was in the channel before this one."""
     before = BEFORE[step]
     if history is not None and history.was_in(before, digest):
         return Gate("order", "passed", f"it was {before}")

@@ -156,6 +156,13 @@ class Layout:
             rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
             rows.append({**Descriptor(descriptor.media_type, descriptor.digest, descriptor.size).document(), "annotations": {REF: name}})
 
+    def name_as(self, name: str, digest: str) -> None:
+        """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
+        if self.has(digest):
+            self.set_ref(name, Descriptor(MANIFEST, digest, self.path(digest).stat().st_size))
+        elif name in self.refs():
+            self.drop_ref(name)
+
     def drop_ref(self, name: str) -> None:
         """Take a name away; the blobs stay until `collect`."""
         with self._changing() as rows:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from goldnode.errors import ImageError, nearest
@@ -71,8 +72,16 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
     raise ImageError(f"{name} is not in {layout.root}", remedy=nearest(name, [*own, *own.values()]) or "build it: goldnode images build")
 
 
+class Kept(Protocol):
+    """A store, as far as taking turns in it needs it."""
+
+    @property
+    def root(self) -> Path:
+        """Its directory."""
+
+
 @contextmanager
-def lane(layout: Layout, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
+def lane(layout: Kept, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
     """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
     folder = layout.root / "channels"
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +91,7 @@ def lane(layout: Layout, place: str, *, shared: bool = False, name: str = "place
 
 
 @contextmanager
-def using(layout: Layout) -> Iterator[None]:
+def using(layout: Kept) -> Iterator[None]:
     """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
     with lane(layout, "", shared=True, name="gc"):
         yield
@@ -362,7 +371,7 @@ def _ref(image: OciImage, target: Repository) -> str:
 
 
 @contextmanager
-def disk(layout: Layout) -> Iterator[None]:
+def disk(layout: Kept) -> Iterator[None]:
     """Turn a full disk into an error that says so."""
     try:
         yield

@@ -161,6 +161,11 @@ def normal(name: str) -> str:
 
 def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) -> Contents:
     """Say what is in an image. `locks`: of the image and its parents; they know the hash of every deb and wheel."""
+    return describe(snapshot, _image(snapshot, image), locks)
+
+
+def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[Lock] = ()) -> Contents:
+    """Say what is in a root file system. `said`: what it calls itself."""
     debs = tuple(_debs(snapshot, locks))
     owners = _owned_by_debs(snapshot, debs)
     wheels = tuple(_wheels(snapshot, owners, locks))
@@ -169,7 +174,7 @@ def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) ->
         for path, entry in snapshot.files()
         if path not in owners and (entry.elf or path.startswith("usr/local/")) and not path.startswith(WHEELS)
     )
-    return Contents(snapshot, _image(snapshot, image), _os(snapshot), debs, wheels, owners, unowned)
+    return Contents(snapshot, said, _os(snapshot), debs, wheels, owners, unowned)
 
 
 def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:

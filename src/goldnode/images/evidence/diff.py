@@ -125,8 +125,8 @@ class ImageDiff:
         ]
         for kind, rows in self.packages.items():
             if rows:
-                lines.append(f"{kind}: {_counts(rows)}")
-                lines += [f"  {_shown(row)}" for row in rows]
+                lines.append(f"{kind}: {counts(rows)}")
+                lines += [f"  {shown_change(row)}" for row in rows]
         if self.rebuilt:
             lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
         if self.files:
@@ -134,21 +134,21 @@ class ImageDiff:
             lines.append(f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}")
         if self.unexplained:
             lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += _listed([f"{_sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN)
+            lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN)
         if self.libraries:
             lines.append("libraries that programs find by name:")
-            lines += _listed([f"{_sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
+            lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
         if self.needed:
             lines.append(f"programs and libraries that need others than before: {len(self.needed)}")
             others = [
                 f"/{row['path']}: " + ", ".join([*(f"+ {name}" for name in row["added"]), *(f"- {name}" for name in row["removed"])])
                 for row in self.needed
             ]
-            lines += _listed(others, None if files else _SHOWN)
+            lines += listed(others, None if files else _SHOWN)
         for title, changes in (("environment", self.environment), ("labels", self.labels), ("configuration", self.config)):
             if changes:
                 lines.append(f"{title}:")
-                lines += [f"  {_shown(row)}" for row in changes]
+                lines += [f"  {shown_change(row)}" for row in changes]
         for name, (was, now) in self.sizes.items():
             lines.append(f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})")
         lines += [f"  {'+' if by >= 0 else ''}{human(by)}  {name}" for name, by in self.grown[:10]]
@@ -165,20 +165,20 @@ def compare_images(old: tuple[OciImage, Contents], new: tuple[OciImage, Contents
     packages, rebuilt = {}, list[str]()
     touched: set[str] = set()
     for kind, before, after in (("debs", was.debs, now.debs), ("wheels", was.wheels, now.wheels)):
-        changes, same = _packages(before, after)
+        changes, same = package_changes(before, after)
         packages[kind] = changes
         rebuilt += same
         touched |= {row.name for row in changes} | set(same)
-    files, unexplained, records = _files(was, now, touched)
+    files, unexplained, records = file_changes(was, now, touched)
     config = [(image.config.get("config") or {}) for image in (old_image, new_image)]
     labels = _settings(old_image.labels, new_image.labels)
     old_layers = {layer.digest for layer in old_image.layers}
-    grown = _grown(was, now)
+    grown = growth(was, now)
     return ImageDiff(
         old=old_image.digest,
         new=new_image.digest,
         names=names or (_title(old_image), _title(new_image)),
-        major=_major(was, now),
+        major=majors(was, now),
         packages=packages,
         rebuilt=sorted(rebuilt),
         files=files,
@@ -192,7 +192,7 @@ def compare_images(old: tuple[OciImage, Contents], new: tuple[OciImage, Contents
         identity=[row for row in labels if row.name in _IDENTITY],
         sizes={
             "compressed": (sum(row.size for row in old_image.layers), sum(row.size for row in new_image.layers)),
-            "files": (_bytes(was), _bytes(now)),
+            "files": (bytes_of(was), bytes_of(now)),
         },
         grown=grown,
         layers_shared=len([row for row in new_image.layers if row.digest in old_layers]),
@@ -214,7 +214,9 @@ def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     return [Change(name, was.get(name), now.get(name)) for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
 
 
-def _packages(before: tuple[Deb, ...] | tuple[Wheel, ...], after: tuple[Deb, ...] | tuple[Wheel, ...]) -> tuple[list[Change], list[str]]:
+def package_changes(
+    before: tuple[Deb, ...] | tuple[Wheel, ...], after: tuple[Deb, ...] | tuple[Wheel, ...]
+) -> tuple[list[Change], list[str]]:
     """Packages that came, went or moved, by name, and those that have the same version and another file."""
     old = {key(item): item for item in before}
     new = {key(item): item for item in after}
@@ -233,7 +235,7 @@ def _package_name(owner: str) -> str:
     return owner.split(":")[1] if ":" in owner else owner
 
 
-def _major(was: Contents, now: Contents) -> list[Change]:
+def majors(was: Contents, now: Contents) -> list[Change]:
     found = []
     for part, (pattern, count) in _PARTS.items():
         before, after = (_majors(item, pattern, count) for item in (was, now))
@@ -253,7 +255,7 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
     return found
 
 
-def _files(was: Contents, now: Contents, touched: set[str]) -> tuple[dict[str, dict[str, int]], list[Change], int]:
+def file_changes(was: Contents, now: Contents, touched: set[str]) -> tuple[dict[str, dict[str, int]], list[Change], int]:
     """Counts by package (`""`: none), the changes that no package explains, and how many are mere records."""
     counts: dict[str, dict[str, int]] = {}
     unexplained, records = [], 0
@@ -317,11 +319,11 @@ def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:
     return found
 
 
-def _bytes(contents: Contents) -> int:
+def bytes_of(contents: Contents) -> int:
     return sum(entry.size for entry in contents.snapshot.entries.values() if entry.kind == "f")
 
 
-def _grown(was: Contents, now: Contents) -> list[tuple[str, int]]:
+def growth(was: Contents, now: Contents) -> list[tuple[str, int]]:
     """Packages by how much they grow (`without package` for the rest), the largest difference first."""
     totals: dict[str, int] = {}
     for contents, sign in ((was, -1), (now, 1)):
@@ -332,7 +334,7 @@ def _grown(was: Contents, now: Contents) -> list[tuple[str, int]]:
     return sorted(((name, by) for name, by in totals.items() if by), key=lambda row: (-abs(row[1]), row[0]))
 
 
-def _counts(rows: list[Change]) -> str:
+def counts(rows: list[Change]) -> str:
     moved = [row for row in rows if row.was is not None and row.now is not None]
     older = len([row for row in moved if compare(str(row.was), str(row.now)) > 0])
     numbers = {
@@ -344,17 +346,17 @@ def _counts(rows: list[Change]) -> str:
     return f"{text}, {older} of them to an older version" if older else text
 
 
-def _sign(row: Change) -> str:
+def sign(row: Change) -> str:
     return {"added": "+", "removed": "-", "changed": "~"}[row.kind]
 
 
-def _shown(row: Change) -> str:
+def shown_change(row: Change) -> str:
     if row.was is None:
         return f"+ {row.name} {row.now}"
     return f"- {row.name} {row.was}" if row.now is None else f"{row.name} {row.was} -> {row.now}"
 
 
-def _listed(rows: list[str], limit: int | None) -> list[str]:
+def listed(rows: list[str], limit: int | None) -> list[str]:
     shown = rows if limit is None else rows[:limit]
     more = len(rows) - len(shown)
     return [*(f"  {row}" for row in shown), *([f"  and {more} more (--files names them)"] if more else [])]

@@ -182,14 +182,9 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
             hard.append((path, clean(info.linkname)))
         elif info.isreg():
             stream = tar.extractfile(info)
-            entry, data = _file(stream, info.size, path)
+            entry, data = read_file(stream, info.size, path)
             entries[path] = replace(entry, mode=mode, uid=uid, gid=gid)
-            if data is not None:
-                text = data.decode("utf-8", "replace")
-                if path.startswith("usr/share/doc/"):
-                    licences[path] = synopses(text)
-                else:
-                    texts[path] = text
+            keep_text(path, data, texts, licences)
         else:
             entries[path] = Entry("o", mode, uid, gid)
     for path, target in hard:
@@ -198,7 +193,17 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
     return LayerIndex(entries, texts, licences)
 
 
-def _file(stream: IO[bytes] | None, size: int, path: str) -> tuple[Entry, bytes | None]:
+def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: dict[str, list[str]]) -> None:
+    """Keep what `read_file` gave of a text: of a copyright file its licence lines, of the others all of it."""
+    if data is not None:
+        text = data.decode("utf-8", "replace")
+        if path.startswith("usr/share/doc/"):
+            licences[path] = synopses(text)
+        else:
+            texts[path] = text
+
+
+def read_file(stream: IO[bytes] | None, size: int, path: str) -> tuple[Entry, bytes | None]:
     """Hash a file as it streams by; its content too where it is one of the texts."""
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
     wanted = size <= _TEXT_LIMIT and _is_text(path)

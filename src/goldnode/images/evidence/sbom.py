@@ -8,7 +8,8 @@ that of the image, serial number and namespace are made of its digest.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from goldnode.errors import ImageError
 from goldnode.images.evidence import licences
 from goldnode.images.evidence.contents import Contents, Deb, Wheel, key, normal
+from goldnode.images.evidence.layers import Entry
 from goldnode.images.oci import OciImage, canonical
 
 _NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # of goldnode's own; any constant does
@@ -32,18 +34,36 @@ def purl(item: Deb | Wheel, contents: Contents) -> str:
     return f"pkg:deb/{family}/{quote(item.name, safe='.-_~')}@{found}?arch={item.architecture}{distro}"
 
 
-def name_of(image: OciImage, contents: Contents) -> str:
-    """What the image calls itself; its digest where it does not."""
-    return str(contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image")
+@dataclass(frozen=True)
+class Subject:
+    """What a bill is of. `digest` is the one it is known by, `sha256` (hex) that of its content, `created` its own time (RFC 3339).
+
+    `kind` and `purpose` are what CycloneDX and SPDX call such a thing, `scheme` begins its reference.
+    """
+
+    name: str
+    digest: str
+    sha256: str
+    created: str
+    kind: str = "container"
+    purpose: str = "CONTAINER"
+    scheme: str = "oci"
 
 
-def cyclonedx(image: OciImage, contents: Contents) -> bytes:
-    """The CycloneDX 1.6 document, held against the official schema. Raises ImageError where it does not hold."""
+def subject(image: OciImage, contents: Contents) -> Subject:
+    """A container image, by its digest and under the name it gives itself."""
+    name = str(contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image")
+    return Subject(name, contents.digest, contents.digest.removeprefix("sha256:"), _created(image))
+
+
+def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    """The CycloneDX 1.6 document; `more`: components of which the root file system says nothing."""
+    about = image if isinstance(image, Subject) else subject(image, contents)
     refs = {key(item): purl(item, contents) for item in contents.packages}
-    digest = contents.digest.removeprefix("sha256:")
-    root = f"oci:{contents.digest}"
-    components = [_component(item, contents, refs) for item in contents.packages]
-    components += [_file(path, contents, "not known") for path in contents.unowned]
+    root = f"{about.scheme}:{about.digest}"
+    given = {str(row["bom-ref"]) for row in more}
+    components = [_component(item, contents, refs) for item in contents.packages] + [dict(row) for row in more]
+    components += [row for path in contents.unowned if (row := _file(path, contents, "not known"))["bom-ref"] not in given]
     if contents.os:
         components.append(
             {
@@ -59,17 +79,17 @@ def cyclonedx(image: OciImage, contents: Contents) -> bytes:
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'cyclonedx {contents.digest}')}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'cyclonedx {about.digest}')}",
         "version": 1,
         "metadata": {
-            "timestamp": _created(image),
+            "timestamp": about.created,
             "tools": {"components": [{"type": "application", "name": "goldnode", "version": version("goldnode")}]},
             "component": {
-                "type": "container",
+                "type": about.kind,
                 "bom-ref": root,
-                "name": name_of(image, contents),
-                "version": contents.digest,
-                "hashes": [{"alg": "SHA-256", "content": digest}],
+                "name": about.name,
+                "version": about.digest,
+                "hashes": [{"alg": "SHA-256", "content": about.sha256}],
                 "properties": _properties(
                     {f"goldnode:{name}": value for name, value in contents.image.items() if isinstance(value, str) and name != "name"}
                 ),
@@ -101,12 +121,13 @@ def validate(document: bytes) -> None:
         )
 
 
-def spdx(image: OciImage, contents: Contents) -> bytes:
-    """The SPDX 2.3 document (JSON)."""
+def spdx(image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple[Entry, str | None]] | None = None) -> bytes:
+    """The SPDX 2.3 document (JSON). `more`: files beside the root file system by name, and the package (by key) that each came from."""
+    about = image if isinstance(image, Subject) else subject(image, contents)
     items = contents.packages
     ids = {key(item): "SPDXRef-" + "-".join(_safe(part) for part in key(item).split(":")) for item in items}
     root = "SPDXRef-image"
-    name = name_of(image, contents)
+    name = about.name
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", root)]
     relations += [(root, "CONTAINS", ref) for ref in ids.values()]
     relations += [(ids[one], "DEPENDS_ON", ids[other]) for one, others in contents.dependencies.items() for other in others]
@@ -114,8 +135,12 @@ def spdx(image: OciImage, contents: Contents) -> bytes:
     for wheel in contents.wheels:
         for path in wheel.files if wheel.unpacked else ():
             origins[path] = ids[key(wheel)]
-    for path in sorted({*origins, *contents.unowned}):
-        entry = contents.snapshot.entries[path]
+    entries = {path: contents.snapshot.entries[path] for path in {*origins, *contents.unowned}}
+    for path, (entry, origin) in (more or {}).items():
+        entries[path] = entry
+        if origin is not None:
+            origins[path] = ids[origin]
+    for path, entry in sorted(entries.items()):
         ref = f"SPDXRef-file-{uuid.uuid5(_NAMESPACE, path)}"
         files.append(
             {
@@ -137,9 +162,9 @@ def spdx(image: OciImage, contents: Contents) -> bytes:
         {
             "SPDXID": root,
             "name": name,
-            "versionInfo": contents.digest,
-            "primaryPackagePurpose": "CONTAINER",
-            "checksums": [{"algorithm": "SHA256", "checksumValue": contents.digest.removeprefix("sha256:")}],
+            "versionInfo": about.digest,
+            "primaryPackagePurpose": about.purpose,
+            "checksums": [{"algorithm": "SHA256", "checksumValue": about.sha256}],
             **_UNSTATED,
             "licenseDeclared": "NOASSERTION",
         },
@@ -152,8 +177,8 @@ def spdx(image: OciImage, contents: Contents) -> bytes:
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": name,
-        "documentNamespace": f"https://spdx.org/spdxdocs/{quote(name)}-{uuid.uuid5(_NAMESPACE, f'spdx {contents.digest}')}",
-        "creationInfo": {"created": _created(image), "creators": [f"Tool: goldnode-{version('goldnode')}"]},
+        "documentNamespace": f"https://spdx.org/spdxdocs/{quote(name)}-{uuid.uuid5(_NAMESPACE, f'spdx {about.digest}')}",
+        "creationInfo": {"created": about.created, "creators": [f"Tool: goldnode-{version('goldnode')}"]},
         "packages": packages,
         **({"files": files} if files else {}),
         "relationships": [

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,10 +184,11 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
     raise ImageError(f"it is signed by a key that is not known here ({who})", remedy="name the public key that is meant, or sign it again")
 
 
-def statement(name: str, digest: str, predicate_type: str, predicate: dict[str, Any]) -> bytes:
-    """An in-toto statement (v1) about one image, as canonical JSON."""
-    subject = {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
-    return canonical({"_type": STATEMENT, "subject": [subject], "predicateType": predicate_type, "predicate": predicate})
+def statement(name: str, digest: str, predicate_type: str, predicate: dict[str, Any], others: Mapping[str, str] | None = None) -> bytes:
+    """An in-toto statement (v1) about one image, as canonical JSON. `others`: names and digests of what it is about as well."""
+    named = [(name, digest), *sorted((others or {}).items())]
+    rows = [{"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named]
+    return canonical({"_type": STATEMENT, "subject": rows, "predicateType": predicate_type, "predicate": predicate})
 
 
 def subjects(payload: bytes) -> list[str]:
