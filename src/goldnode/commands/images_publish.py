@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,29 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.channel_moves import human, options, show_gates, show_stand, signed, signer_of, trusted, user, waivers_of
 from goldnode.errors import ImageError
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
     from goldnode.images.channels import ImagePlace
-    from goldnode.images.evidence.signatures import Signer
-    from goldnode.images.gates import Approval, Gate, Waiver
+    from goldnode.images.gates import Approval
     from goldnode.images.oci import Layout
     from goldnode.images.registry import Registry, Where
 
 _BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
-
-_Command = Callable[..., Any]
-
-
-def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    def apply(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
 
 
 _STORE = click.option(
@@ -44,7 +31,7 @@ _STORE = click.option(
 _CA = click.option(
     "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of the registry's authority, PEM."
 )
-_TO = _options(
+_TO = options(
     click.option("--to", "to", metavar="HOST[:PORT][/PREFIX]", envvar="GOLDNODE_REGISTRY", help="Registry; default: $GOLDNODE_REGISTRY."),
     _CA,
 )
@@ -70,7 +57,7 @@ _REASON = click.option("--reason", help="Why; recorded.")
 @_STORE
 @_TO
 @_TRUST
-@_options(_WAIVE, _BY, _REASON)
+@options(_WAIVE, _BY, _REASON)
 @click.option("--private", is_flag=True, help="Publish parts whose licence forbids redistribution: the registry is read by us alone.")
 @click.option("--full", is_flag=True, help="Read every blob back, not the manifests and documents alone.")
 def publish(
@@ -93,18 +80,18 @@ def publish(
     """
     from goldnode.images.publish import publish as publishing
 
-    layout, keys = _layout(store), _trust(trust)
+    layout, keys = _layout(store), trusted(trust)
     refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
-    waivers = _waivers(waive, by, reason)
+    waivers = waivers_of(waive, by, reason)
     mounts: dict[str, str] = {}
     with _registry(to, ca) as (where, registry):
         for ref in refs:
             with _moving(registry, f"publishing {ref}"):
                 done = publishing(layout, ref, where, registry, trust=keys, waivers=waivers, private=private, full=full, mounts=mounts)
             listed = "Referrers API" if done.api else "tag sha256-…"
-            said = "there already" if done.before else f"{done.sent} blobs sent ({_size(done.size)})"
+            said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
             click.echo(f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})")
-            _gates([gate for gate in done.gates if gate.state != "passed"])
+            show_gates([gate for gate in done.gates if gate.state != "passed"])
 
 
 @click.command()
@@ -142,7 +129,7 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
 @_TO
 @_TRUST
 @_KEY
-@_options(_WAIVE, _BY, _REASON)
+@options(_WAIVE, _BY, _REASON)
 @click.option(
     "--approve-major", multiple=True, metavar="PART", help="Approve a new major version of cudnn or nccl; needs --by and --reason."
 )
@@ -172,11 +159,11 @@ def promote(
         if len(found) > 1:
             raise ImageError(f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them")
         repository, _, tag = found[0].partition(":")
-    waivers = _waivers(waive, by, reason)
+    waivers = waivers_of(waive, by, reason)
     approvals: list[Approval] = []
     for part in approve_major:
-        approvals.append(Approval(part, *_signed(by, reason, "--approve-major")))
-    signer = _signer(key)
+        approvals.append(Approval(part, *signed(by, reason, "--approve-major")))
+    signer = signer_of(key)
     with _place(to, ca, layout) as place:
         done = promoting(
             place,
@@ -185,15 +172,15 @@ def promote(
             tag,
             channel,
             signer,
-            by=by or _user(),
+            by=by or user(),
             reason=reason or "",
-            trust=_trust(trust),
+            trust=trusted(trust),
             waivers=waivers,
             approvals=approvals,
             expect=expect,
             say=_say,
         )
-    _gates(done.gates)
+    show_gates(done.gates)
     if done.entry is not None:
         click.echo(f"{place.name}/{done.line} {channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
     for note in done.notes:
@@ -206,7 +193,7 @@ def promote(
 @_TO
 @_TRUST
 @_KEY
-@_options(_BY, _REASON)
+@options(_BY, _REASON)
 @click.option("--channel", default="stable", show_default=True)
 @click.option("--to-image", metavar="IMAGE", help="`known-good`, or a digest or immutable tag of the history; default: what it was before.")
 @click.option("--offline", is_flag=True, help="Use and change this store alone; the registry gets it with the next move that reaches it.")
@@ -230,7 +217,7 @@ def rollback(
     from goldnode.images.registry import UnreachableError, where
 
     layout, wanted = _layout(store), read_line(line)
-    signer, keys, who = _signer(key), _trust(trust), by or _user()
+    signer, keys, who = signer_of(key), trusted(trust), by or user()
     why = reason or "rollback"
     try:
         if offline and to is not None:
@@ -275,7 +262,7 @@ def status(
     from goldnode.images.history import read_line
     from goldnode.images.registry import where
 
-    layout, keys = _layout(store), _trust(trust)
+    layout, keys = _layout(store), trusted(trust)
     documents: list[dict[str, Any]] = []
     bad = False
     with _place(None if offline else to, ca, layout) as place:
@@ -301,7 +288,7 @@ def status(
         click.echo(json.dumps(documents, indent=1))
     else:
         for document in documents:
-            _stand(document, with_history)
+            show_stand(document, with_history)
         if not documents:
             click.echo("no channel stands for anything yet")
     if bad:
@@ -329,7 +316,7 @@ def gc(
     from goldnode.images import gc as collecting
     from goldnode.images.channels import RegistryPlace
 
-    layout, keys = _layout(store), _trust(trust)
+    layout, keys = _layout(store), trusted(trust)
     keeps = collecting.needed(layout, load_catalog(), _locks(), keys)
     if to is None:
         gone, stays = collecting.collect(layout, keeps, days=days, dry_run=dry_run)
@@ -341,7 +328,7 @@ def gc(
         click.echo(f"{'would go' if dry_run else 'gone'}: {item.what}: {item.why}")
     for name, why in sorted(stays.items()):
         click.echo(f"stays: {name}: {why}")
-    click.echo(f"{len(gone)} {'would go' if dry_run else 'gone'}, {_size(sum(item.size for item in gone))}; {len(stays)} stay")
+    click.echo(f"{len(gone)} {'would go' if dry_run else 'gone'}, {human(sum(item.size for item in gone))}; {len(stays)} stay")
 
 
 # What the commands share
@@ -366,30 +353,6 @@ def _locks() -> dict[str, str]:
         except (ImageError, LockError):
             continue
     return found
-
-
-def _trust(files: Sequence[Path]) -> list[SSlibKey]:
-    from goldnode.images.evidence.signatures import load_public
-    from goldnode.site import load_site
-
-    if not files:
-        site = load_site()
-        files = [site.resolve(site.images.public_key)] if site.images.public_key else []
-    return [key for file in files for key in load_public(file)]
-
-
-def _signer(key: Path | None) -> Signer:
-    from goldnode.images.evidence.signatures import load_signer
-    from goldnode.site import load_site
-
-    if key is None:
-        site = load_site()
-        if site.images.signing_key is None:
-            raise ImageError(
-                "no key is named to sign the history with", remedy="name it with --key, or as images.signing_key in the site file"
-            )
-        key = site.resolve(site.images.signing_key)
-    return load_signer(key)
 
 
 def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
@@ -433,56 +396,6 @@ def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[ImagePla
         yield RegistryPlace(where, registry, layout)
 
 
-def _waivers(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
-    from goldnode.images.gates import Waiver
-
-    return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
-
-
-def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
-    if not (by or "").strip() or not (reason or "").strip():
-        raise ImageError(f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY")
-    return str(by), str(reason)
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise ImageError("nobody knows who you are", remedy="name yourself with --by") from None
-
-
-def _gates(gates: Sequence[Gate]) -> None:
-    for gate in gates:
-        who = f" (by {gate.by}: {gate.reason})" if gate.by else ""
-        click.echo(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
-
-
-def _stand(document: dict[str, Any], with_history: bool) -> None:
-    signed = "signatures verified" if document["verified"] else "signatures NOT verified: no key was given (--trust)"
-    click.echo(f"{document['place']}/{document['line']}  ({signed})")
-    for row in document["channels"]:
-        told = {
-            "ok": "",
-            "unfinished": f"  UNFINISHED: the tag is {row['found']}; run the same command again, or --repair",
-            "moved": f"  MOVED: the tag is {row['found']}, which the history does not say",
-            "absent": "  GONE: there is no such tag; --repair brings it back",
-        }[row["state"]]
-        click.echo(f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{told}")
-    if document["pending"]:
-        click.echo(
-            f"  {document['pending']} moves were made in this store and wait for the registry: the next move, or --repair, brings them there"
-        )
-    for row in document["history"] if with_history else []:
-        waived = ", ".join(gate["gate"] for gate in row["gates"] if gate["state"] != "passed")
-        click.echo(
-            f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]} -> {row['to'][:19]} ({row['tag']})"
-            f"  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}{'  not passed: ' + waived if waived else ''}"
-        )
-
-
 @contextmanager
 def _moving(registry: Registry, what: str) -> Iterator[None]:
     """A line that counts bytes on a terminal, nothing elsewhere."""
@@ -501,10 +414,3 @@ def _moving(registry: Registry, what: str) -> Iterator[None]:
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
-
-
-def _size(size: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} B"

@@ -12,7 +12,7 @@ import json
 import mmap
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,14 +130,24 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
 def layer_index(image: OciImage, number: int, cache: Path | None = None) -> LayerIndex:
     """The index of one layer, from the cache where it is there and whole."""
     digest = image.layers[number].digest
-    kept = None if cache is None else cache / f"layer-{_VERSION}-{digest.removeprefix('sha256:')}.json.gz"
+
+    def make() -> LayerIndex:
+        with image.layer(number) as tar:
+            return _read(tar)
+
+    return kept_index(f"layer-{digest.removeprefix('sha256:')}", cache, make)
+
+
+def kept_index(name: str, cache: Path | None, make: Callable[[], LayerIndex]) -> LayerIndex:
+    """What `make` gives, kept in `cache` under a name that says what it is of, so that it is made once."""
+    kind, _, digest = name.partition("-")
+    kept = None if cache is None else cache / f"{kind}-{_VERSION}-{digest}.json.gz"
     if kept is not None:
         try:
             return _load(json.loads(gzip.decompress(kept.read_bytes())))
         except (OSError, EOFError, ValueError, KeyError, TypeError):
             pass  # absent, cut short or of another shape: read the layer
-    with image.layer(number) as tar:
-        index = _read(tar)
+    index = make()
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".new-", delete=False) as file:
@@ -203,10 +213,10 @@ def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: di
             texts[path] = text
 
 
-def read_file(stream: IO[bytes] | None, size: int, path: str) -> tuple[Entry, bytes | None]:
-    """Hash a file as it streams by; its content too where it is one of the texts."""
+def read_file(stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False) -> tuple[Entry, bytes | None]:
+    """Hash a file as it streams by; its content too where it is one of the texts, or `keep` asks for it."""
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
-    wanted = size <= _TEXT_LIMIT and _is_text(path)
+    wanted = size <= _TEXT_LIMIT and (keep or _is_text(path))
     block = stream.read(_BLOCK) if stream is not None else b""
     is_elf = block[:4] == MAGIC
     kept: list[bytes] = []

@@ -51,6 +51,10 @@ class Signer:
         envelope.sign(self._key)
         return canonical(envelope.to_dict())
 
+    def sign_bytes(self, data: bytes) -> bytes:
+        """A bare signature of `data`, as openssl verifies it: `pkeyutl -verify -rawin` for ed25519, `dgst -sha256 -verify` for ECDSA."""
+        return bytes.fromhex(self._key.sign(data).signature)
+
     def __repr__(self) -> str:
         return f"Signer({self.keyid[:12]})"
 

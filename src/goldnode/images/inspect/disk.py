@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
@@ -29,6 +30,33 @@ _MBR_PASSED_OVER = {0x00, 0x82, 0xEF}
 _FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = 0x2, 0x4, 0x40, 0x80, 0x2 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
 _DIRECTORY_BYTES = 256 << 20
 _EXTENT_BLOCKS = 1 << 16
+
+
+@dataclass(frozen=True)
+class DiskFile:
+    """One path of a file system. `kind`: f, d, l or o as in `scan.Entry`; `inode` tells hard links of one file; `size` in bytes."""
+
+    path: str
+    kind: str
+    inode: int
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    link: str
+    open: Callable[[], IO[bytes]]
+
+
+def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
+    """Every path of the ext4 file system at byte `start` of a raw disk. Raises ImageError where some of it cannot be read."""
+    with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as disk:
+        name = f"{path}, at byte {start}"
+        if start + size > len(disk) or disk[start + 1080 : start + 1082] != b"\x53\xef":
+            raise ImageError(f"{name} is no file system of ext4", remedy="build the disk again")
+        system = _Ext(disk, start, size, name)
+        yield from system.files()
+        for where, why in system.faults.items():
+            raise ImageError(f"{name}: {where}: {why}", remedy="run `e2fsck` on a copy, and build the disk again")
 
 
 def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]]:
@@ -133,6 +161,15 @@ class Ext:
         high = struct.unpack_from("<I", data, 108)[0]
         return mode, low | high << 32, flags, data[40:100]
 
+    def owner(self, number: int) -> tuple[int, int]:
+        """User and group of an inode."""
+        group, index = divmod(number - 1, self.per_group)
+        row = self.at(self.descriptors + group * self.descriptor, self.descriptor)
+        table = struct.unpack_from("<I", row, 8)[0] | (struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0)
+        data = self.at(table * self.block + index * self.inode_size, 128)
+        (uid, gid), (uid_high, gid_high) = (struct.unpack_from("<H20xH", data, 2), struct.unpack_from("<HH", data, 120))
+        return uid | uid_high << 16, gid | gid_high << 16
+
     def runs(self, flags: int, place: bytes) -> Iterator[tuple[int, int, int]]:
         """First block of the file, first block on the disk (0 for none), and number, in order."""
         if flags & 0x80000:
@@ -200,6 +237,12 @@ class Ext:
 
     def walk(self) -> Iterator[SourceFile]:
         """Every file of it."""
+        for found in self.files():
+            entry = Entry(found.kind, found.size if found.kind == "f" else 0, found.link)
+            yield SourceFile(found.path, entry, found.open if found.kind == "f" else None)
+
+    def files(self) -> Iterator[DiskFile]:
+        """Every path of it, directories before what is in them."""
         todo, seen = [(2, "")], {2}
         while todo:
             number, folder = todo.pop()
@@ -212,21 +255,17 @@ class Ext:
                 path = f"{folder}/{name}" if folder else name
                 try:
                     mode, size, flags, place = self.inode(child)
-                    kind = mode >> 12
-                    if kind == 4:
-                        yield SourceFile(path, Entry("d"), None)
-                        if child not in seen and path.count("/") < 256:
-                            seen.add(child)
-                            todo.append((child, path))
-                    elif kind == 10:
+                    kind = {4: "d", 8: "f", 10: "l"}.get(mode >> 12, "o")
+                    if kind == "d" and child not in seen and path.count("/") < 256:
+                        seen.add(child)
+                        todo.append((child, path))
+                    link = ""
+                    if kind == "l":
                         short = size < 60 and not flags & 0x80000
                         target = place[:size] if short else b"".join(self.content(min(size, 4096), flags, place))
-                        yield SourceFile(path, Entry("l", 0, target.decode("utf-8", "surrogateescape")), None)
-                    elif kind == 8:
-                        opener = partial(self._open, size, flags, place)
-                        yield SourceFile(path, Entry("f", size), opener)
-                    else:
-                        yield SourceFile(path, Entry("o"), None)
+                        link = target.decode("utf-8", "surrogateescape")
+                    uid, gid = self.owner(child)
+                    yield DiskFile(path, kind, child, mode & 0o7777, uid, gid, size, link, partial(self._open, size, flags, place))
                 except (OSError, struct.error) as error:
                     self.faults[path] = f"it cannot be read: {error}"
 

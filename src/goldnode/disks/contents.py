@@ -1,0 +1,215 @@
+"""What is on a raw disk: the packages and files of its root, the kernel modules that goldnode built, and its EFI system partition.
+
+The root is read as it lies in the partition, without mounting and without root; the EFI system partition with mtools. What is read of a
+disk is kept by the disk's sha256: a disk never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from goldnode.disks.model import MANIFEST, BuiltDisk, Partition
+from goldnode.errors import DiskError
+from goldnode.images.evidence.contents import Contents, describe
+from goldnode.images.evidence.layers import Entry, LayerIndex, Snapshot, keep_text, kept_index, read_file
+from goldnode.images.inspect.disk import read_partition
+
+CLASS = "etc/goldnode/class.json"
+_MODULE = re.compile(r"usr/lib/modules/[^/]+/updates/(?P<how>[^/]+)/(?:.*/)?(?P<name>[^/]+)\.ko(?:\.[a-z]+)?")
+_ORIGIN = re.compile(r"usr/share/doc/[^/]+-modules-[^/]+/goldnode\.json")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A kernel module that is not the distribution's. `how`: goldnode (prebuilt) or dkms; `origin`: its package by key, None for none.
+
+    `built` is what the package says of its making: kernel, driver, trees, the packages of the root it was built in.
+    """
+
+    name: str
+    path: str
+    entry: Entry
+    how: str
+    origin: str | None
+    built: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EspFile:
+    """A file of the EFI system partition. `origin`: the package (by key) that brought the same content into the root, None for none."""
+
+    path: str
+    entry: Entry
+    origin: str | None
+
+
+@dataclass(frozen=True)
+class DiskContents:
+    """A disk as its evidence sees it. `said` is the class document that lies in its root."""
+
+    disk: BuiltDisk
+    root: Contents
+    modules: tuple[Module, ...]
+    esp: tuple[EspFile, ...]
+    said: dict[str, Any]
+
+    @property
+    def backend(self) -> str:
+        """The backend of the class; empty where the disk does not say."""
+        found = self.said.get("backend")
+        return found if isinstance(found, str) else ""
+
+
+@dataclass(frozen=True)
+class _Deb:
+    """A package of the manifest, as evidence reads locks."""
+
+    name: str
+    version: str
+    architecture: str
+    sha256: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class _Lock:
+    image: str
+    digest: str
+    debs: Sequence[_Deb]
+    wheels: Sequence[Any] = ()
+    tools: Any = None
+
+
+def digest_of(disk: BuiltDisk) -> str:
+    """What a build is known by: `sha256:…` of its manifest, which names every file's. Raises DiskError."""
+    try:
+        return "sha256:" + hashlib.sha256((disk.directory / MANIFEST).read_bytes()).hexdigest()
+    except OSError as problem:
+        raise DiskError(
+            f"the manifest cannot be read: {problem.strerror}", file=disk.directory, remedy="build or pull it again"
+        ) from problem
+
+
+def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
+    """Read a build's raw disk. `cache`: directory in which what was read is kept. Raises DiskError and ImageError."""
+    raw = disk.directory / f"{disk.name}.raw"
+    root, esp = root_of(disk), next((row for row in disk.partitions if row.filesystem == "vfat"), None)
+    if not raw.is_file():
+        raise DiskError(f"{raw.name} is not beside its manifest", file=disk.directory, remedy="build it again, or `goldnode disks pull` it")
+    if raw.stat().st_size != disk.raw.size:
+        raise DiskError(
+            f"{raw.name} has {raw.stat().st_size} bytes, the manifest says {disk.raw.size}", file=raw, remedy="build or pull it again"
+        )
+    index = kept_index(f"root-{disk.raw.sha256}", cache, lambda: _root(raw, root))
+    files = {} if esp is None else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
+    snapshot = Snapshot(digest_of(disk), index.entries, index.texts, index.licences)
+    debs = [_Deb(row.name, row.version, row.architecture, row.sha256) for row in disk.packages]
+    contents = describe(snapshot, _said_of(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
+    return DiskContents(disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index))
+
+
+def root_of(disk: BuiltDisk) -> Partition:
+    """The partition that the disk first boots from. Raises DiskError."""
+    found = next((row for row in disk.partitions if row.filesystem == "ext4"), None)
+    if found is None:
+        names = ", ".join(f"{row.name} ({row.filesystem})" for row in disk.partitions) or "none"
+        raise DiskError(f"{disk.name} has no root of ext4 among its partitions: {names}", file=disk.directory, remedy="build it again")
+    return found
+
+
+def _root(raw: Path, partition: Partition) -> LayerIndex:
+    entries: dict[str, Entry] = {}
+    texts: dict[str, str] = {}
+    licences: dict[str, list[str]] = {}
+    seen: dict[int, str] = {}
+    for row in read_partition(raw, partition.start, partition.size):
+        if row.path == "lost+found":
+            continue
+        entry = Entry(row.kind, row.mode, row.uid, row.gid, link=row.link)
+        if row.kind == "f":
+            first = seen.setdefault(row.inode, row.path)
+            if first != row.path:
+                entries[row.path] = replace(entries[first], kind="h", link=first)
+                continue
+            own = row.path == CLASS or _ORIGIN.fullmatch(row.path) is not None
+            found, data = read_file(row.open(), row.size, row.path, keep=own)
+            entry = replace(found, mode=row.mode, uid=row.uid, gid=row.gid)
+            if own and data is not None:
+                texts[row.path] = data.decode("utf-8", "replace")
+            else:
+                keep_text(row.path, data, texts, licences)
+        entries[row.path] = entry
+    return LayerIndex(entries, texts, licences)
+
+
+def _esp(raw: Path, partition: Partition) -> LayerIndex:
+    image = f"{raw}@@{partition.start}"
+    listed = _mtools("mdir", "-/", "-b", "-i", image, "::/").decode("utf-8", "replace")
+    entries: dict[str, Entry] = {}
+    for line in sorted(listed.splitlines()):
+        path = line.removeprefix("::").strip("/")
+        if not path or line.endswith("/"):
+            continue
+        data = _mtools("mtype", "-i", image, f"::/{path}")
+        sha1 = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+        entries[path] = Entry("f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1)
+    return LayerIndex(entries, {})
+
+
+def _mtools(*words: str) -> bytes:
+    try:
+        done = subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError as problem:
+        raise DiskError(f"{words[0]} is not on this machine", remedy="apt-get install mtools") from problem
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise DiskError(
+            f"the EFI system partition cannot be read: {said[-1] if said else words[0] + ' gives no reason'}", remedy="build the disk again"
+        )
+    return done.stdout
+
+
+def _said_of(disk: BuiltDisk) -> dict[str, Any]:
+    driver = f"{disk.driver.module} {disk.driver.version}" if disk.driver is not None else ""
+    found = {"name": disk.name, "class": disk.class_, "build_id": disk.build_id, "kernel": disk.kernel, "driver": driver}
+    return found | ({"simulated": "true"} if disk.simulated else {})
+
+
+def _class(index: LayerIndex) -> dict[str, Any]:
+    try:
+        found = json.loads(index.texts.get(CLASS, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
+    found = []
+    for path, entry in contents.snapshot.files():
+        match = _MODULE.fullmatch(path)
+        if match is None or match["how"] == "modules.order":
+            continue
+        origin = contents.owners.get(path)
+        text = contents.snapshot.texts.get(f"usr/share/doc/{origin.split(':')[1]}/goldnode.json", "{}") if origin else "{}"
+        try:
+            built = json.loads(text)
+        except ValueError:
+            built = {}
+        found.append(Module(match["name"], path, entry, match["how"], origin, built if isinstance(built, dict) else {}))
+    return found
+
+
+def _origins(files: dict[str, Entry], contents: Contents) -> list[EspFile]:
+    by_content: dict[str, str] = {}
+    for path, owner in sorted(contents.owners.items()):
+        entry = contents.snapshot.entries.get(path)
+        if entry is not None and entry.size and entry.kind == "f":
+            by_content.setdefault(entry.sha256, owner)
+    return [EspFile(path, entry, by_content.get(entry.sha256)) for path, entry in sorted(files.items())]

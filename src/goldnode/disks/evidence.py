@@ -1,0 +1,545 @@
+"""Evidence about a built disk: files beside it that say what is in it, what it was made of, who says so, what is known to be wrong with it.
+
+They follow from the disk, its locks, and the databases and keys that were named: no clock, no host, no path of the machine. Written
+again, they are the same bytes. The parts that container images have too (bills of materials, envelopes, vulnerability reports, the
+search for what is foreign to a backend) are those of `goldnode.images`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from goldnode.disks.contents import DiskContents, digest_of, read
+from goldnode.disks.model import BuiltDisk
+from goldnode.errors import DiskError, ImageError
+from goldnode.images.evidence import sbom, signatures, vulnerabilities
+from goldnode.images.evidence.contents import key
+from goldnode.images.evidence.diff import Change, bytes_of, counts, file_changes, growth, listed, package_changes, shown_change, sign
+from goldnode.images.evidence.provenance import BUILDER
+from goldnode.images.evidence.provenance import PREDICATE as SLSA
+from goldnode.images.evidence.size import human
+from goldnode.images.evidence.verify import Row, Verification
+from goldnode.images.oci import canonical
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.images.evidence.signatures import Signer
+
+BUILD_TYPE = "urn:goldnode:disk-build:1"
+PREDICATE = "urn:goldnode:disk-evidence:1"
+VERIFIED = "verified.json"  # written by `goldnode disks verify`: how the disk booted
+
+# Document -> what follows the name of the disk.
+SUFFIX: Mapping[str, str] = {
+    "cyclonedx": ".cdx.json",
+    "spdx": ".spdx.json",
+    "provenance": ".provenance.json",
+    "vulnerabilities": ".vulnerabilities.json",
+    "inspection": ".inspection.json",
+    "size": ".size.json",
+    "diff": ".diff.json",
+    "signature": ".signature.json",
+}
+TITLES: Mapping[str, str] = {"cyclonedx": "SBOM (CycloneDX)", "spdx": "SBOM (SPDX)", "verified": "boot record"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """One document: its kind, what became of it, and a line about what it says."""
+
+    kind: str
+    state: Literal["written", "kept"]
+    line: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What evidence is made with. `against`: an earlier disk to tell the difference to; `backend`: instead of what the disk says it is of."""
+
+    cache: Path | None = None
+    signer: Signer | None = None
+    databases: tuple[vulnerabilities.Database, ...] = ()
+    against: BuiltDisk | None = None
+    builder: str = BUILDER
+    backend: str | None = None
+    policy: Path | None = None
+
+
+def document(disk: BuiltDisk, kind: str) -> Path:
+    """Where a document of a disk lies; `verified` is the record of its boots."""
+    return disk.directory / (VERIFIED if kind == "verified" else disk.name + SUFFIX[kind])
+
+
+def write(disk: BuiltDisk, options: Options) -> list[Written]:
+    """Write every document about a disk beside it, the signature last. Raises DiskError and ImageError, and then signs nothing."""
+    check_files(disk, only=("raw",))
+    found = read(disk, options.cache)
+    put = _Putter(disk)
+    modules = {row.path: (row.entry, row.origin) for row in found.modules}
+    bill = sbom.cyclonedx(subject(disk), found.root, components(found))
+    if not put.has("cyclonedx", bill):
+        sbom.validate(bill)
+    firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
+    unknown = len([path for path in found.root.unowned if path not in modules])
+    hashed = len([item for item in found.root.debs if item.sha256])
+    known = f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
+    line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
+    written = [put("cyclonedx", bill, line)]
+    written.append(put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3"))
+    statement = provenance(disk, found, builder=options.builder)
+    unsigned = "" if options.signer else "; not signed: no key was named"
+    materials = len(json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"])
+    written.append(put("provenance", _enveloped(disk, statement, options.signer), f"{materials} materials{unsigned}"))
+    report = vulnerabilities.report(found.root, options.databases)
+    written.append(put("vulnerabilities", report.document(), report.line()))
+    inspection = inspect(disk, options.backend or found.backend, options.policy)
+    said = "passed" if inspection["passed"] else f"REFUSED: {refused(inspection)}"
+    written.append(
+        put("inspection", canonical(inspection), f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {said}")
+    )
+    sizes = size(found)
+    line = f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
+    smallest = min((row["size"] for row in sizes["formats"] if row["format"] != "raw"), default=None)
+    written.append(put("size", canonical(sizes), f"{line}{f', {human(smallest)} to fetch' if smallest else ''}"))
+    if options.against is not None:
+        difference = compare(options.against, disk, options.cache)
+        written.append(put("diff", canonical(difference.data()), f"to {options.against.name}"))
+    if options.signer is not None:
+        written.append(put("signature", _signature(disk, options.signer), f"by key {options.signer.keyid[:12]}"))
+    return written
+
+
+class _Putter:
+    """Writes a document unless it says the same already."""
+
+    def __init__(self, disk: BuiltDisk) -> None:
+        self.disk = disk
+
+    def has(self, kind: str, data: bytes) -> bool:
+        try:
+            return document(self.disk, kind).read_bytes() == data
+        except FileNotFoundError:
+            return False
+
+    def __call__(self, kind: str, data: bytes, line: str) -> Written:
+        if self.has(kind, data):
+            return Written(kind, "kept", line)
+        replace_file(document(self.disk, kind), data)
+        return Written(kind, "written", line)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Let a file hold `data`: it is seen with the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as out:
+        try:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+            os.fchmod(out.fileno(), 0o644)
+        except BaseException:
+            Path(out.name).unlink(missing_ok=True)
+            raise
+    Path(out.name).replace(path)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
+    """Hold the files of a build against its manifest, whole. `only`: formats. Raises DiskError with the first that differs."""
+    for row in disk.files:
+        if only is not None and row.format not in only:
+            continue
+        path = disk.directory / row.file
+        if not path.is_file():
+            raise DiskError(f"{row.file} is not beside its manifest", file=disk.directory, remedy="build or pull it again")
+        found = path.stat().st_size
+        if found != row.size:
+            raise DiskError(f"{row.file} has {found} bytes, the manifest says {row.size}", file=path, remedy="build or pull it again")
+        if (got := sha256_of(path)) != row.sha256:
+            raise DiskError(
+                f"{row.file} is altered: its sha256 is {got[:16]}…, the manifest says {row.sha256[:16]}…",
+                file=path,
+                remedy="build or pull it again",
+            )
+
+
+# What the documents say
+
+
+def subject(disk: BuiltDisk) -> sbom.Subject:
+    """A disk, as a bill of materials names it: known by its manifest, its content that of the raw disk."""
+    import datetime as dt
+
+    created = dt.datetime.fromtimestamp(disk.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return sbom.Subject(disk.name, digest_of(disk), disk.raw.sha256, created, "operating-system", "OPERATING-SYSTEM", "disk")
+
+
+def components(found: DiskContents) -> list[dict[str, Any]]:
+    """What no package manager lists: kernel modules that were built for this disk, and the files of the EFI system partition."""
+    purls = {key(item): sbom.purl(item, found.root) for item in found.root.packages}
+    driver = found.disk.driver
+    rows = []
+    for row in found.modules:
+        made = {"goldnode": "prebuilt by goldnode", "dkms": "built by DKMS"}.get(row.how, row.how)
+        properties = {
+            "goldnode:origin": purls[row.origin] if row.origin else "not known",
+            "goldnode:made": made,
+            "goldnode:kernel": str(row.built.get("kernel") or found.disk.kernel),
+            "goldnode:build-key": str(row.built.get("key") or ""),
+            "goldnode:sources": " ".join(f"{name}={said}" for name, said in sorted(dict(row.built.get("trees") or {}).items())),
+        }
+        stated = str(row.built.get("driver_version") or (driver.version if driver else ""))
+        rows.append(_file("device-driver", f"file:/{row.path}", f"/{row.path}", row.entry, properties, stated))
+    for item in found.esp:
+        origin = purls[item.origin] if item.origin else "made by the build: no package has a file of this content"
+        role = "loader" if item.path.upper().endswith(".EFI") else ""
+        kind = "firmware" if role else "file"
+        properties = {"goldnode:origin": origin, "goldnode:role": f"{found.disk.loader} loader" if role else ""}
+        rows.append(_file(kind, f"esp:/{item.path}", f"ESP:/{item.path}", item.entry, properties, ""))
+    return rows
+
+
+def _file(kind: str, ref: str, name: str, entry: Any, properties: Mapping[str, str], stated: str) -> dict[str, Any]:
+    from urllib.parse import quote
+
+    row: dict[str, Any] = {
+        "type": kind,
+        "bom-ref": quote(ref, safe=":/"),
+        "name": name,
+        "hashes": [{"alg": "SHA-1", "content": entry.sha1}, {"alg": "SHA-256", "content": entry.sha256}],
+        "properties": [{"name": one, "value": value} for one, value in sorted(properties.items()) if value],
+    }
+    return row | ({"version": stated} if stated else {})
+
+
+def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) -> bytes:
+    """The in-toto statement with a SLSA v1 predicate, unsigned: the disk in each of its formats, and all that it was made of."""
+    digests = {
+        f"urn:goldnode:class:{disk.class_}": disk.class_digest,
+        f"urn:goldnode:stack-lock:{disk.stack}": disk.stack_lock,
+        f"urn:goldnode:disk-lock:{disk.class_}": disk.disk_lock,
+    }
+    dependencies = [{"uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}} for uri, digest in digests.items()]
+    dependencies += [
+        {"uri": f"pkg:deb/{disk.os.id}/{row.name}@{row.version}?arch={row.architecture}", "digest": {"sha256": row.sha256}}
+        for row in disk.packages
+    ]
+    unique = {(str(row["uri"]), str(row["digest"])): row for row in dependencies}
+    tools = {**{name: str(said) for name, said in disk.tools.items()}, "goldnode": version("goldnode")}
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {
+                "class": disk.class_,
+                "os": f"{disk.os.id}{disk.os.version}",
+                "architecture": disk.os.architecture,
+                "layout": disk.layout,
+                "loader": disk.loader,
+                "formats": sorted(row.format for row in disk.files),
+                "disk_lock": {"sha256": disk.disk_lock.removeprefix("sha256:")},
+            },
+            "internalParameters": {
+                "epoch": disk.epoch,
+                "tools": dict(sorted(disk.tools.items())),
+                "simulated": disk.simulated,
+                "modules": {row.name: row.built.get("key") for row in found.modules if row.built},
+            },
+            "resolvedDependencies": [unique[name] for name in sorted(unique)],
+        },
+        "runDetails": {
+            "builder": {"id": builder, "version": dict(sorted(tools.items()))},
+            "metadata": {"invocationId": disk.build_id},
+        },
+    }
+    others = {row.file: row.sha256 for row in disk.files}
+    return signatures.statement(disk.name, digest_of(disk), SLSA, predicate, others)
+
+
+def _enveloped(disk: BuiltDisk, statement: bytes, signer: Signer | None) -> bytes:
+    if signer is None:
+        return statement
+    return _signed_already(document(disk, "provenance"), statement, signer) or signer.sign(statement)
+
+
+def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
+    """A good signature of the same thing by the same key is kept: one by ECDSA would have other bytes each time."""
+    try:
+        data = path.read_bytes()
+        return data if signatures.open_envelope(data, [signer.public]).payload == payload else None
+    except (FileNotFoundError, ImageError):
+        return None
+
+
+def _signature(disk: BuiltDisk, signer: Signer) -> bytes:
+    rows = [{"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size} for path in documents(disk)]
+    payload = signatures.statement(disk.name, digest_of(disk), PREDICATE, {"documents": rows}, {row.file: row.sha256 for row in disk.files})
+    return _signed_already(document(disk, "signature"), payload, signer) or signer.sign(payload)
+
+
+def documents(disk: BuiltDisk) -> list[Path]:
+    """Every document about a disk that lies beside it, but its signature, by name."""
+    names = [document(disk, kind) for kind in (*SUFFIX, "verified") if kind != "signature"]
+    return sorted(path for path in names if path.is_file())
+
+
+def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[str, Any]:
+    """Search the disk for what is foreign to its backend. Raises ImageError and, where the backend is not known, DiskError."""
+    from goldnode.images.inspect import examine, report, targets
+    from goldnode.images.inspect import policy as policies
+
+    if not backend:
+        raise DiskError(
+            f"{disk.name} does not say which backend its class is of",
+            file=disk.directory,
+            remedy="name it with --backend, or build it again",
+        )
+    rules = policies.load(policy)
+    rules.backend(backend)
+    found, _ = examine(targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend)
+    rows = report.inspection_document(found)
+    # Where the disk lay is nobody's business, and would make equal disks have unequal documents.
+    text = json.dumps(rows, ensure_ascii=False).replace(str(disk.directory) + "/", "")
+    return {**json.loads(text), "subject": digest_of(disk), "raw_sha256": disk.raw.sha256}
+
+
+def refused(inspection: Mapping[str, Any]) -> str:
+    """The first thing that an inspection refuses."""
+    rows = [row for row in inspection.get("findings", []) if row.get("severity") == "refuse" and not row.get("waived")]
+    return str(rows[0].get("message")) if rows else "nothing that it names"
+
+
+def size(found: DiskContents) -> dict[str, Any]:
+    """Sizes in bytes: of the files by package, of the raw disk, and of each format."""
+    packages: dict[str, int] = {}
+    for path, entry in found.root.snapshot.entries.items():
+        if entry.kind == "f":
+            owner = found.root.owners.get(path, "")
+            packages[owner] = packages.get(owner, 0) + entry.size
+    names = {key(item): f"{item.name} {item.version}" for item in found.root.packages}
+    rows = [{"package": names.get(owner, owner), "size": number} for owner, number in packages.items() if owner]
+    return {
+        "subject": digest_of(found.disk),
+        "raw": found.disk.raw.size,
+        "allocated": found.disk.raw.allocated,
+        "files": bytes_of(found.root),
+        "without_package": packages.get("", 0),
+        "esp": sum(row.entry.size for row in found.esp),
+        "formats": [{"file": row.file, "format": row.format, "size": row.size} for row in found.disk.files],
+        "packages": sorted(rows, key=lambda row: (-int(str(row["size"])), str(row["package"]))),
+    }
+
+
+# Differences
+
+
+@dataclass(frozen=True)
+class DiskDiff:
+    """The differences between two disks. `facts`: kernel, driver and the like; `files`: counts by package; sizes in bytes."""
+
+    old: BuiltDisk
+    new: BuiltDisk
+    facts: list[Change]
+    packages: list[Change]
+    rebuilt: list[str]
+    modules: list[Change]
+    esp: list[Change]
+    files: dict[str, dict[str, int]]
+    unexplained: list[Change]
+    hygiene: list[Change]
+    sizes: dict[str, tuple[int, int]]
+    grown: list[tuple[str, int]]
+
+    def __bool__(self) -> bool:
+        return any((self.facts, self.packages, self.rebuilt, self.modules, self.esp, self.files, self.unexplained, self.hygiene))
+
+    def data(self) -> dict[str, Any]:
+        """As it is written beside the newer disk."""
+        groups = {
+            name: [row.data() for row in getattr(self, name)] for name in ("facts", "packages", "modules", "esp", "unexplained", "hygiene")
+        }
+        return {
+            "subject": digest_of(self.new),
+            "against": digest_of(self.old),
+            "names": {"from": self.old.name, "to": self.new.name},
+            **groups,
+            "rebuilt": self.rebuilt,
+            "files": self.files,
+            "sizes": {name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()},
+            "grown": [{"package": name, "by": by} for name, by in self.grown],
+        }
+
+    def text(self, *, files: bool = False) -> str:
+        """For a reader. `files`: name every unexplained file, not the first ones."""
+        lines = [f"{self.old.name} -> {self.new.name}"]
+        if self.old.raw.sha256 == self.new.raw.sha256:
+            return f"{lines[0]}\nthe same disk: sha256 {self.new.raw.sha256}"
+        limit = None if files else 20
+        lines += [f"{row.name}: {row.was or 'none'} -> {row.now or 'none'}" for row in self.facts]
+        if self.packages:
+            lines += [f"packages: {counts(self.packages)}", *(f"  {shown_change(row)}" for row in self.packages)]
+        if self.rebuilt:
+            lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
+        for title, rows in (("modules built for the disk", self.modules), ("EFI system partition", self.esp), ("hygiene", self.hygiene)):
+            if rows:
+                lines += [f"{title}:", *listed([f"{sign(row)} {row.name}" for row in rows], limit)]
+        if self.files:
+            total = {word: sum(row.get(word, 0) for row in self.files.values()) for word in ("added", "removed", "changed")}
+            lines.append(f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}")
+        if self.unexplained:
+            lines.append(f"files that changed without their package: {len(self.unexplained)}")
+            lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], limit)
+        for name, (was, now) in self.sizes.items():
+            lines.append(f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})")
+        lines += [f"  {'+' if by >= 0 else ''}{human(by)}  {name}" for name, by in self.grown[:10]]
+        if not self:
+            lines.append("no package, module or file differs")
+        return "\n".join(lines)
+
+
+def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDiff:
+    """Say what differs between two disks, for somebody who decides about the newer one. Raises DiskError and ImageError.
+
+    `goldnode disks compare` is the other question: which byte of two disks that should be equal is not.
+    """
+    was, now = read(old, cache), read(new, cache)
+    packages, rebuilt = package_changes(was.root.debs, now.root.debs)
+    files, unexplained, _ = file_changes(was.root, now.root, {row.name for row in packages} | set(rebuilt))
+    formats = {row.format: row.size for row in old.files}
+    sizes = {"files": (bytes_of(was.root), bytes_of(now.root)), "allocated": (old.raw.allocated, new.raw.allocated)}
+    sizes |= {row.format: (formats[row.format], row.size) for row in new.files if row.format in formats and row.format != "raw"}
+    return DiskDiff(
+        old=old,
+        new=new,
+        facts=_changes(facts(old), facts(new)),
+        packages=packages,
+        rebuilt=sorted(rebuilt),
+        modules=_changes(*({row.path: row.entry.sha256 for row in one.modules} for one in (was, now))),
+        esp=_changes(*({row.path: row.entry.sha256 for row in one.esp} for one in (was, now))),
+        files=files,
+        unexplained=unexplained,
+        hygiene=_changes(*({f"{row.check}: {row.outcome}": row.detail for row in one.hygiene} for one in (old, new))),
+        sizes=sizes,
+        grown=growth(was.root, now.root),
+    )
+
+
+def facts(disk: BuiltDisk) -> dict[str, str]:
+    """What a reader asks of a disk first."""
+    found = {
+        "class": disk.class_,
+        "class document": disk.class_digest[:19],
+        "stack": disk.stack,
+        "stack lock": disk.stack_lock[:19],
+        "system": f"{disk.os.id} {disk.os.version} {disk.os.architecture}",
+        "kernel": disk.kernel,
+        "loader": disk.loader,
+        "layout": disk.layout,
+        "modules": " ".join(disk.modules),
+        "pending first boot": ", ".join(row.id for row in disk.pending),
+    }
+    if disk.driver is not None:
+        found["driver"] = f"{disk.driver.module} {disk.driver.version}"
+    return found | ({"simulated": "yes"} if disk.simulated else {})
+
+
+def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    return [Change(name, was.get(name), now.get(name)) for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+
+
+# Who says so
+
+
+def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = True) -> Verification:
+    """Check a disk's files, that every document is about it, and who signed for them. `content`: hash the files of the disk, too."""
+    digest = digest_of(disk)
+    rows: list[Row] = []
+    try:
+        if content:
+            check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
+        absent = [row.format for row in disk.files if not (disk.directory / row.file).is_file()]
+        here = len(disk.files) - len(absent)
+        note = f"; not here: {', '.join(absent)}" if absent else ""
+        state: Literal["ok", "note"] = "ok" if content and here else "note"
+        rows.append(Row("disk", state, f"{here} files are what the manifest says{note}" if content else f"the files were not read{note}"))
+    except DiskError as problem:
+        return Verification(digest, [Row("disk", "refused", problem.message)])
+    found = documents(disk)
+    rows += [Row(_title(disk, path), "refused", fault) for path in found if (fault := _about(disk, path, digest)) is not None]
+    rows += _signatures(disk, found, digest, keys)
+    return Verification(digest, rows)
+
+
+def _title(disk: BuiltDisk, path: Path) -> str:
+    name = path.name.removeprefix(disk.name)
+    kind = next((kind for kind, suffix in SUFFIX.items() if suffix == name), "verified")
+    return TITLES.get(kind, kind)
+
+
+def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
+    """What is wrong with what a document says it is about; None where it is right."""
+    try:
+        payload = signatures.payload_of(path.read_bytes())
+        found = json.loads(payload)
+        if path == document(disk, "provenance"):
+            said = signatures.subjects(payload)[:1]
+        elif path == document(disk, "cyclonedx"):
+            said = [found["metadata"]["component"]["version"]]
+        elif path == document(disk, "spdx"):
+            said = [row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"]
+        elif path == document(disk, "verified"):
+            return None if found["raw_sha256"] == disk.raw.sha256 else f"it is about the raw disk {found['raw_sha256']}"
+        else:
+            said = [found["subject"]]
+    except ImageError as problem:
+        return problem.message
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "it cannot be read"
+    return None if said == [digest] else f"it is about {said[0] if said else 'nothing'}"
+
+
+def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+    path = document(disk, "signature")
+    if not keys:
+        why = "no public key was named" if path.is_file() else "there is no signature, and no public key was named"
+        return [Row("signature", "not_verified", why)]
+    if not path.is_file():
+        return [Row("signature", "refused", "the disk is not signed")]
+    try:
+        opened = signatures.open_envelope(path.read_bytes(), keys)
+    except ImageError as problem:
+        return [Row("signature", "refused", problem.message)]
+    statement = json.loads(opened.payload)
+    if digest not in signatures.subjects(opened.payload) or statement.get("predicateType") != PREDICATE:
+        return [Row("signature", "refused", "it was given for something else")]
+    rows = [Row("signature", "ok", f"by key {opened.keyid[:12]}")]
+    listed_rows = {str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]}
+    here = {row.name: row for row in found}
+    rows += [Row(name, "refused", "it is signed for, and is not here") for name in sorted(listed_rows.keys() - here.keys())]
+    for name, one in sorted(here.items()):
+        title = _title(disk, one)
+        if name not in listed_rows:
+            rows.append(Row(title, "refused", "it was written after the signature; `goldnode disks evidence` signs anew"))
+        elif listed_rows[name] != sha256_of(one):
+            rows.append(Row(title, "refused", "it is not what was signed: it was altered, or written anew after the signature"))
+        else:
+            rows.append(Row(title, "ok", "signed for"))
+        if one == document(disk, "provenance") and signatures.is_envelope(one.read_bytes()):
+            try:
+                signatures.open_envelope(one.read_bytes(), keys)
+            except ImageError as problem:
+                rows.append(Row(title, "refused", problem.message))
+    return rows

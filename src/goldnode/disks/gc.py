@@ -1,0 +1,174 @@
+"""Taking away disks that nothing needs any more, from the store and from a published directory.
+
+What a channel stands for, what any history names (the store's copies, and the place's own), what is of a class's present lock or named by
+the catalog, and what is younger than `days` stays. What cannot be read, or whose age nobody knows, stays.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from goldnode.disks.channels import DirectoryPlace, Store, full, line_of
+from goldnode.disks.contents import digest_of
+from goldnode.disks.model import MANIFEST, BuiltDisk
+from goldnode.disks.publish import ENVELOPE, STAGING, refresh
+from goldnode.errors import DiskError, ImageError
+from goldnode.images import channels as moves
+from goldnode.images.evidence import signatures
+from goldnode.images.gc import GRACE_DAYS, Gone
+from goldnode.images.history import read
+from goldnode.images.publish import lane
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.catalog.load import Catalog
+
+__all__ = ["GRACE_DAYS", "Needed", "collect", "collect_place", "needed"]
+
+
+@dataclass
+class Needed:
+    """What must stay, each with who needs it: digests of manifests, `CLASS:BUILDID` names, digests of disk locks."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+
+
+def needed(store: Store, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()) -> Needed:
+    """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of disk locks and whose they are.
+
+    Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
+    """
+    found = Needed(locks=dict(locks or {}))
+    for place, one in moves.local_places(store):
+        line = line_of(one.repository)
+        history = read(moves.local_text(store, place, one), line, trust, where=f"{place}/{line}")
+        found.digests |= {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+    for path in sorted((store.root / "channels/names").glob("*")):
+        found.digests.setdefault(path.read_text(encoding="ascii").strip(), "a channel that this store saw")
+    for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
+        for image in entry.item.images:
+            found.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")
+    return found
+
+
+def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
+    names = (f"{disk.class_}:{disk.build_id}", disk.name)
+    return (
+        keeps.digests.get(digest_of(disk))
+        or next((keeps.names[name] for name in names if name in keeps.names), None)
+        or keeps.locks.get(disk.disk_lock)
+    )
+
+
+def collect(
+    store: Store, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+) -> tuple[list[Gone], dict[str, str]]:
+    """Take builds that nothing needs, and pieces of interrupted pulls, out of the store. Returns what went (or would), and why the rest stays."""
+    edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
+    gone: list[Gone] = []
+    stays: dict[str, str] = {}
+    with lane(store, "", name="gc"):
+        for path in sorted((store.root / "built").glob(f"*/*/{MANIFEST}")):
+            try:
+                disk = BuiltDisk.load(path.parent)
+            except DiskError as problem:
+                stays[str(path.parent)] = f"it cannot be read: {problem.message}"
+                continue
+            why = _why(disk, keeps)
+            if why is None and path.stat().st_mtime > edge:
+                why = f"less than {days:g} days old"
+            if why is not None:
+                stays[disk.name] = why
+                continue
+            gone.append(Gone(disk.name, "no channel, history, class or lock names it", _size(path.parent)))
+            if not dry_run:
+                _remove(path.parent, store.root)
+        for path in sorted((store.root / "partial").glob("*")):
+            if path.is_dir() and path.stat().st_mtime <= edge:
+                gone.append(Gone(str(path), "a pull that was not finished", _size(path)))
+                if not dry_run:
+                    shutil.rmtree(path)
+    return gone, stays
+
+
+def collect_place(
+    place: DirectoryPlace,
+    store: Store,
+    keeps: Needed,
+    trust: Sequence[SSlibKey],
+    *,
+    days: float = GRACE_DAYS,
+    dry_run: bool = False,
+    now: dt.datetime | None = None,
+) -> tuple[list[Gone], dict[str, str]]:
+    """Take builds that nothing needs out of a published directory, and what interrupted runs left there.
+
+    Every history of the place is read and verified first (`trust` is needed), before anything goes. Raises DiskError and ImageError.
+    """
+    if not trust:
+        raise DiskError("a place is collected only by histories that are verified", remedy="name the public key with --trust")
+    edge = (now or dt.datetime.now(dt.UTC)) - dt.timedelta(days=days)
+    gone: list[Gone] = []
+    stays: dict[str, str] = {}
+    with place.turn(), full(place.root):
+        wanted = Needed(dict(keeps.digests), keeps.names, keeps.locks)
+        for name in place.classes():
+            line = line_of(name)
+            text = place.text(line)
+            history = read(text, line, trust, where=f"{place.name}/{line}")
+            wanted.digests |= {digest: f"{why} at {place.name}" for digest, why in history.digests().items()}
+            if text.startswith(moves.local_text(store, place.name, line)):
+                moves.keep(store, place.name, line, text)
+        for name in place.classes():
+            for path in sorted((place.root / name).glob(f"*/{MANIFEST}")):
+                label = f"{name}:{path.parent.name}"
+                try:
+                    why = _why(BuiltDisk.load(path.parent), wanted) or _published(path.parent, edge, days)
+                except DiskError as problem:
+                    why = f"it cannot be read: {problem.message}"
+                if why is not None:
+                    stays[label] = why
+                    continue
+                gone.append(Gone(label, "no channel, history, class or lock names it", _size(path.parent)))
+                if not dry_run:
+                    _remove(path.parent, place.root / STAGING)
+        for path in sorted((place.root / STAGING).glob("*")):
+            if path.is_dir():  # nobody works on it: this run has the place's turn
+                gone.append(Gone(str(path), "a publication that was not finished", _size(path)))
+                if not dry_run:
+                    shutil.rmtree(path)
+        if not dry_run and gone:
+            refresh(place.root)
+    return gone, stays
+
+
+def _published(directory: Path, edge: dt.datetime, days: float) -> str | None:
+    """Why a build is too young to go, or that nobody knows how old it is; None where it is old enough."""
+    try:
+        document = json.loads(signatures.payload_of((directory / ENVELOPE).read_bytes()))
+        told = dt.datetime.strptime(document["predicate"]["published"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
+    except (OSError, ValueError, KeyError, TypeError, ImageError):
+        return "nobody recorded when it was published"
+    return f"published {told:%Y-%m-%d}, less than {days:g} days ago" if told > edge else None
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+
+
+def _remove(directory: Path, beside: Path) -> None:
+    """Out of sight by one rename, and then away: a cut leaves no half of a build where builds are."""
+    beside.mkdir(parents=True, exist_ok=True)
+    doomed = beside / f".gone-{directory.name}-{time.time_ns()}"
+    directory.rename(doomed)
+    shutil.rmtree(doomed)

@@ -1,0 +1,701 @@
+"""Publishing disks to a directory that any HTTP server serves as it is, and pulling them back.
+
+    PLACE/CLASS/BUILDID/            one build, never changed: its files, its evidence, SHA256SUMS and what signs it
+    PLACE/CLASS/channels/           the signed history; CHANNEL.json and, for netboot, CHANNEL.ipxe
+    PLACE/index.json                every class, build and channel, for programs
+    PLACE/streams/v1/               the same as simplestreams, which image services read
+
+A build is put together under PLACE/.staging, read back, and renamed into place: it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from goldnode.disks import evidence
+from goldnode.disks.channels import CLASS_NAME, HISTORY, ClassLine, DirectoryPlace, Store, full, judge, line_of
+from goldnode.disks.contents import digest_of
+from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
+from goldnode.errors import DiskError, ImageError, nearest
+from goldnode.images import channels as moves
+from goldnode.images.evidence import signatures
+from goldnode.images.gates import Gate, Waiver, refuse
+from goldnode.images.history import CHANNELS, History
+from goldnode.images.history import read as read_history
+from goldnode.images.oci import canonical
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.images.evidence.signatures import Signer
+
+PREDICATE = "urn:goldnode:disk-publication:1"
+ENVELOPE, DETACHED = f"{SUMS}.dsse.json", f"{SUMS}.sig"
+STAGING = ".staging"
+_SMALL = 64 << 20  # what is read whole: documents, never disks
+_TRIES = 5
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_BUILD = re.compile(r"[0-9a-f]{12}")
+
+# What image services call the formats: OpenStack's mirror tool takes disk1.img, MAAS the others.
+_FTYPES = {"qcow2": "disk1.img", "raw.zst": "raw.zst", "tar": "root.tar.zst", "vmlinuz": "boot-kernel", "initrd": "boot-initrd"}
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Published:
+    """What a publication did. `size` in bytes of what was written; `before`: it was there already."""
+
+    directory: Path
+    digest: str
+    files: int = 0
+    size: int = 0
+    before: bool = False
+    gates: list[Gate] = field(default_factory=list)
+
+
+def publish(
+    disk: BuiltDisk,
+    place: DirectoryPlace,
+    signer: Signer,
+    *,
+    trust: Sequence[SSlibKey] = (),
+    waivers: Sequence[Waiver] = (),
+    now: dt.datetime | None = None,
+) -> Published:
+    """Publish a build with its evidence. Raises DiskError and ImageError; then nothing of it can be seen at the place."""
+    line_of(disk.class_)
+    gates = judge("publish", disk, trust=(*trust, signer.public), waivers=waivers)
+    refuse("publish", disk.name, gates)
+    with place.turn():
+        found = bring(disk, place, signer, gates, now=now)
+        with full(place.root):
+            refresh(place.root)
+    found.gates = gates
+    return found
+
+
+def bring(
+    disk: BuiltDisk, place: DirectoryPlace, signer: Signer, gates: Sequence[Gate], *, replace: bool = False, now: dt.datetime | None = None
+) -> Published:
+    """Copy a build to the place; the caller holds the place's turn. `replace`: what is there is damaged and gives way."""
+    target = place.root / disk.class_ / disk.build_id
+    digest = digest_of(disk)
+    found = Published(target, digest)
+    if target.exists():
+        there = f"sha256:{evidence.sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
+        if there != digest and not replace:
+            raise DiskError(
+                f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",
+                remedy="find out whose build is not reproducible (`goldnode disks compare`); a changed input has a build id of its own",
+            )
+        if not replace:
+            check_published(target)
+            found.before = True
+            return found
+    files = [path for row in disk.files if row.format != "raw" and (path := disk.directory / row.file).is_file()]
+    files += [disk.directory / MANIFEST, *evidence.documents(disk)]
+    files += [path for path in (evidence.document(disk, "signature"),) if path.is_file()]
+    raw = disk.directory / f"{disk.name}.raw"
+    compressed = f"{disk.name}{FORMATS['raw.zst']}"
+    packed = any(row.format == "raw.zst" for row in disk.files)
+    if not packed and not raw.is_file():
+        raise DiskError(f"{disk.name} has no raw disk here, compressed or not", file=disk.directory, remedy="build or pull it again")
+    # A third of what is not a hole is a low guess of the compressed size: what is too small for that need not be tried.
+    need = sum(path.stat().st_size for path in files) + (0 if packed else disk.raw.allocated // 3)
+    if (free := shutil.disk_usage(place.root).free) < need:
+        raise DiskError(
+            f"{place.root} has {free >> 20} MiB free, and {disk.name} needs {need >> 20} MiB or more",
+            remedy="free space there (`goldnode disks gc --to`)",
+        )
+    stage = place.root / STAGING / disk.name
+    with full(place.root):
+        try:
+            shutil.rmtree(stage, ignore_errors=True)
+            stage.mkdir(parents=True)
+            for path in files:
+                shutil.copyfile(path, stage / path.name)
+            if not packed:
+                _compress(raw, stage / compressed)
+            script = netboot(disk)
+            if script is not None:
+                (stage / f"{disk.name}.ipxe").write_text(script, encoding="ascii")
+            _sign_sums(disk, stage, signer, gates, now or dt.datetime.now(dt.UTC))
+            copied = BuiltDisk.load(stage)
+            evidence.check_files(copied, [row.format for row in copied.files if row.format != "raw"])
+            check_published(stage)
+            if not packed:
+                _check_compressed(stage / compressed, disk)
+            for path in sorted(stage.iterdir()):
+                path.chmod(0o644)
+                _sync(path)
+                found.files, found.size = found.files + 1, found.size + path.stat().st_size
+            stage.chmod(0o755)
+            target.parent.mkdir(exist_ok=True)
+            if replace and target.exists():
+                target.rename(stage.with_name(f"{disk.name}.damaged-{time.time_ns()}"))
+            stage.rename(target)
+            _sync(target.parent)
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
+    return found
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _compress(raw: Path, into: Path) -> None:
+    _zstd(["-q", "-T0", "-9", "-o", str(into), str(raw)], into.parent)
+
+
+def _zstd(words: Sequence[str], place: Path) -> None:
+    try:
+        done = subprocess.run(["zstd", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError as problem:
+        raise DiskError("zstd is not on this machine", remedy="apt-get install zstd") from problem
+    if done.returncode:
+        if "No space left" in done.stderr:
+            raise OSError(28, "No space left on device")
+        said = done.stderr.strip().splitlines()
+        raise DiskError(f"zstd: {said[-1] if said else 'it gives no reason'}", file=place, remedy="run it again")
+
+
+def _check_compressed(path: Path, disk: BuiltDisk) -> None:
+    """Hold what a compressed disk holds against the manifest."""
+    hasher, size = hashlib.sha256(), 0
+    with subprocess.Popen(["zstd", "-q", "-d", "-c", str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None  # noqa: S101
+        while block := process.stdout.read(1 << 20):
+            hasher.update(block)
+            size += len(block)
+    if hasher.hexdigest() != disk.raw.sha256:
+        raise DiskError(
+            f"{path.name} holds {size} bytes with sha256 {hasher.hexdigest()[:16]}…, the manifest says {disk.raw.sha256[:16]}…",
+            file=disk.directory,
+            remedy="the raw disk was altered: build or pull it again",
+        )
+
+
+def netboot(disk: BuiltDisk) -> str | None:
+    """The iPXE script that starts the disk's own kernel and initramfs; None where it is not built in that form."""
+    names = {row.format: row.file for row in disk.files}
+    if not {"vmlinuz", "initrd"} <= names.keys():
+        return None
+    root = next((row.name for row in disk.partitions if row.filesystem == "ext4"), "root-a")
+    lines = [
+        "#!ipxe",
+        f"# {disk.name}: kernel {disk.kernel}. The root is that of the node's own disk; `set root ...` before, for another one.",
+        f"isset ${{root}} || set root PARTLABEL={root}",
+        f"kernel {names['vmlinuz']} initrd={names['initrd']} root=${{root}} ro ${{arguments}}",
+        f"initrd {names['initrd']}",
+        "boot",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
+    found = {path.name: evidence.sha256_of(path) for path in sorted(stage.iterdir())}
+    text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(found.items())).encode()
+    (stage / SUMS).write_bytes(text)
+    (stage / DETACHED).write_bytes(signer.sign_bytes(text))
+    found[SUMS] = evidence.sha256_of(stage / SUMS)
+    predicate = {
+        "class": disk.class_,
+        "build_id": disk.build_id,
+        "published": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gates": [gate.document() for gate in gates],
+    }
+    (stage / ENVELOPE).write_bytes(signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found)))
+
+
+def read_sums(text: str, where: str) -> dict[str, str]:
+    """Read SHA256SUMS: file name -> sha256 (hex). Raises DiskError."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        sha256, gap, name = line.partition("  ")
+        if not gap or re.fullmatch(r"[0-9a-f]{64}", sha256) is None or _NAME.fullmatch(name) is None:
+            raise DiskError(f"line {number} of {SUMS} is none: {line[:80]!r}", file=where, line=number, remedy="publish the disk again")
+        found[name] = sha256
+    return found
+
+
+def check_published(directory: Path) -> dict[str, str]:
+    """Hold a published build against its own SHA256SUMS, every byte. Returns them. Raises DiskError with the first file that differs."""
+    try:
+        sums = read_sums((directory / SUMS).read_text(encoding="utf-8"), str(directory / SUMS))
+    except OSError as problem:
+        raise DiskError(f"{SUMS} cannot be read: {problem.strerror}", file=directory, remedy="publish the disk again") from problem
+    if MANIFEST not in sums:
+        raise DiskError(f"{SUMS} does not name {MANIFEST}", file=directory, remedy="publish the disk again")
+    for name, sha256 in sums.items():
+        path = directory / name
+        if not path.is_file():
+            raise DiskError(f"{name} is named by {SUMS}, and is not there", file=directory, remedy="publish the disk again")
+        if (got := evidence.sha256_of(path)) != sha256:
+            raise DiskError(
+                f"{name} is altered: its sha256 is {got[:16]}…, {SUMS} says {sha256[:16]}…",
+                file=directory,
+                remedy="find out who did; delete this directory, and publish the disk again",
+            )
+    return sums
+
+
+# What programs look up
+
+
+def refresh(root: Path) -> None:
+    """Write index.json and the simplestreams of a place anew, from what is published there. Each is seen with the old content or the new.
+
+    They are made of the rest, and not signed: what has to be trusted is a channel's history and a build's SHA256SUMS.
+    """
+    classes: dict[str, Any] = {}
+    products: dict[str, Any] = {}
+    for place in sorted(path for path in root.iterdir() if path.is_dir() and CLASS_NAME.fullmatch(path.name)):
+        disks: dict[str, tuple[BuiltDisk, dict[str, str]]] = {}
+        for path in sorted(place.glob(f"*/{MANIFEST}")):
+            if _BUILD.fullmatch(path.parent.name):
+                with suppress(DiskError):  # what cannot be read is offered to nobody; `status` and `gc` tell of it
+                    sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
+                    disks[f"sha256:{evidence.sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
+        history = _history(place)
+        rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
+        stand: dict[str, str] = {}
+        for channel in CHANNELS:
+            last = history.current(channel) if history is not None else None
+            if history is None or last is None or last.now not in disks:
+                continue
+            stand[channel] = last.tag
+            name = f"io.goldnode:{place.name}:{channel}"
+            products[name] = _product(place.name, channel, history, disks)
+        if rows or stand:
+            classes[place.name] = {"builds": rows, "channels": stand}
+    evidence.replace_file(root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes}))
+    file = "streams/v1/disks.json"
+    content_id = "io.goldnode:disks"
+    stream = {"format": "products:1.0", "content_id": content_id, "datatype": "image-downloads", "products": products}
+    evidence.replace_file(root / file, canonical(stream))
+    row = {"format": "products:1.0", "datatype": "image-downloads", "path": file, "products": sorted(products)}
+    evidence.replace_file(root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}}))
+
+
+def _history(place: Path) -> History | None:
+    line = line_of(place.name)
+    try:
+        return read_history((place / "channels" / HISTORY).read_bytes(), line, where=str(place))
+    except (FileNotFoundError, ImageError):
+        return None
+
+
+def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
+    place = f"{disk.class_}/{disk.build_id}"
+    return {
+        "name": disk.name,
+        "digest": digest_of(disk),
+        "os": f"{disk.os.id} {disk.os.version}",
+        "architecture": disk.os.architecture,
+        "kernel": disk.kernel,
+        "driver": None if disk.driver is None else disk.driver.version,
+        "simulated": disk.simulated,
+        "raw": {"size": disk.raw.size, "sha256": disk.raw.sha256},
+        "path": place,
+        "files": {
+            name: {"path": f"{place}/{name}", "sha256": sha256, "size": (disk.directory / name).stat().st_size}
+            for name, sha256 in sorted(sums.items())
+            if (disk.directory / name).is_file()
+        },
+    }
+
+
+def _product(name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]) -> dict[str, Any]:
+    """One product of simplestreams: a channel of a class. Its newest version is what the channel stands for; what was rolled back is left out."""
+    versions: dict[str, Any] = {}
+    newest: BuiltDisk | None = None
+    for entry in history.stack(channel):
+        if entry.now not in disks:
+            continue
+        newest, sums = disks[entry.now]
+        items = {}
+        for form, kind in _FTYPES.items():
+            file = newest.name + FORMATS[form]
+            if file in sums and (newest.directory / file).is_file():
+                path = f"{newest.class_}/{newest.build_id}/{file}"
+                items[kind] = {"ftype": kind, "path": path, "sha256": sums[file], "size": (newest.directory / file).stat().st_size}
+        versions[f"{entry.date[:10].replace('-', '')}.{entry.number:04d}"] = {
+            "items": items,
+            "label": channel,
+            "pubname": newest.name,
+            "build_id": newest.build_id,
+        }
+    assert newest is not None  # noqa: S101 - the channel stands for a disk that is there
+    return {
+        "arch": newest.os.architecture,
+        "os": newest.os.id,
+        "release": newest.os.codename,
+        "release_title": newest.os.version,
+        "version": newest.os.version,
+        "variant": name,
+        "label": channel,
+        "aliases": f"{name},{name}/{channel}" if channel == "stable" else f"{name}/{channel}",
+        "supported": channel in ("stable", "known-good"),
+        "versions": versions,
+    }
+
+
+# Pulling
+
+
+class Source(Protocol):
+    """Where a pull reads from."""
+
+    name: str
+
+    def small(self, path: str) -> bytes | None:
+        """A document, or None where it is not there. Raises DiskError where it cannot be told, or is too large."""
+
+    def fetch(self, path: str, into: Path, sha256: str) -> bool:
+        """Bring a file into `into`, going on behind what is there of it. False where all of it was. Raises DiskError."""
+
+
+class Folder:
+    """A published directory on this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.name = str(self.root)
+        if not self.root.is_dir():
+            raise DiskError(f"{root} is no directory", remedy="mount what it lies on, or name another with --from")
+
+    def small(self, path: str) -> bytes | None:
+        file = self.root / path
+        try:
+            if file.stat().st_size > _SMALL:
+                raise DiskError(f"{path} is larger than any document", file=self.root)
+            return file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def fetch(self, path: str, into: Path, sha256: str) -> bool:
+        if into.is_file() and evidence.sha256_of(into) == sha256:
+            return False
+        try:
+            shutil.copyfile(self.root / path, into)
+        except FileNotFoundError as problem:
+            raise DiskError(f"{path} is not there", file=self.root, remedy="publish the disk again") from problem
+        return True
+
+
+class Web:
+    """A published directory behind HTTP. `ca`: certificate of its authority, PEM."""
+
+    def __init__(self, url: str, ca: Path | None = None) -> None:
+        import urllib3
+
+        self.name = url.rstrip("/")
+        retry = urllib3.Retry(total=_TRIES, read=0, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False)
+        given: dict[str, Any] = {} if ca is None else {"ca_certs": str(ca)}
+        self._pool = urllib3.PoolManager(retries=retry, timeout=urllib3.Timeout(connect=10, read=60), **given)
+
+    def _open(self, path: str, headers: Mapping[str, str]) -> Any:
+        import urllib3
+
+        url = f"{self.name}/{quote(path)}"
+        try:
+            return self._pool.request("GET", url, headers={"Accept-Encoding": "identity", **headers}, preload_content=False)
+        except urllib3.exceptions.HTTPError as problem:
+            raise DiskError(f"{url} cannot be reached: {_reason(problem)}", remedy="look at the server, and run it again") from None
+
+    def small(self, path: str) -> bytes | None:
+        import urllib3
+
+        answer = self._open(path, {})
+        try:
+            if answer.status in (404, 410):
+                return None
+            if answer.status != 200:
+                raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
+            data: bytes = answer.read(_SMALL + 1)
+        except urllib3.exceptions.HTTPError as problem:
+            raise DiskError(f"{self.name}/{path} was cut: {_reason(problem)}", remedy="run it again") from None
+        finally:
+            answer.release_conn()
+        if len(data) > _SMALL:
+            raise DiskError(f"{self.name}/{path} is larger than any document", remedy="look at what is served there")
+        return data
+
+    def fetch(self, path: str, into: Path, sha256: str) -> bool:
+        fails, before = 0, -1
+        while True:
+            have = into.stat().st_size if into.is_file() else 0
+            if have and evidence.sha256_of(into) == sha256:
+                return before >= 0
+            fails = fails + 1 if have <= before else 0
+            before = have
+            if fails >= _TRIES:
+                raise DiskError(
+                    f"{self.name}/{path} cannot be brought: {fails} tries got no further than byte {have}",
+                    remedy="run it again: what is here is kept" if have else "look at the server",
+                )
+            if self._go_on(path, into, have) and evidence.sha256_of(into) != sha256:
+                got = evidence.sha256_of(into)
+                into.unlink()
+                raise DiskError(
+                    f"{self.name}/{path} is altered: its sha256 is {got[:16]}…, what was signed says {sha256[:16]}…",
+                    remedy="find out who changed it; nothing of it was kept",
+                )
+
+    def _go_on(self, path: str, into: Path, have: int) -> bool:
+        """Get what is missing of a file. True where its end was reached."""
+        import urllib3
+
+        answer = self._open(path, {"Range": f"bytes={have}-"} if have else {})
+        try:
+            whole = have and answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            if answer.status == 416:  # nothing is missing: if it is wrong, the hash says so
+                return True
+            if not whole and answer.status != 200:
+                if have and answer.status == 206:
+                    into.unlink()
+                    return False
+                raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
+            with into.open("ab" if whole else "wb") as out:
+                for block in answer.stream(1 << 20):
+                    out.write(block)
+        except urllib3.exceptions.HTTPError:
+            time.sleep(0.2)
+            return False
+        finally:
+            answer.release_conn()
+        return True
+
+
+def _reason(problem: Exception) -> str:
+    inner = getattr(problem, "reason", None) or problem
+    return str(inner).rpartition(": ")[2].strip("'\")") or type(inner).__name__
+
+
+def source_of(text: str, ca: Path | None = None) -> Source:
+    """A place by its URL or path. Raises DiskError."""
+    if re.match(r"https?://", text):
+        return Web(text, ca)
+    if "://" in text:
+        raise DiskError(f"{text} is no place to pull from", remedy="name a directory, or an http or https address")
+    return Folder(Path(text))
+
+
+@dataclass
+class Pulled:
+    """What a pull brought. `fetched` and `there` count files."""
+
+    disk: BuiltDisk
+    digest: str
+    fetched: int = 0
+    there: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def pull(
+    source: Source,
+    store: Store,
+    name: str,
+    wanted: str = "stable",
+    *,
+    trust: Sequence[SSlibKey],
+    formats: Sequence[str] = ("raw.zst",),
+    say: Say = lambda text: None,
+) -> Pulled:
+    """Bring a build into the store: what a channel stands for, or a build id. Every byte is held against what a trusted key signed.
+
+    `formats`: which files of the disk; of `raw.zst` the raw disk is made, and kept alone. Raises DiskError; then the store has nothing new
+    but the pieces that the next run goes on from.
+    """
+    line = line_of(name)
+    if not trust:
+        raise DiskError("a disk is pulled only where its signature can be verified", remedy="name the public key with --trust")
+    for form in formats:
+        if form not in FORMATS or form == "raw":
+            raise DiskError(f'"{form}" is no format that is published', remedy=nearest(form, [one for one in FORMATS if one != "raw"]))
+    notes: list[str] = []
+    build_id, digest = wanted, None
+    if wanted in CHANNELS:
+        build_id, digest = _look_up(source, store, line, wanted, trust, notes)
+    elif _BUILD.fullmatch(wanted) is None:
+        raise DiskError(f'"{wanted}" is no channel and no build id', remedy=nearest(wanted, CHANNELS))
+    place = f"{name}/{build_id}"
+    sums, manifest = _signed(source, place, name, build_id, trust)
+    if digest is not None and f"sha256:{sums[MANIFEST]}" != digest:
+        raise DiskError(
+            f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} stands for {digest[:19]}…",
+            remedy="find out who moved it; `goldnode disks status` at the place tells more",
+        )
+    with _lane(store, f"{name}-{build_id}"):
+        stage = store.root / "partial" / f"{name}-{build_id}"
+        with full(store.root):
+            stage.mkdir(parents=True, exist_ok=True)
+            evidence.replace_file(stage / MANIFEST, manifest)
+            disk = BuiltDisk.load(stage)
+            found = Pulled(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
+            target = store.root / "built" / name / build_id
+            own = _own(target, found.digest)
+            for file in _files(disk, sums, formats):
+                if own and (target / file).is_file() and evidence.sha256_of(target / file) == sums[file]:
+                    found.there += 1
+                    continue
+                say(f"{place}/{file}")
+                fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
+                if (got := evidence.sha256_of(stage / file)) != sums[file]:
+                    (stage / file).unlink()
+                    raise DiskError(
+                        f"{file} is altered: its sha256 is {got[:16]}…, what was signed says {sums[file][:16]}…",
+                        file=f"{source.name}/{place}",
+                        remedy="find out who changed it; nothing of it was kept",
+                    )
+                found.fetched, found.there = found.fetched + fresh, found.there + (not fresh)
+            if "raw.zst" in formats and not (own and _raw_whole(target, disk)):
+                _unpack(stage, disk)
+            elif own:
+                (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
+            _into(stage, target, disk, own)
+    if wanted in CHANNELS:
+        store.name_as(moves.local_name(source.name, line, wanted), found.digest)
+    found.disk = BuiltDisk.load(target)
+    return found
+
+
+@contextmanager
+def _lane(store: Store, name: str) -> Iterator[None]:
+    folder = store.root / "partial"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _look_up(source: Source, store: Store, line: ClassLine, channel: str, trust: Sequence[SSlibKey], notes: list[str]) -> tuple[str, str]:
+    """Build id and digest of what a channel stands for, by the signed history alone."""
+    there = source.small(f"{line}/channels/{HISTORY}") or b""
+    here = moves.local_text(store, source.name, line)
+    if not there:
+        raise DiskError(f"{source.name} has no channels of {line}", remedy="name a build id, or correct the class or the place")
+    if not there.startswith(here) and not here.startswith(there):
+        raise DiskError(
+            f"the history of {line} at {source.name} does not go on from the one that this store saw",
+            remedy="find out who changed it: `goldnode disks status --history` shows both",
+        )
+    text = there
+    if len(here) > len(there):
+        text = here
+        notes.append(f"{source.name} shows an older history of {line} than this store has seen, which is used instead")
+    history = read_history(text, line, trust, where=f"{source.name}/{line}")
+    last = history.current(channel)
+    if last is None:
+        known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
+        raise DiskError(f"{channel} of {line} stands for nothing (of its channels: {known})", remedy="promote a disk to it")
+    moves.keep(store, source.name, line, text)
+    return last.tag, last.now
+
+
+def _signed(source: Source, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]) -> tuple[dict[str, str], bytes]:
+    """The hashes of a published build that a trusted key signed, and its manifest."""
+    envelope, text, manifest = (source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST))
+    if envelope is None or text is None or manifest is None:
+        absent = [file for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest)) if data is None]
+        raise DiskError(f"{source.name}/{place} has no {', '.join(absent)}", remedy="look at what is published: index.json names it")
+    try:
+        opened = signatures.open_envelope(envelope, trust)
+        statement = json.loads(opened.payload)
+        named = {str(row["name"]): str(row["digest"]["sha256"]) for row in statement["subject"]}
+        said = (statement["predicateType"], statement["predicate"]["class"], statement["predicate"]["build_id"])
+    except ImageError as problem:
+        raise DiskError(problem.message, file=f"{source.name}/{place}/{ENVELOPE}", remedy=problem.remedy) from None
+    except (ValueError, KeyError, TypeError):
+        raise DiskError("it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}") from None
+    if said != (PREDICATE, name, build_id):
+        raise DiskError(
+            f"it was signed for {said[1]} {said[2]}, not for {name} {build_id}",
+            file=f"{source.name}/{place}/{ENVELOPE}",
+            remedy="find out who put it there",
+        )
+    for file, data in ((SUMS, text), (MANIFEST, manifest)):
+        if hashlib.sha256(data).hexdigest() != named.get(file):
+            raise DiskError(f"{file} is not what was signed", file=f"{source.name}/{place}", remedy="find out who changed it")
+    sums = read_sums(text.decode("utf-8", "replace"), f"{source.name}/{place}/{SUMS}")
+    return sums, manifest
+
+
+def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> list[str]:
+    """What to bring: the documents, small first, then the formats that were asked for. Raises DiskError for one that is not published."""
+    by_format = {disk.name + suffix: form for form, suffix in FORMATS.items()}
+    for form in formats:
+        if disk.name + FORMATS[form] not in sums:
+            offered = sorted(form for file, form in by_format.items() if file in sums)
+            raise DiskError(f"{disk.name} is not published as {form}", remedy=nearest(form, offered))
+    small = [file for file in sums if file not in by_format and file != MANIFEST]
+    return [*small, *(disk.name + FORMATS[form] for form in formats)]
+
+
+def _own(target: Path, digest: str) -> bool:
+    """Whether the store has this very build. Raises DiskError where it has another one under that id."""
+    if not (target / MANIFEST).is_file():
+        return False
+    here = f"sha256:{evidence.sha256_of(target / MANIFEST)}"
+    if here != digest:
+        raise DiskError(
+            f"{target} is {here[:19]}, and what is published is {digest[:19]}: a build id is given to one content only",
+            remedy="find out whose build is not reproducible; move the store's build away to pull the other",
+        )
+    return True
+
+
+def _raw_whole(target: Path, disk: BuiltDisk) -> bool:
+    path = target / f"{disk.name}.raw"
+    return path.is_file() and path.stat().st_size == disk.raw.size and evidence.sha256_of(path) == disk.raw.sha256
+
+
+def _unpack(stage: Path, disk: BuiltDisk) -> None:
+    packed, raw = stage / f"{disk.name}{FORMATS['raw.zst']}", stage / f"{disk.name}.raw"
+    _zstd(["-q", "-f", "-d", "--sparse", "-o", str(raw), str(packed)], stage)
+    if (got := evidence.sha256_of(raw)) != disk.raw.sha256:
+        raw.unlink()
+        packed.unlink()
+        raise DiskError(
+            f"{packed.name} holds a disk with sha256 {got[:16]}…, the manifest says {disk.raw.sha256[:16]}…",
+            file=stage,
+            remedy="the publication contradicts itself: publish the disk again",
+        )
+    if not any(row.format == "raw.zst" for row in disk.files):
+        packed.unlink()
+
+
+def _into(stage: Path, target: Path, disk: BuiltDisk, own: bool) -> None:
+    """Let the store have what was brought: a new build by one rename, of one that is there each file by itself."""
+    if not own:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)  # without a manifest: what an interrupted build left
+        stage.rename(target)
+    else:
+        for path in sorted(stage.iterdir()):
+            path.replace(target / path.name)
+        stage.rmdir()
+    here = sorted(path for path in target.iterdir() if path.name != SUMS and path.is_file())
+    evidence.replace_file(target / SUMS, "".join(f"{evidence.sha256_of(path)}  {path.name}\n" for path in here).encode())
