@@ -460,8 +460,9 @@ def _known(kept: DiskStore, place: str) -> list[str]:
 
 def _locks() -> dict[str, str]:
     """Digests of the present disk locks, and whose they are. Raises DiskError for one that cannot be read: what it names is not known."""
+    from goldnode.catalog.load import LOCK_SUFFIX
     from goldnode.disks.definition import load_definition
-    from goldnode.disks.locking import LOCK_SUFFIX, load_disk_lock, lock_directories
+    from goldnode.disks.locking import load_disk_lock, lock_directories
 
     files = {path.name: path for place in reversed(lock_directories(load_definition())) for path in place.glob(f"*{LOCK_SUFFIX}")}
     return {load_disk_lock(path).digest: f"the disk lock of {name.removesuffix(LOCK_SUFFIX)}" for name, path in sorted(files.items())}

@@ -11,6 +11,7 @@ A build is put together under PLACE/.staging, read back, and renamed into place:
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import fcntl
 import hashlib
 import json
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from goldnode.disks import evidence
+from goldnode.disks import evidence, formats
 from goldnode.disks.channels import CLASS_NAME, HISTORY, ClassLine, DirectoryPlace, Store, full, judge, line_of
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
@@ -131,7 +132,7 @@ def bring(
             for path in files:
                 shutil.copyfile(path, stage / path.name)
             if not packed:
-                _compress(raw, stage / compressed)
+                _compress(disk, raw, stage / compressed)
             script = netboot(disk)
             if script is not None:
                 (stage / f"{disk.name}.ipxe").write_text(script, encoding="ascii")
@@ -165,20 +166,20 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
-def _compress(raw: Path, into: Path) -> None:
-    _zstd(["-q", "-T0", "-9", "-o", str(into), str(raw)], into.parent)
+def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:
+    with _space():
+        formats.write(raw, raw, "raw.zst", into, epoch=disk.epoch, release=disk.kernel)
 
 
-def _zstd(words: Sequence[str], place: Path) -> None:
+@contextmanager
+def _space() -> Iterator[None]:
+    """Let a tool's full disk be told as any other: what to do about it depends on whose it is."""
     try:
-        done = subprocess.run(["zstd", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError as problem:
-        raise DiskError("zstd is not on this machine", remedy="apt-get install zstd") from problem
-    if done.returncode:
-        if "No space left" in done.stderr:
-            raise OSError(28, "No space left on device")
-        said = done.stderr.strip().splitlines()
-        raise DiskError(f"zstd: {said[-1] if said else 'it gives no reason'}", file=place, remedy="run it again")
+        yield
+    except DiskError as problem:
+        if "space left" in problem.message:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from problem
+        raise
 
 
 def _check_compressed(path: Path, disk: BuiltDisk) -> None:
@@ -674,7 +675,8 @@ def _raw_whole(target: Path, disk: BuiltDisk) -> bool:
 
 def _unpack(stage: Path, disk: BuiltDisk) -> None:
     packed, raw = stage / f"{disk.name}{FORMATS['raw.zst']}", stage / f"{disk.name}.raw"
-    _zstd(["-q", "-f", "-d", "--sparse", "-o", str(raw), str(packed)], stage)
+    with _space():
+        formats.unpack(packed, raw)
     if (got := evidence.sha256_of(raw)) != disk.raw.sha256:
         raw.unlink()
         packed.unlink()

@@ -53,7 +53,7 @@ def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
         name = f"{path}, at byte {start}"
         if start + size > len(disk) or disk[start + 1080 : start + 1082] != b"\x53\xef":
             raise ImageError(f"{name} is no file system of ext4", remedy="build the disk again")
-        system = _Ext(disk, start, size, name)
+        system = Ext(disk, start, size, name)
         yield from system.files()
         for where, why in system.faults.items():
             raise ImageError(f"{name}: {where}: {why}", remedy="run `e2fsck` on a copy, and build the disk again")
