@@ -15,6 +15,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "verify": ("disks_verify", "Boot a disk image and hold what comes up against its class."),
     "update": ("disks_update", "Write the other slot of a node from an image, or go back."),
     "evidence": ("disks_publish", "Write what proves a disk image: SBOM, provenance, signature."),
+    "authenticate": ("disks_publish", "Check signatures, and that every document is about this disk."),
     "publish": ("disks_publish", "Copy a disk image and its evidence to where nodes fetch it."),
     "pull": ("disks_publish", "Bring a published disk image back, every byte checked."),
     "promote": ("disks_publish", "Move a channel to a disk image whose gates have passed."),

@@ -49,6 +49,7 @@ ENVELOPE, DETACHED = f"{SUMS}.dsse.json", f"{SUMS}.sig"
 STAGING = ".staging"
 _SMALL = 64 << 20  # what is read whole: documents, never disks
 _TRIES = 5
+_PAUSE = 0.2  # seconds after a cut
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _BUILD = re.compile(r"[0-9a-f]{12}")
 
@@ -422,7 +423,9 @@ class Web:
 
         url = f"{self.name}/{quote(path)}"
         try:
-            return self._pool.request("GET", url, headers={"Accept-Encoding": "identity", **headers}, preload_content=False)
+            # Of an answer that is cut, what came is kept: the length is looked at here.
+            words = {"Accept-Encoding": "identity", **headers}
+            return self._pool.request("GET", url, headers=words, preload_content=False, enforce_content_length=False)
         except urllib3.exceptions.HTTPError as problem:
             raise DiskError(f"{url} cannot be reached: {_reason(problem)}", remedy="look at the server, and run it again") from None
 
@@ -436,6 +439,8 @@ class Web:
             if answer.status != 200:
                 raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
             data: bytes = answer.read(_SMALL + 1)
+            if (wanted := answer.headers.get("Content-Length")) is not None and len(data) < min(int(wanted), _SMALL):
+                raise DiskError(f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes", remedy="run it again")
         except urllib3.exceptions.HTTPError as problem:
             raise DiskError(f"{self.name}/{path} was cut: {_reason(problem)}", remedy="run it again") from None
         finally:
@@ -479,11 +484,16 @@ class Web:
                     into.unlink()
                     return False
                 raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
+            got, wanted = 0, answer.headers.get("Content-Length")
             with into.open("ab" if whole else "wb") as out:
                 for block in answer.stream(1 << 20):
                     out.write(block)
+                    got += len(block)
+            if wanted is not None and got < int(wanted):
+                time.sleep(_PAUSE)
+                return False
         except urllib3.exceptions.HTTPError:
-            time.sleep(0.2)
+            time.sleep(_PAUSE)
             return False
         finally:
             answer.release_conn()
@@ -559,7 +569,11 @@ def pull(
             target = store.root / "built" / name / build_id
             own = _own(target, found.digest)
             for file in _files(disk, sums, formats):
-                if own and (target / file).is_file() and evidence.sha256_of(target / file) == sums[file]:
+                packed = file == disk.name + FORMATS["raw.zst"]
+                there = (
+                    _raw_whole(target, disk) if packed else (target / file).is_file() and evidence.sha256_of(target / file) == sums[file]
+                )
+                if own and there:
                     found.there += 1
                     continue
                 say(f"{place}/{file}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from goldnode.errors import ImageError, nearest
+from goldnode.errors import GoldnodeError, ImageError, nearest
 from goldnode.images.gates import MAJORS, NO_SOAK, Approval, Gate, Waiver, judge, parts, refuse
 from goldnode.images.history import CHANNELS, HISTORY, Entry, History, Line, add, line_of, read
 from goldnode.images.oci import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
@@ -544,7 +544,7 @@ def _present(place: Place, line: Line, digest: str) -> None:
     """See to it that an image is whole at a place; a registry that lost it gets it from the store."""
     try:
         place.whole(line, digest)
-    except ImageError:
+    except GoldnodeError:
         if not place.send_again(line, digest):
             raise
         place.whole(line, digest)

@@ -1,0 +1,425 @@
+"""Channels of disks: what has to be there before one moves, what a cut leaves, two at once, and the way back, offline too.
+
+The disks are fixtures: directories of the manifest's form whose files are noise, with records of boots that nobody made."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
+from tests.unit.images.registries import make_key
+
+from goldnode.disks import channels
+from goldnode.disks.channels import DirectoryPlace, Store, StorePlace, judge, line_of, promote, repair, rollback, standing
+from goldnode.disks.contents import digest_of
+from goldnode.disks.evidence import document
+from goldnode.disks.model import BuiltDisk, Hygiene
+from goldnode.disks.publish import publish
+from goldnode.errors import DiskError, ImageError
+from goldnode.images import channels as moves
+from goldnode.images.evidence.signatures import load_public, load_signer
+from goldnode.images.gates import Approval, Waiver
+from goldnode.images.history import CHANNELS, read
+
+LINE = line_of(CLASS)
+NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
+
+
+@dataclass
+class World:
+    """A store, a published directory, a key, and disks by name."""
+
+    store: Store
+    root: Path
+    keys: tuple[Path, Path]
+    disks: dict[str, BuiltDisk]
+
+    @property
+    def place(self) -> DirectoryPlace:
+        return DirectoryPlace(self.root, self.store, load_signer(self.keys[0]))
+
+    def build(self, name: str, *, proof: dict[str, Any] | None = None, **given: Any) -> BuiltDisk:
+        disk = make_build(self.store.root, name, **given)
+        prove(disk, self.keys[0], **(proof or {}))
+        self.disks[name] = disk
+        return disk
+
+    def publish(self, name: str, *, waive: tuple[str, ...] = (), **given: Any) -> BuiltDisk:
+        disk = self.build(name, **given)
+        publish(disk, self.place, load_signer(self.keys[0]), waivers=[Waiver(gate, "ana", "a test") for gate in waive], now=NOW)
+        return disk
+
+    def promote(self, name: str, channel: str, **given: Any) -> Any:
+        settings: dict[str, Any] = {"by": "ana", "now": NOW, "place": self.place} | given
+        place = settings.pop("place")
+        return promote(place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), **settings)
+
+    def rollback(self, **given: Any) -> Any:
+        settings: dict[str, Any] = {"by": "ana", "reason": "it is slow", "now": NOW, "place": self.place} | given
+        return rollback(settings.pop("place"), self.store, LINE, load_signer(self.keys[0]), **settings)
+
+    def all_the_way(self, name: str, **given: Any) -> None:
+        for channel in ("candidate", "canary", "stable"):
+            self.promote(name, channel, **given)
+
+    def stands(self) -> dict[str, str]:
+        names = {digest_of(disk): name for name, disk in self.disks.items()}
+        found = {channel: self.place.pointer(LINE, channel) for channel in CHANNELS}
+        return {channel: names.get(digest, digest) for channel, digest in found.items() if digest}
+
+    def said(self) -> dict[str, str]:
+        names = {digest_of(disk): name for name, disk in self.disks.items()}
+        history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
+        return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files need not reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, keys: tuple[Path, Path]) -> World:
+    (tmp_path / "place").mkdir()
+    return World(Store(tmp_path / "store"), tmp_path / "place", keys, {})
+
+
+# Gates
+
+_CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
+
+
+@pytest.mark.parametrize(
+    ("proof", "gate", "state", "said"),
+    [
+        pytest.param({"boots": 0}, "booted", "missing", "never booted", id="never-booted"),
+        pytest.param({"boots": 1}, "booted", "failed", "booted 1 times, expected 2", id="booted-once"),
+        pytest.param({"boot": {"outcome": "failed"}}, "booted", "failed", "outcome of its boots is failed", id="boot-failed"),
+        pytest.param({"boot": {"outcome": "not-verifiable"}}, "booted", "failed", "not-verifiable, expected passed", id="not-verified"),
+        pytest.param({"boot": {"raw_sha256": "0" * 64}}, "booted", "failed", "about another disk: raw_sha256", id="other-disk-booted"),
+        pytest.param({"boot": {"build_id": "e" * 12}}, "booted", "failed", "another disk: build_id", id="other-build-booted"),
+        pytest.param({"boot": {"raw_sha256_after": "0" * 64}}, "booted", "failed", "not the same after", id="changed-by-boot"),
+        pytest.param(
+            {"boot": {"boots": [{"checks": [_CHECK]}, {"checks": [_CHECK]}]}},
+            "booted",
+            "failed",
+            "expected 6.1, got 6.12",
+            id="check-failed",
+        ),
+        pytest.param({"boot": {"boots": [{"checks": []}, {"checks": []}]}}, "booted", "failed", "booted 0 times", id="nothing-checked"),
+        pytest.param({"boot": {"boots": "two"}}, "booted", "failed", "booted 0 times", id="boots-unreadable"),
+        pytest.param({"inspection": None}, "inspection", "missing", "no cpu_node-", id="not-inspected"),
+        pytest.param({"inspection": False}, "inspection", "failed", "libcudart.so.12 is foreign", id="inspection-refused"),
+        pytest.param({"papers": False}, "sbom", "missing", "cdx.json", id="no-sbom"),
+        pytest.param({"papers": False}, "provenance", "missing", "provenance", id="no-provenance"),
+        pytest.param({"vulnerabilities": "not_checked"}, "vulnerabilities", "not_run", "no package was held", id="no-database"),
+    ],
+)
+def test_a_shut_gate(world: World, proof: dict[str, Any], gate: str, state: str, said: str) -> None:
+    disk = world.build("a", proof=proof)
+    found = {row.name: row for row in judge("stable", disk, trust=load_public(world.keys[1]))}
+    assert (found[gate].state, found[gate].open) == (state, False)
+    assert said in found[gate].why
+    assert found[gate].remedy
+
+
+def test_every_gate_of_a_good_disk_is_open_but_order(world: World) -> None:
+    found = judge("stable", world.build("a"), trust=load_public(world.keys[1]))
+    assert [row.name for row in found if not row.open] == ["order"]
+    booted = next(row for row in found if row.name == "booted")
+    assert booted.why == "booted 2 times (tcg); not verifiable here: gpu"
+
+
+@pytest.mark.parametrize(
+    ("hygiene", "state"),
+    [
+        ((), "missing"),
+        ((Hygiene("keys", "failed", "an ssh host key is in it"),), "failed"),
+        ((Hygiene("keys", "waived", "for a reason"),), "passed"),
+    ],
+)
+def test_hygiene(world: World, hygiene: tuple[Hygiene, ...], state: str) -> None:
+    found = {row.name: row for row in judge("publish", world.build("a", hygiene=hygiene))}
+    assert found["hygiene"].state == state
+
+
+def _altered(disk: BuiltDisk) -> None:
+    path = disk.directory / f"{disk.name}.raw"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def _late(disk: BuiltDisk) -> None:
+    path = document(disk, "verified")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "more": 1}))
+
+
+def _unread(disk: BuiltDisk) -> None:
+    document(disk, "verified").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "gate"), [(_altered, "built"), (_late, "signature"), (_unread, "booted")], ids=["altered", "later", "unreadable"]
+)
+def test_what_was_altered_shuts_its_gate(world: World, wrong: Callable[[BuiltDisk], None], gate: str) -> None:
+    disk = world.build("a")
+    wrong(disk)
+    found = {row.name: row for row in judge("publish", disk, trust=load_public(world.keys[1]))}
+    assert found[gate].state == "failed"
+
+
+def test_without_a_key_a_signature_is_not_verified(world: World) -> None:
+    assert {row.name: row.state for row in judge("publish", world.build("a"))}["signature"] == "not_verified"
+
+
+def test_a_waiver_of_what_is_not_asked_for_is_refused(world: World) -> None:
+    disk = world.build("a")
+    with pytest.raises(ImageError, match='publish has no gate "bootd"') as problem:
+        judge("publish", disk, waivers=[Waiver("bootd", "ana", "x")])
+    assert problem.value.remedy == 'use "booted"'
+    with pytest.raises(ImageError, match='no approval of "cudnn"'):
+        judge("stable", disk, approvals=[Approval("cudnn", "ana", "x")])
+
+
+# Moves
+
+
+def test_from_candidate_to_known_good(world: World) -> None:
+    world.publish("a")
+    for channel in CHANNELS:
+        moved = world.promote("a", channel)
+        assert moved.entry.channel == channel
+    assert world.stands() == world.said() == dict.fromkeys(CHANNELS, "a")
+    states = [stand.state for stand in moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands]
+    assert states == ["ok"] * 4
+    assert {gate["gate"] for gate in moved.entry.gates} >= {"built", "hygiene", "booted", "inspection", "signature", "order"}
+    assert "is there already" not in str(moved.notes)
+    assert "already" in str(world.promote("a", "stable").notes)
+
+
+def test_a_disk_that_never_booted_is_never_promoted(world: World) -> None:
+    with pytest.raises(ImageError, match="is not published: booted: it was never booted"):
+        world.publish("a", proof={"boots": 0})
+    assert [path.name for path in world.root.iterdir() if path.name != ".staging"] == []
+    with pytest.raises(ImageError, match="is not there"):
+        world.promote("a", "candidate")
+
+
+def test_a_waived_gate_is_waived_again_and_recorded(world: World) -> None:
+    world.publish("a", proof={"boots": 0}, waive=("booted",))
+    with pytest.raises(ImageError, match="is not promoted to candidate: booted"):
+        world.promote("a", "candidate")
+    moved = world.promote("a", "candidate", waivers=[Waiver("booted", "ana", "a test of waivers")])
+    row = next(gate for gate in moved.entry.gates if gate["gate"] == "booted")
+    assert (row["state"], row["by"], row["reason"]) == ("waived", "ana", "a test of waivers")
+
+
+def test_the_order_of_channels_is_kept(world: World) -> None:
+    world.publish("a")
+    with pytest.raises(ImageError, match="it never was canary"):
+        world.promote("a", "stable")
+
+
+@pytest.mark.parametrize(
+    ("given", "part", "said"),
+    [
+        ({"kernel": "6.12.41-cloud-amd64"}, "kernel", "kernel goes from 6.1 to 6.12"),
+        ({"driver": "550.163.01"}, "driver", "driver goes from 535 to 550"),
+        ({"driver": None}, "driver", "driver goes from 535 to none"),
+    ],
+)
+def test_another_series_needs_an_approval_of_its_own(world: World, given: dict[str, Any], part: str, said: str) -> None:
+    world.publish("a", driver="535.309.01")
+    world.all_the_way("a")
+    world.publish("b", **{"driver": "535.309.01", **given})
+    world.promote("b", "candidate")
+    with pytest.raises(ImageError, match=said):
+        world.promote("b", "canary")
+    with pytest.raises(ImageError, match="approved part by part"):
+        world.promote("b", "canary", waivers=[Waiver("majors", "ana", "x")])
+    moved = world.promote("b", "canary", approvals=[Approval(part, "ana", "tried on two nodes")])
+    assert moved.entry.approvals == ({"part": part, "by": "ana", "reason": "tried on two nodes"},)
+
+
+def test_a_point_release_needs_none(world: World) -> None:
+    world.publish("a", driver="535.309.01")
+    world.all_the_way("a")
+    world.publish("b", driver="535.400.02", kernel="6.1.0-54-cloud-amd64")
+    world.all_the_way("b")
+    assert world.stands()["stable"] == "b"
+
+
+def test_a_tampered_disk_is_not_promoted(world: World) -> None:
+    world.publish("a")
+    path = world.root / CLASS / BUILDS["a"] / f"{CLASS}-{BUILDS['a']}.qcow2"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DiskError, match=r"qcow2 is altered: its sha256 is"):
+        world.promote("a", "candidate")
+    assert world.said() == {}
+
+
+def test_expect_holds_a_move_back(world: World) -> None:
+    world.publish("a")
+    world.promote("a", "candidate", expect="none")
+    world.publish("b")
+    with pytest.raises(ImageError, match="expected none"):
+        world.promote("b", "candidate", expect="none")
+
+
+def test_the_way_back_and_further(world: World) -> None:
+    for name in "abc":
+        world.publish(name)
+        world.all_the_way(name)
+    world.rollback()
+    assert world.stands()["stable"] == "b"
+    world.rollback()
+    assert world.stands()["stable"] == world.said()["stable"] == "a"
+    with pytest.raises(ImageError, match="stood for nothing before"):
+        world.rollback()
+    world.rollback(to=BUILDS["c"])
+    assert world.stands()["stable"] == "c"
+    chain = world.root / CLASS / "channels/stable.json"
+    assert json.loads(chain.read_text())["path"] == f"{CLASS}/{BUILDS['c']}"
+
+
+def test_back_to_known_good(world: World) -> None:
+    world.publish("a")
+    world.all_the_way("a")
+    world.promote("a", "known-good")
+    for name in "bc":
+        world.publish(name)
+        world.all_the_way(name)
+    assert world.rollback(to="known-good").tag == BUILDS["a"]
+
+
+def test_back_to_what_the_place_lost(world: World) -> None:
+    import shutil
+
+    for name in "ab":
+        world.publish(name)
+        world.all_the_way(name)
+    shutil.rmtree(world.root / CLASS / BUILDS["a"])
+    world.rollback()
+    assert world.stands()["stable"] == "a"
+    assert (world.root / CLASS / BUILDS["a"] / "SHA256SUMS").is_file()
+
+
+def test_offline_and_brought_there_later(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+        world.all_the_way(name)
+    name = world.place.name
+    moved = world.rollback(place=StorePlace(world.store, name))
+    assert moved.tag == BUILDS["a"]
+    assert world.stands()["stable"] == "b"  # the place has not seen it
+    assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
+    found = moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
+    assert found.pending == 1
+    repair(world.place, world.store, LINE, load_public(world.keys[1]), lambda text: None)
+    assert world.stands()["stable"] == world.said()["stable"] == "a"
+
+
+def test_a_store_by_itself_has_channels_too(world: World) -> None:
+    world.build("a")
+    place = StorePlace(world.store)
+    for channel in ("candidate", "canary", "stable"):
+        world.promote("a", channel, place=place)
+    assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
+    with pytest.raises(DiskError, match="known-good of cpu_node stands for nothing"):
+        standing(world.store, LINE, "known-good")
+
+
+@pytest.mark.parametrize("cut", ["before", "between"])
+def test_a_cut_move_is_finished_by_the_same_command(world: World, monkeypatch: pytest.MonkeyPatch, cut: str) -> None:
+    world.publish("a")
+    name = {"before": "commit", "between": "point"}[cut]
+    with monkeypatch.context() as patched:
+
+        def dies(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(DirectoryPlace, name, dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.promote("a", "candidate")
+    assert world.stands() == {}
+    found = moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
+    assert [stand.state for stand in found.stands] == ([] if cut == "before" else ["unfinished"])
+    world.promote("a", "candidate")
+    assert world.stands() == world.said() == {"candidate": "a"}
+    assert len(read(world.place.text(LINE), LINE, (), where="test").entries) == 1
+
+
+def test_a_pointer_that_somebody_changed_is_told_and_mended(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+    world.promote("a", "candidate")
+    path = world.root / CLASS / "channels/candidate.json"
+    path.write_text(path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"])))
+    keys = load_public(world.keys[1])
+    assert [stand.state for stand in moves.status(world.place, world.store, LINE, keys).stands] == ["moved"]
+    with pytest.raises(ImageError, match="was moved to"):
+        world.promote("b", "candidate")
+    repair(world.place, world.store, LINE, keys, lambda text: None)
+    assert world.stands() == {"candidate": "a"}
+
+
+def test_a_history_that_was_altered_is_refused(world: World) -> None:
+    world.publish("a")
+    world.promote("a", "candidate")
+    path = world.root / CLASS / "channels/history.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"payload":"', b'"payload":"e30', 1))
+    with pytest.raises(ImageError, match=r"went different ways|is not what was signed"):
+        world.promote("a", "canary")
+
+
+def _mover(root: str, place: str, key: str, name: str) -> str:
+    store = Store(Path(root))
+    signer = load_signer(Path(key))
+    try:
+        promote(DirectoryPlace(Path(place), store, signer), store, LINE, BUILDS[name], "candidate", signer, by=name)
+    except ImageError as problem:
+        return problem.message
+    return "moved"
+
+
+def test_two_that_move_one_channel_follow_each_other(world: World) -> None:
+    for name in "abcd":
+        world.publish(name)
+    rows = [(str(world.store.root), str(world.root), str(world.keys[0]), name) for name in "abcd"]
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        assert pool.starmap(_mover, rows) == ["moved"] * 4
+    history = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test")
+    assert [entry.number for entry in history.entries] == [1, 2, 3, 4]
+    assert sorted(entry.by for entry in history.entries) == ["a", "b", "c", "d"]
+    assert world.stands() == world.said()
+
+
+@pytest.mark.parametrize("name", ["../up", "", "Upper", "a/b", ".staging", "a b"])
+def test_names_that_no_class_has(name: str) -> None:
+    with pytest.raises(DiskError, match="is no name of a class"):
+        line_of(name)
+
+
+def test_every_gate_has_a_remedy_where_it_needs_one() -> None:
+    asked = {name for names in channels.ASKED.values() for name in names} - {"order", "majors"}
+    assert asked == set(channels._GATES)
+
+
+def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:
+    disk = world.build("a")
+    _late(disk)
+    sign(disk, world.keys[0])
+    assert {row.name: row.state for row in judge("publish", disk, trust=load_public(world.keys[1]))}["signature"] == "passed"

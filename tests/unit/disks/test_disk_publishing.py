@@ -1,0 +1,615 @@
+"""Publishing disks to a directory and pulling them back: what is seen when a run is cut, what an altered file, a full disk or another's
+build meets, what programs find there, and what goes when nobody needs it.
+
+The disks are fixtures of the manifest's form; the HTTP server is Python's own, with faults where a test says so."""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.server
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove
+from tests.unit.images.registries import make_key
+
+from goldnode.catalog.load import load_catalog
+from goldnode.cli import main
+from goldnode.commands import disks_publish
+from goldnode.disks import publish as publishing
+from goldnode.disks.channels import DirectoryPlace, Store, line_of, promote, standing
+from goldnode.disks.contents import digest_of
+from goldnode.disks.evidence import authenticate, document
+from goldnode.disks.gc import Needed, collect, collect_place, needed
+from goldnode.disks.model import BuiltDisk
+from goldnode.disks.publish import ENVELOPE, check_published, publish, pull, source_of
+from goldnode.errors import DiskError, GoldnodeError, ImageError
+from goldnode.images.evidence.signatures import load_public, load_signer, payload_of
+
+LINE = line_of(CLASS)
+NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
+
+
+class World:
+    def __init__(self, root: Path, keys: tuple[Path, Path]) -> None:
+        self.root, self.keys = root / "place", keys
+        self.store, self.other = Store(root / "store"), Store(root / "other")
+        self.root.mkdir()
+
+    @property
+    def place(self) -> DirectoryPlace:
+        return DirectoryPlace(self.root, self.store, load_signer(self.keys[0]))
+
+    def build(self, name: str, **given: Any) -> BuiltDisk:
+        disk = make_build(self.store.root, name, **given)
+        prove(disk, self.keys[0])
+        return disk
+
+    def publish(self, name: str, **given: Any) -> BuiltDisk:
+        disk = self.build(name, **given)
+        publish(disk, self.place, load_signer(self.keys[0]), now=NOW)
+        return disk
+
+    def promote(self, name: str, *channels: str) -> None:
+        for channel in channels:
+            promote(self.place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), by="ana", now=NOW)
+
+    def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
+        return pull(source_of(origin or str(self.root)), self.other, CLASS, wanted, trust=load_public(self.keys[1]), **given)
+
+    def directory(self, name: str) -> Path:
+        return self.root / CLASS / BUILDS[name]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files need not reach the disk, and nobody has to be waited for."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+    monkeypatch.setattr(publishing, "_PAUSE", 0)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, keys: tuple[Path, Path]) -> World:
+    return World(tmp_path, keys)
+
+
+Fault = Callable[[http.server.SimpleHTTPRequestHandler, int], bool]
+
+
+@contextmanager
+def serving(root: Path, fault: Fault | None = None, *, ranges: bool = True) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Serve a directory; `fault` sees each request first, with its number, and says whether it answered. With `ranges`, as nginx does."""
+    asked: list[tuple[str, str]] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return None
+
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Range", "")))
+            if fault is not None and fault(self, len(asked)):
+                return
+            path = Path(self.translate_path(self.path))
+            span = self.headers.get("Range", "")
+            if not ranges or not span or not path.is_file():
+                super().do_GET()
+                return
+            data, start = path.read_bytes(), int(span.removeprefix("bytes=").partition("-")[0])
+            self.send_response(206 if start < len(data) else 416)
+            if start < len(data):
+                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Length", str(len(data[start:])))
+            self.end_headers()
+            self.wfile.write(data[start:])
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+# Publishing
+
+
+def test_what_is_published_is_whole_and_signed(world: World) -> None:
+    disk = world.publish("a")
+    here = world.directory("a")
+    names = {path.name for path in here.iterdir()}
+    assert f"{disk.name}.raw" not in names
+    assert {f"{disk.name}.raw.zst", f"{disk.name}.qcow2", "disk.json", "verified.json", "SHA256SUMS", "SHA256SUMS.sig", ENVELOPE} <= names
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=here, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(world.keys[1]), "-rawin", "-in", "SHA256SUMS", "-sigfile"]
+    assert subprocess.run([*verify, "SHA256SUMS.sig"], cwd=here, capture_output=True, check=False).returncode == 0
+    assert authenticate(BuiltDisk.load(here), load_public(world.keys[1])).passed
+    statement = json.loads(payload_of((here / ENVELOPE).read_bytes()))
+    assert {gate["gate"] for gate in statement["predicate"]["gates"]} == {"built", "hygiene", "booted", "inspection", "signature"}
+
+
+def test_again_it_is_there_already(world: World) -> None:
+    disk = world.publish("a")
+    before = {path: path.stat().st_mtime_ns for path in world.directory("a").iterdir()}
+    assert publish(disk, world.place, load_signer(world.keys[0])).before
+    assert {path: path.stat().st_mtime_ns for path in world.directory("a").iterdir()} == before
+
+
+def test_a_build_id_is_given_to_one_content_only(world: World, tmp_path: Path) -> None:
+    world.publish("a")
+    other = make_build(tmp_path / "elsewhere", "a", content=b"another")
+    prove(other, world.keys[0])
+    with pytest.raises(DiskError, match="given to one content only"):
+        publish(other, world.place, load_signer(world.keys[0]))
+
+
+def test_what_somebody_altered_at_the_place_is_not_taken_for_there(world: World) -> None:
+    disk = world.publish("a")
+    path = world.directory("a") / f"{disk.name}.qcow2"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DiskError, match="qcow2 is altered"):
+        publish(disk, world.place, load_signer(world.keys[0]))
+
+
+def test_a_raw_disk_that_was_altered_is_not_published(world: World) -> None:
+    disk = world.build("a")
+    raw = disk.directory / f"{disk.name}.raw"
+    raw.write_bytes(raw.read_bytes()[:-1] + b"x")
+    with pytest.raises(ImageError, match=r"built: .*raw is altered"):
+        publish(disk, world.place, load_signer(world.keys[0]))
+    assert not world.directory("a").exists()
+
+
+_STEPS = ("copyfile", "_compress", "_sign_sums", "check_published", "_check_compressed", "_sync", "refresh")
+
+
+@pytest.mark.parametrize("step", _STEPS)
+def test_a_cut_publication_shows_nothing_and_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    disk = world.build("a")
+    with monkeypatch.context() as patched:
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(shutil if step == "copyfile" else publishing, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            publish(disk, world.place, load_signer(world.keys[0]))
+    seen = [path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts]
+    assert seen == [] if step != "refresh" else (world.directory("a") / "disk.json").is_file()
+    done = publish(disk, world.place, load_signer(world.keys[0]))
+    assert done.before == (step == "refresh")
+    check_published(world.directory("a"))
+    assert CLASS in json.loads((world.root / "index.json").read_bytes())["classes"]
+
+
+def test_a_full_place_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full disk is injected here; tests/disks has a real one."""
+    disk = world.build("a")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(DiskError, match=r"place is full") as problem:
+        publish(disk, world.place, load_signer(world.keys[0]))
+    assert "gc --to" in str(problem.value.remedy)
+    assert list((world.root / ".staging").glob("cpu*")) == []
+
+
+def test_too_little_room_is_refused_before_anything_is_copied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = world.build("a")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 1))
+    with pytest.raises(DiskError, match=r"has 0 MiB free, and cpu_node-a+ needs"):
+        publish(disk, world.place, load_signer(world.keys[0]))
+    assert not (world.root / ".staging" / disk.name).exists()
+
+
+def _publisher(root: str, place: str, key: str, name: str) -> str:
+    store = Store(Path(root))
+    signer = load_signer(Path(key))
+    directory = Path(root) / "built" / CLASS / BUILDS[name]
+    try:
+        done = publish(BuiltDisk.load(directory), DirectoryPlace(Path(place), store, signer), signer)
+    except GoldnodeError as problem:
+        return problem.message
+    return "there" if done.before else "copied"
+
+
+def test_several_publishers_at_once(world: World) -> None:
+    for name in "abc":
+        world.build(name)
+    rows = [(str(world.store.root), str(world.root), str(world.keys[0]), name) for name in "abcab"]
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        assert sorted(pool.starmap(_publisher, rows)) == ["copied"] * 3 + ["there"] * 2
+    for name in "abc":
+        check_published(world.directory(name))
+    builds = json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]
+    assert sorted(builds) == sorted(BUILDS[name] for name in "abc")
+
+
+def test_no_directory_to_publish_to(world: World, tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="is no directory to publish to"):
+        DirectoryPlace(tmp_path / "none", world.store)
+
+
+# What programs find
+
+
+def test_index_and_streams_follow_the_channels(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+        world.promote(name, "candidate", "canary", "stable")
+    found = json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]
+    assert found["channels"] == dict.fromkeys(("candidate", "canary", "stable"), BUILDS["b"])
+    file = found["builds"][BUILDS["a"]]["files"][f"{CLASS}-{BUILDS['a']}.qcow2"]
+    assert (world.root / file["path"]).stat().st_size == file["size"]
+    index = json.loads((world.root / "streams/v1/index.json").read_bytes())
+    (row,) = index["index"].values()
+    stream = json.loads((world.root / row["path"]).read_bytes())
+    assert sorted(stream["products"]) == row["products"]
+    product = stream["products"][f"io.goldnode:{CLASS}:stable"]
+    newest = product["versions"][max(product["versions"])]
+    assert newest["build_id"] == BUILDS["b"]
+    item = newest["items"]["disk1.img"]
+    assert (item["ftype"], item["sha256"]) == ("disk1.img", file_hash(world.root / item["path"]))
+
+
+def file_hash(path: Path) -> str:
+    return subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+def test_what_was_rolled_back_is_offered_no_more(world: World) -> None:
+    from goldnode.disks.channels import rollback
+
+    for name in "ab":
+        world.publish(name)
+        world.promote(name, "candidate", "canary", "stable")
+    rollback(world.place, world.store, LINE, load_signer(world.keys[0]), by="ana", reason="slow", now=NOW)
+    stream = json.loads((world.root / "streams/v1/disks.json").read_bytes())
+    versions = stream["products"][f"io.goldnode:{CLASS}:stable"]["versions"]
+    assert {row["build_id"] for row in versions.values()} == {BUILDS["a"]}
+
+
+def test_netboot(world: World) -> None:
+    disk = world.publish("a", forms=("raw", "tar", "vmlinuz", "initrd"))
+    world.promote("a", "candidate")
+    script = (world.directory("a") / f"{disk.name}.ipxe").read_text().splitlines()
+    assert script[0] == "#!ipxe"
+    assert f"initrd {disk.name}.initrd.img" in script
+    assert any(line.startswith(f"kernel {disk.name}.vmlinuz ") and "root=${root} ro" in line for line in script)
+    chain = (world.root / CLASS / "channels/candidate.ipxe").read_text()
+    assert chain == f"#!ipxe\nchain --replace ../{BUILDS['a']}/{disk.name}.ipxe\n"
+    world.publish("b")  # in no form to netboot
+    world.promote("b", "candidate")
+    assert not (world.root / CLASS / "channels/candidate.ipxe").exists()
+
+
+# Pulling
+
+
+@pytest.mark.parametrize("web", [False, True], ids=["directory", "http"])
+def test_what_is_pulled_is_what_was_built(world: World, web: bool) -> None:
+    disk = world.publish("a")
+    world.promote("a", "candidate")
+    with serving(world.root) as (url, _):
+        done = world.pull(origin=url if web else None)
+        assert done.fetched > 5
+        again = world.pull(origin=url if web else None)
+        assert (again.fetched, again.there) == (0, done.fetched)
+        assert standing(world.other, LINE, "candidate").build_id == disk.build_id
+    here = world.other.root / "built" / CLASS / disk.build_id
+    assert (here / f"{disk.name}.raw").read_bytes() == (disk.directory / f"{disk.name}.raw").read_bytes()
+    assert not (here / f"{disk.name}.raw.zst").exists()
+    assert digest_of(BuiltDisk.load(here)) == digest_of(disk)
+    assert authenticate(BuiltDisk.load(here), load_public(world.keys[1])).passed
+    assert not [path for path in (world.other.root / "partial").iterdir() if path.is_dir()]
+
+
+def test_other_formats_are_added_to_what_is_there(world: World) -> None:
+    disk = world.publish("a")
+    world.pull(BUILDS["a"])
+    done = world.pull(BUILDS["a"], formats=("qcow2",))
+    assert done.fetched == 1
+    assert (done.disk.directory / f"{disk.name}.qcow2").is_file()
+    assert (done.disk.directory / f"{disk.name}.raw").is_file()
+    with pytest.raises(DiskError, match="is not published as tar"):
+        world.pull(BUILDS["a"], formats=("tar",))
+    with pytest.raises(DiskError, match="no format that is published"):
+        world.pull(BUILDS["a"], formats=("vhd",))
+
+
+def _cut(after: int) -> Fault:
+    """Send part of a disk's bytes and hang up, four times."""
+    times = [0]
+
+    def fault(handler: http.server.SimpleHTTPRequestHandler, number: int) -> bool:
+        if not handler.path.endswith(".raw.zst") or times[0] == 4:
+            return False
+        times[0] += 1
+        data = Path(handler.translate_path(handler.path)).read_bytes()
+        span = handler.headers.get("Range", "")
+        start = int(span.removeprefix("bytes=").partition("-")[0]) if span else 0
+        handler.send_response(206 if span else 200)
+        if span:
+            handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        handler.send_header("Content-Length", str(len(data) - start))
+        handler.end_headers()
+        handler.wfile.write(data[start : start + after])
+        return True
+
+    return fault
+
+
+def test_a_cut_pull_goes_on_where_it_stopped(world: World) -> None:
+    disk = world.publish("a")
+    with serving(world.root, _cut(10_000)) as (url, asked):
+        world.pull(BUILDS["a"], url)
+    spans = [span for path, span in asked if path.endswith(".raw.zst")]
+    assert spans == ["", "bytes=10000-", "bytes=20000-", "bytes=30000-", "bytes=40000-"]
+    here = world.other.root / "built" / CLASS / disk.build_id / f"{disk.name}.raw"
+    assert here.read_bytes() == (disk.directory / here.name).read_bytes()
+
+
+def test_a_server_without_ranges_begins_anew(world: World) -> None:
+    world.publish("a")
+    count = [0]
+
+    def fault(handler: http.server.SimpleHTTPRequestHandler, number: int) -> bool:
+        if handler.path.endswith(".raw.zst") and count[0] < 1:
+            count[0] += 1
+            handler.send_response(200)
+            handler.send_header("Content-Length", "50000")
+            handler.end_headers()
+            handler.wfile.write(b"x" * 100)
+            return True
+        return False
+
+    with serving(world.root, fault, ranges=False) as (url, _):
+        world.pull(BUILDS["a"], url)
+
+
+def test_a_pull_that_died_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.publish("a")
+    with monkeypatch.context() as patched:
+
+        def dies(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(publishing, "_unpack", dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.pull(BUILDS["a"])
+    assert not (world.other.root / "built").exists()
+    done = world.pull(BUILDS["a"])
+    assert done.there >= 1
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _swap(world: World) -> None:
+    for file in (ENVELOPE, "SHA256SUMS", "disk.json"):
+        shutil.copyfile(world.directory("b") / file, world.directory("a") / file)
+
+
+def _resign(world: World) -> None:
+    """Somebody without the key puts a disk of their own there, and signs it."""
+    key = make_key(world.root.parent, "thief")
+    publishing._sign_sums(BuiltDisk.load(world.directory("a")), world.directory("a"), load_signer(key[0]), [], NOW)
+
+
+def _bare(world: World) -> None:
+    (world.directory("a") / ENVELOPE).unlink()
+
+
+@pytest.mark.parametrize("web", [False, True], ids=["directory", "http"])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        pytest.param(lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.raw.zst"), r"raw.zst is altered", id="disk"),
+        pytest.param(lambda w: _flip(w.directory("a") / "disk.json"), r"disk.json is not what was signed", id="manifest"),
+        pytest.param(lambda w: _flip(w.directory("a") / "SHA256SUMS"), r"SHA256SUMS is not what was signed", id="sums"),
+        pytest.param(lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.cdx.json"), r"cdx.json is altered", id="sbom"),
+        pytest.param(_swap, r"was signed for cpu_node b+, not for cpu_node a+", id="swapped"),
+        pytest.param(_resign, r"a key that is not known here", id="thief"),
+        pytest.param(_bare, r"has no SHA256SUMS.dsse.json", id="unsigned"),
+        pytest.param(lambda w: shutil.rmtree(w.directory("a")), r"has no SHA256SUMS.dsse.json, SHA256SUMS, disk.json", id="gone"),
+    ],
+)
+def test_what_was_altered_is_not_pulled(world: World, web: bool, wrong: Callable[[World], None], said: str) -> None:
+    for name in "ab":
+        world.publish(name)
+    world.promote("a", "candidate")
+    wrong(world)
+    with serving(world.root) as (url, _), pytest.raises(GoldnodeError, match=said):
+        world.pull(origin=url if web else None)
+    assert not (world.other.root / "built").exists()
+
+
+def test_a_disk_is_not_pulled_without_a_key(world: World) -> None:
+    world.publish("a")
+    with pytest.raises(DiskError, match="only where its signature can be verified"):
+        pull(source_of(str(world.root)), world.other, CLASS, BUILDS["a"], trust=())
+
+
+def test_an_older_history_is_not_believed(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+    world.promote("a", "candidate")
+    older = (world.root / CLASS / "channels/history.jsonl").read_bytes()
+    world.promote("b", "candidate")
+    world.pull()
+    (world.root / CLASS / "channels/history.jsonl").write_bytes(older)
+    done = world.pull()
+    assert done.disk.build_id == BUILDS["b"]
+    assert "older history" in done.notes[0]
+    (world.root / CLASS / "channels/history.jsonl").unlink()
+    with pytest.raises(DiskError, match="has no channels"):
+        world.pull()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [("canary", "canary of cpu_node stands for nothing"), ("nightly", "no channel and no build id"), ("e" * 12, "has no SHA256SUMS")],
+)
+def test_what_there_is_not(world: World, wanted: str, said: str) -> None:
+    world.publish("a")
+    world.promote("a", "candidate")
+    with pytest.raises(DiskError, match=said):
+        world.pull(wanted)
+
+
+def test_a_server_that_is_not_there(world: World) -> None:
+    with pytest.raises(DiskError, match="cannot be reached"):
+        world.pull(BUILDS["a"], "http://127.0.0.1:1")
+    with pytest.raises(DiskError, match="is no place to pull from"):
+        world.pull(BUILDS["a"], "ftp://127.0.0.1/x")
+    with pytest.raises(DiskError, match="is no directory"):
+        world.pull(BUILDS["a"], "/nowhere/at/all")
+
+
+def test_a_server_that_fails(world: World) -> None:
+    world.publish("a")
+
+    def fault(handler: http.server.SimpleHTTPRequestHandler, number: int) -> bool:
+        handler.send_error(403)
+        return True
+
+    with serving(world.root, fault) as (url, _), pytest.raises(DiskError, match="the server answers 403"):
+        world.pull(BUILDS["a"], url)
+
+
+# What goes
+
+
+LATER = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
+
+
+def test_what_a_channel_or_its_history_names_is_never_collected(world: World) -> None:
+    for name in "abcd":
+        world.publish(name)
+    world.promote("a", "candidate", "canary", "stable")
+    world.promote("b", "candidate", "canary", "stable")
+    gone, stays = collect_place(world.place, world.store, needed(world.store), load_public(world.keys[1]), now=LATER)
+    assert sorted(item.what for item in gone) == [f"{CLASS}:{BUILDS['c']}", f"{CLASS}:{BUILDS['d']}"]
+    assert set(stays) == {f"{CLASS}:{BUILDS['a']}", f"{CLASS}:{BUILDS['b']}"}
+    assert sorted(json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]) == [BUILDS["a"], BUILDS["b"]]
+    gone, stays = collect(world.store, needed(world.store), now=LATER)
+    assert sorted(item.what for item in gone) == [f"{CLASS}-{BUILDS['c']}", f"{CLASS}-{BUILDS['d']}"]
+    assert (world.store.root / "built" / CLASS / BUILDS["a"]).is_dir()
+
+
+def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_path: Path) -> None:
+    world.build("a", disk_lock="sha256:" + "9" * 64)
+    world.build("b")
+    world.build("c")
+    assert collect(world.store, Needed())[0] == []
+    keeps = Needed(locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"}, names={f"{CLASS}:{BUILDS['b']}": "class x"})
+    gone, stays = collect(world.store, keeps, now=LATER, dry_run=True)
+    assert [item.what for item in gone] == [f"{CLASS}-{BUILDS['c']}"]
+    assert stays[f"{CLASS}-{BUILDS['a']}"] == "the disk lock of cpu_node"
+    assert (world.store.root / "built" / CLASS / BUILDS["c"]).is_dir()
+    assert needed(world.store, load_catalog()).digests == {}
+
+
+def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
+    world.publish("a")
+    world.publish("b")
+    world.promote("a", "candidate")
+    _flip(world.root / CLASS / "channels/history.jsonl")
+    with pytest.raises(ImageError, match="is not what was signed"):
+        collect_place(world.place, world.store, Needed(), load_public(world.keys[1]), now=LATER)
+    with pytest.raises(DiskError, match="by histories that are verified"):
+        collect_place(world.place, world.store, Needed(), (), now=LATER)
+    assert world.directory("b").is_dir()
+
+
+def test_what_a_killed_run_left_goes(world: World) -> None:
+    (world.root / ".staging/cpu_node-eeeeeeeeeeee").mkdir(parents=True)
+    partial = world.store.root / "partial/cpu_node-eeeeeeeeeeee"
+    partial.mkdir(parents=True)
+    gone, _ = collect_place(world.place, world.store, Needed(), load_public(world.keys[1]))
+    assert [item.why for item in gone] == ["a publication that was not finished"]
+    gone, _ = collect(world.store, Needed(), now=LATER)
+    assert [item.why for item in gone] == ["a pull that was not finished"]
+
+
+def test_an_age_that_nobody_knows_keeps_a_build(world: World) -> None:
+    world.publish("a")
+    (world.directory("a") / ENVELOPE).unlink()
+    _, stays = collect_place(world.place, world.store, Needed(), load_public(world.keys[1]), now=LATER)
+    assert stays == {f"{CLASS}:{BUILDS['a']}": "nobody recorded when it was published"}
+
+
+# The commands
+
+
+def run(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, ["disks", *words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
+    store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
+    key, trust = ["--key", str(world.keys[0])], ["--trust", str(world.keys[1])]
+    for name in "ab":
+        disk = world.build(name)
+        assert "files (" in run("publish", str(disk.directory), *store, *place, *key)
+        for channel in ("candidate", "canary", "stable"):
+            out = run("promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *key, "--by", "ana")
+            assert f"{channel}: " in out
+    assert "no soak gate" in out
+    shown = run("status", *store, *place, *trust, "--history")
+    assert "signatures verified" in shown
+    assert BUILDS["b"] in shown
+    assert "the disk it stood for" not in run("rollback", CLASS, *store, *place, *key, "--by", "ana", "--reason", "slow")
+    out = run("pull", f"{CLASS}:stable", "--from", str(world.root), "--store", str(world.other.root), *trust)
+    assert BUILDS["a"] in out
+    assert "verified" in run("authenticate", f"{CLASS}:stable", "--store", str(world.other.root), *trust)
+    assert run("authenticate", CLASS, "--store", str(world.other.root), code=1).endswith("NOT verified\n")
+    assert "2 stay" in run("gc", *store, *place, *trust, "--dry-run")
+
+
+def test_the_commands_name_what_is_missing(world: World) -> None:
+    disk = world.build("a")
+    store = ["--store", str(world.store.root)]
+    assert "no directory to publish to is named" in run("publish", disk.name, *store, "--key", str(world.keys[0]), code=2)
+    assert "no built disk image" in run("publish", "cpu_nod", *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2)
+    assert "no key is named" in run("publish", disk.name, *store, "--to", str(world.root), code=2)
+    document(disk, "verified").unlink()
+    refused = run("publish", disk.name, *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2)
+    assert "it was never booted" in refused
+    assert "--waive needs" not in refused
+    waived = ["--waive", "booted", "--waive", "signature"]
+    assert "recorded with who decided it" in run(
+        "publish", disk.name, *store, "--to", str(world.root), *waived, "--key", str(world.keys[0]), code=2
+    )
+
+
+def test_every_command_is_there() -> None:
+    names = ("evidence", "authenticate", "diff", "publish", "pull", "promote", "rollback", "status", "gc")
+    assert all(hasattr(disks_publish, name) for name in names)
