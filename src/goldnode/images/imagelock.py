@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX
@@ -21,6 +21,7 @@ from goldnode.images.matrix import Row
 from goldnode.lock.model import Digest, LockedArchive, Sha256, _flow, digest_of
 
 SCHEMA = 1
+MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own
 
 _HEADER = "# Written by `goldnode images lock {image}`. Not to be edited: run it again.\n"
@@ -31,7 +32,10 @@ class _Model(BaseModel):
 
 
 class LockedDeb(_Model):
-    """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it."""
+    """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it.
+
+    `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all that its file is made of.
+    """
 
     name: str
     version: str
@@ -41,6 +45,19 @@ class LockedDeb(_Model):
     path: str
     archive: str
     why: str
+    provides: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # Locks without such a package keep their digests.
+        plain: dict[str, object] = handler(self)
+        provides = plain.pop("provides", ())
+        return {**plain, "provides": [*self.provides]} if provides else plain
+
+    @property
+    def made(self) -> bool:
+        """Whether goldnode makes it; no archive has it."""
+        return self.archive == MADE
 
     @property
     def file(self) -> str:
@@ -117,6 +134,7 @@ def intent_digest(row: Row) -> str:
             "index": row.index,
             "vendor": row.vendor,
             "parent": row.image.parent,
+            **({"from_host": list(row.from_host)} if row.from_host else {}),
         }
     )
 

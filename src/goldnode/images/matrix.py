@@ -101,6 +101,10 @@ class Component(_Model):
         default=(), description="Further requirements for pip beside the wheel."
     )
     debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Debian packages, or a list per OS.")
+    from_host: tuple[_Deb, ...] = Field(
+        default=(),
+        description="What its packages ask of the host's driver, as package names: goldnode-driver-from-host provides it, and no driver is installed.",
+    )
     layout: Literal["cuda", "python"] = Field(
         default="python",
         description="cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below /usr/local.",
@@ -190,7 +194,8 @@ class Row:
 
     `debs` (apt's names) and `wheels` (PEP 508) are what this image asks for beyond its parent. `parts` are the versions it claims, its parent's
     included; `min_driver` is the driver below which its CUDA does not start (compat/facts), None for other backends. `layout` says where
-    its own wheels go: see `Component.layout`; none: it has none. `vendor` is a reference by digest where the base is not built here.
+    its own wheels go: see `Component.layout`; none: it has none. `from_host` is what its packages ask of a driver, which is the host's. `vendor` is
+    a reference by digest where the base is not built here.
     """
 
     image: Image
@@ -198,6 +203,7 @@ class Row:
     title: str
     debs: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
+    from_host: tuple[str, ...] = ()
     layout: Layout = "none"
     parts: Mapping[str, str] = field(default_factory=dict)
     components: Mapping[str, Component] = field(default_factory=dict)
@@ -360,6 +366,7 @@ class _Reader:
         place = (*path, "flavours", flavour)
         debs: list[str] = list(_of(item.debs, system))
         wheels: list[str] = []
+        from_host: list[str] = []
         layouts: set[Literal["cuda", "python"]] = set()
         licences: list[str] = []
         parts: dict[str, str] = {}
@@ -373,6 +380,7 @@ class _Reader:
             as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
             if as_deb:
                 debs.extend(packages)
+                from_host.extend(component.from_host)
             elif component.wheel is not None and version is not None:
                 wheels.append(f"{component.wheel}=={version}")
                 wheels.extend(component.requires)
@@ -405,6 +413,7 @@ class _Reader:
             title=item.title or f"{group.title}, {flavour}",
             debs=tuple(dict.fromkeys(debs)),
             wheels=tuple(dict.fromkeys(wheels)),
+            from_host=tuple(sorted(set(from_host))),
             layout=next(iter(layouts), "none"),
             parts=parts,
             components={name: release.components[name] for name in _of(item.components, system)},

@@ -334,6 +334,8 @@ def _files(row: Row, parent: Recipe | None) -> dict[str, dict[str, Any]]:
     if row.image.flavour == "devel" and _as_debs(row):
         # Debian's toolkit keeps NVIDIA's layout in a directory of its own; libraries and headers are where the compiler looks anyway.
         found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "nvvm")}
+        # What a program is linked with in place of the host's driver; LIBRARY_PATH leads there.
+        found[f"{home[1:]}/targets/x86_64-linux/lib/stubs"] = {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
     return found
 
 

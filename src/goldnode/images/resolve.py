@@ -30,10 +30,11 @@ from packaging.version import Version
 
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.errors import ImageError, UnsolvableError, nearest
+from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
-from goldnode.lock.aptroot import AptRoot, Stanza, apt_root, cache_directory
+from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
@@ -153,6 +154,10 @@ class Resolver:
             for stanza in root.show(item.name for item in lock.debs):
                 offered.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
             for deb in lock.debs:
+                if deb.made:
+                    if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
+                        found.append(Moved("changed", deb.name, f"this goldnode makes another {deb.name} than was locked"))
+                    continue
                 versions = offered.get(deb.name, {})
                 if deb.version not in versions:
                     now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
@@ -185,16 +190,13 @@ class Resolver:
 
     def _debs(self, row: Row, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None) -> list[LockedDeb]:
         below = self._control(row, root, have)
-        status = root.directory / "status-below"
-        status.write_text(_status(below.values()), encoding="utf-8")
-        root.use_status(status)
         pins = {item.name: item.version for item in have}
         if keep is not None:
             offered = {(stanza["Package"], stanza["Version"]) for stanza in root.show(item.name for item in keep.debs)}
             pins |= {item.name: item.version for item in keep.debs if (item.name, item.version) in offered}
         root.pin(pins)
         try:
-            downloads = root.resolve(row.debs)
+            made, downloads = self._asked(row, root, below)
         except UnsolvableError as error:
             if keep is not None:
                 return self._debs(row, root, have, None)
@@ -216,8 +218,8 @@ class Resolver:
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential"), **dict.fromkeys(asked, "requested")}
         several = len({source.uri for source in root.sources}) < len(root.sources)
         suites = root.suites(item.name for item in downloads) if several else {}
-        found = []
-        for item in sorted(downloads, key=lambda entry: entry.name):
+        found = [made] if made is not None else []
+        for item in downloads:
             archive, path = _origin(item, root.sources, suites)
             stanza = stanzas[item.name]
             found.append(
@@ -232,15 +234,44 @@ class Resolver:
                     why=reasons.get(item.name, "chosen by apt"),
                 )
             )
-        return found
+        return sorted(found, key=lambda entry: entry.name)
+
+    def _asked(self, row: Row, root: AptRoot, below: Mapping[str, Stanza]) -> tuple[LockedDeb | None, list[Download]]:
+        """What apt fetches for `row` on top of `below`, with the package that stands for the host's driver where one is to.
+
+        Raises UnsolvableError, and ImageError where nothing asks for what `from_host` names.
+        """
+        status = root.directory / "status-below"
+
+        def resolved(*more: Stanza) -> list[Download]:
+            status.write_text(_status([*below.values(), *more]), encoding="utf-8")
+            root.use_status(status)
+            return root.resolve(row.debs)
+
+        if not row.from_host:
+            return None, resolved()
+        # First with one that is new enough for all, to learn what is asked of it; then with the one that has just that.
+        first = resolved(hostpackage.stand_in(row.from_host))
+        asked = hostpackage.provisions(row.from_host, _records(root, first).values())
+        idle = sorted(set(row.from_host) - asked.keys())
+        if idle:
+            raise row.error(f'nothing in image "{row.name}" asks for {idle[0]}', remedy="take it out of `from_host`")
+        made = hostpackage.locked(asked)
+        second = resolved(hostpackage.stanza(made.provides))
+        if second != first:
+            raise row.error(f"apt does not take {made.name} {made.version} for the host's driver", remedy="report this")
+        return made, second
 
     def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
         """The archive's records of `debs`, by name: from the archive, else as an earlier run kept them."""
         offered: dict[tuple[str, str], Stanza] = {}
-        for stanza in root.show(f"{item.name}={item.version}" for item in debs):
+        for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
             offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
         found: dict[str, Stanza] = {}
         for item in debs:
+            if item.made:
+                found[item.name] = hostpackage.stanza(item.provides)
+                continue
             kept = self._control_file(item.sha256)
             if (item.name, item.sha256) in offered:
                 found[item.name] = offered[item.name, item.sha256]
@@ -251,7 +282,7 @@ class Resolver:
                     f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
-        self._keep_control(found.values())
+        self._keep_control(stanza for stanza in found.values() if "SHA256" in stanza)
         return found
 
     def _control_file(self, sha256: str) -> Path:
@@ -531,6 +562,8 @@ def fetch_all(
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
+    for deb in [item for item in debs.values() if item.made and not _there(pool, item, verify)]:
+        hostpackage.write(deb, pool_path(pool, deb))
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
     missing_debs = [item for item in debs.values() if not _there(pool, item, verify)]
     missing_wheels = [(row, item) for row, item in wheels.values() if not _there(pool, item, verify)]

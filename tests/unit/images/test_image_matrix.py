@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from goldnode.catalog.schema import schema_text
 from goldnode.cli import main
 from goldnode.errors import ImageError
+from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.matrix import Matrix, builtin_matrix, load_matrix
 
@@ -111,10 +112,18 @@ def test_nothing_of_cuda_is_in_another_backend(own: Matrix, locks: dict[str, Ima
             assert not [package for package in found if package.startswith(("nvidia-", "libcud", "libcub", "libnvidia"))], name
 
 
-def test_no_driver_is_in_an_image_that_runs_cuda(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
+    drivers = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-alternative", "nvidia-kernel-support")
     for name, lock in locks.items():
-        if own.row(name).image.flavour != "devel":  # Debian's nvidia-cuda-dev depends on libcuda1; the matrix says so
-            assert not [deb.name for deb in lock.debs if deb.name in ("libcuda1", "libnvidia-ml1")], name
+        assert not [deb.name for deb in lock.debs if deb.name in drivers], name
+
+
+def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(own: Matrix, locks: dict[str, ImageLock]) -> None:
+    for name, version in (("cuda-11.8.0-devel-debian12", "520"), ("cuda-12.4.1-devel-debian13", "550")):
+        made = [deb for deb in locks[name].debs if deb.made]
+        assert [deb.provides for deb in made] == [(f"libcuda.so.1 (= {version})", f"libnvidia-ml.so.1 (= {version})")]
+        assert made[0] == hostpackage.locked(hostpackage.stated(made[0].provides))  # this goldnode makes that very file
+    assert not own.row("cuda-12.4.1-runtime-debian13").from_host
 
 
 def test_the_locks_name_no_host(own: Matrix) -> None:

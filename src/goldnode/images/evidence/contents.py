@@ -36,6 +36,8 @@ class LockedDeb(Protocol):
     def sha256(self) -> str: ...
     @property
     def path(self) -> str: ...
+    @property
+    def made(self) -> bool: ...
 
 
 class LockedWheel(Protocol):
@@ -68,7 +70,7 @@ class Lock(Protocol):
 
 @dataclass(frozen=True)
 class Deb:
-    """A package of dpkg's status. `sha256` is that of the .deb in the lock, None where no lock names it."""
+    """A package of dpkg's status. `sha256` is that of the .deb in the lock, None where no lock names it. `made`: by goldnode itself."""
 
     name: str
     version: str
@@ -83,6 +85,7 @@ class Deb:
     provides: tuple[str, ...] = ()
     sha256: str | None = None
     file: str | None = None
+    made: bool = False
 
     kind = "deb"
 
@@ -231,6 +234,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
             provides=tuple(_names(row.get("Provides", ""), ",")),
             sha256=None if origin is None else origin.sha256,
             file=None if origin is None else origin.path.rpartition("/")[2],
+            made=origin is not None and origin.made,
         )
 
 

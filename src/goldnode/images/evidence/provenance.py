@@ -36,7 +36,10 @@ def provenance(
         dependencies.append({"uri": f"oci:{name}", "digest": {"sha256": below.removeprefix("sha256:")}})
     for lock in locks:
         dependencies += [
-            {"uri": f"pkg:deb/{family}/{row.name}@{row.version}?arch={row.architecture}", "digest": {"sha256": row.sha256}}
+            {
+                "uri": f"pkg:deb/{'goldnode' if row.made else family}/{row.name}@{row.version}?arch={row.architecture}",
+                "digest": {"sha256": row.sha256},
+            }
             for row in lock.debs
         ]
         dependencies += [

@@ -29,6 +29,8 @@ def purl(item: Deb | Wheel, contents: Contents) -> str:
     found = quote(item.version, safe=".-_~")
     if isinstance(item, Wheel):
         return f"pkg:pypi/{quote(normal(item.name), safe='.-_~')}@{found}"
+    if item.made:
+        return f"pkg:deb/goldnode/{item.name}@{found}?arch={item.architecture}"
     family = contents.os.get("ID", "unknown")
     distro = f"&distro={family}-{contents.os['VERSION_ID']}" if "VERSION_ID" in contents.os else ""
     return f"pkg:deb/{family}/{quote(item.name, safe='.-_~')}@{found}?arch={item.architecture}{distro}"

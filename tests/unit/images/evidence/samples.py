@@ -110,6 +110,7 @@ class Locked:
     architecture: str = "amd64"
     path: str = ""
     file: str = ""
+    made: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
 from goldnode.errors import ImageError
 from goldnode.images.evidence import sbom
+from goldnode.images.evidence.contents import Deb
 from goldnode.images.evidence.provenance import provenance
 from goldnode.images.evidence.write import examine
 from goldnode.images.oci import Layout, canonical
@@ -41,6 +42,12 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     ]
     assert {"name": "goldnode:origin", "value": "not known"} in rows["file:/usr/local/lib/libstray.so"]["properties"]
     assert "os:debian" in rows
+
+
+def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
+    _, there = examine(layout, sample(layout), LOCKS)
+    made = Deb("goldnode-driver-from-host", "1+520", "all", "goldnode-driver-from-host", "1+520", made=True)
+    assert sbom.purl(made, there) == "pkg:deb/goldnode/goldnode-driver-from-host@1%2B520?arch=all"
 
 
 @pytest.mark.parametrize(

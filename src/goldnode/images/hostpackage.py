@@ -1,0 +1,169 @@
+"""The package that stands for the host's driver in an image: it provides what Debian's CUDA packages ask of a driver, and holds no library.
+
+Debian's nvidia-cuda-dev wants `libcuda1 | libcuda.so.1`, as if it were installed beside a driver. In a container the driver's libraries are
+the host's, handed in by the container runtime; a copy in the image would hide or contradict them. So `goldnode-driver-from-host` says that
+libcuda.so.1 is there, which in a container is so.
+
+The file is a function of what it provides alone. It is written here and not by dpkg-deb, whose bytes differ between its versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from goldnode.errors import ImageError
+from goldnode.images.imagelock import MADE, LockedDeb
+from goldnode.lock.aptroot import Stanza
+
+NAME = "goldnode-driver-from-host"
+RECIPE = 1  # raised when equal provisions become other bytes than before
+EPOCH = 1_767_225_600  # 2026-01-01: not the lock's day, by which the same content would be another file after each lock
+_ANY = "999999"  # more than any version that is asked for
+
+_TEXT = """\
+This package holds no driver and no library. It stands for those of the host: a container runtime hands in libcuda.so.1 and what
+belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs a driver does not start here.
+
+It was made by goldnode, because Debian's packages of CUDA depend on a driver: {provides}.
+"""
+
+
+def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str | None]:
+    """Return what has to be provided: each of `names` with the lowest version that all of `stanzas` are content with, None for any.
+
+    A name that none of them asks for is left out. Raises ImageError where one asks for a version in another way than "at least".
+    """
+    wanted = set(names)
+    found: dict[str, str | None] = {}
+    for stanza in stanzas:
+        for clause in f"{stanza.get('Pre-Depends', '')},{stanza.get('Depends', '')}".split(","):
+            for part in clause.split("|"):
+                match = re.fullmatch(r"\s*([^\s(:\[]+)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^\s)]+)\s*\))?\s*", part)
+                if match is None or match[1] not in wanted:
+                    continue
+                if match[2] not in (None, ">="):
+                    raise ImageError(
+                        f"{stanza['Package']} asks for {part.strip()}, and a package of goldnode's can only be new enough",
+                        remedy="take the name out of `from_host`",
+                    )
+                have = found.setdefault(match[1], match[3])
+                if match[3] is not None and (have is None or _order(match[3]) > _order(have)):
+                    found[match[1]] = match[3]
+    return found
+
+
+def stated(provides: Iterable[str]) -> dict[str, str | None]:
+    """What a locked package of this kind provides, as `locked` takes it."""
+    rows = (text.partition(" (= ") for text in provides)
+    return {name: version.rstrip(")") or None for name, _, version in rows}
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """Drivers' versions are numbers with dots between them."""
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        raise ImageError(f'"{version}" is no version of a driver', remedy="take the name out of `from_host`")
+    return tuple(map(int, version.split(".")))
+
+
+def stand_in(names: Iterable[str]) -> Stanza:
+    """A record for apt that provides `names` in any version: what resolving starts with."""
+    return stanza(tuple(f"{name} (= {_ANY})" for name in sorted(names)))
+
+
+def locked(found: Mapping[str, str | None]) -> LockedDeb:
+    """The package that provides `found`, as a lock names it."""
+    provides = tuple(name if version is None else f"{name} (= {version})" for name, version in sorted(found.items()))
+    data = package(provides)
+    fields = stanza(provides)
+    return LockedDeb(
+        name=NAME,
+        version=fields["Version"],
+        architecture="all",
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        path=f"{NAME}_{fields['Version']}_all.deb",
+        archive=MADE,
+        why="stands for the host's driver",
+        provides=provides,
+    )
+
+
+def write(item: LockedDeb, path: Path) -> None:
+    """Write the file of a locked package of this kind. Raises ImageError where this goldnode makes another one, or it cannot be written."""
+    data = package(item.provides)
+    if hashlib.sha256(data).hexdigest() != item.sha256:
+        raise ImageError(
+            f"this goldnode makes another {item.name} than the lock names", remedy="run `goldnode images lock --upgrade` for the image"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_bytes(data)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def stanza(provides: tuple[str, ...]) -> dict[str, str]:
+    """The control fields of the package that provides this."""
+    versions = sorted(
+        {text.partition("(= ")[2].rstrip(")") for text in provides} - {""}, key=lambda text: [int(part) for part in text.split(".")]
+    )
+    return {
+        "Package": NAME,
+        "Version": "+".join([str(RECIPE), *versions]),
+        "Architecture": "all",
+        "Multi-Arch": "foreign",
+        "Maintainer": "goldnode images lock <root@localhost>",
+        "Installed-Size": "1",
+        "Section": "misc",
+        "Priority": "optional",
+        "Provides": ", ".join(provides),
+        "Description": "stands for the NVIDIA driver that the host hands in; holds no library",
+    }
+
+
+def package(provides: tuple[str, ...]) -> bytes:
+    """The bytes of the .deb that provides this: deb(5), its two tars without compression."""
+    fields = stanza(provides)
+    control = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
+    text = _TEXT.format(provides=fields["Provides"]).encode()
+    licence = (
+        b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+        b"Files: *\nCopyright: the authors of goldnode\nLicense: Apache-2.0\n See /usr/share/common-licenses/Apache-2.0.\n"
+    )
+    doc = f"./usr/share/doc/{NAME}"
+    folders = ["./", "./usr/", "./usr/share/", "./usr/share/doc/", f"{doc}/"]
+    sums = "".join(
+        f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}  {path}\n"
+        for path, data in ((f"{doc[2:]}/README", text), (f"{doc[2:]}/copyright", licence))
+    )
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar": _tar(["./"], {"./control": control, "./md5sums": sums.encode()}),
+        "data.tar": _tar(folders, {f"{doc}/README": text, f"{doc}/copyright": licence}),
+    }
+    out = bytearray(b"!<arch>\n")
+    for name, data in members.items():
+        out += f"{name:<16}{EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+    return bytes(out)
+
+
+def _tar(folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in folders:
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, EPOCH
+            tar.addfile(info)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode, info.mtime = len(data), 0o644, EPOCH
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
