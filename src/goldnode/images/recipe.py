@@ -216,7 +216,7 @@ def recipe(row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str,
     place = Place(row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None)
     wheels = tuple(sorted((item.file, item.sha256, item.size) for item in lock.wheels))
     debs = tuple((item.name, item.file, item.sha256) for item in lock.debs)
-    files = _files(row, parent)
+    files = _files(row, lock, parent)
     environment = {**(parent.environment if parent is not None else {"PATH": PATH}), **_environment(row, parent)}
     used = ["zlib", "layer"]
     if parent is None:
@@ -306,9 +306,16 @@ def search_path(version: str) -> tuple[str, tuple[str, ...]]:
     return ":".join((*nvidia, cuda)), (cuda,)
 
 
-def _files(row: Row, parent: Recipe | None) -> dict[str, dict[str, Any]]:
+# Runtimes that OpenCL's loader finds by a file of /etc: a wheel, that file, and the library it names. The wheel's own such file goes to
+# /usr/local/etc, where no loader looks, and names the directory it was packed in.
+_OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
+
+
+def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[str, Any]]:
     """What goldnode itself puts into the image, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
+    for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
+        found[path] = {"text": f"{library}\n", "mode": 0o644}
     if parent is None:
         found["usr/bin/goldnode-smoke"] = {"link": f"../../{SMOKE}"}
     home = row.cuda_home

@@ -149,3 +149,20 @@ def test_big_wheels_are_layers_of_their_own(world: World, monkeypatch: pytest.Mo
     assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [2]
     monkeypatch.setattr("goldnode.images.recipe.OWN_LAYER", 10)
     assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [1, 1]
+
+
+def test_intels_opencl_for_processors_is_where_a_loader_looks(world: World) -> None:
+    row, lock = world.rows()[0]
+    plain = recipe(row, lock, None, TOOLS).files
+    wheel = world.wheel("intel_opencl_rt", "2025.3.3").model_copy(update={"name": "intel-opencl-rt"})
+    with_it = recipe(row, lock.model_copy(update={"wheels": [wheel]}), None, TOOLS).files
+    assert {path: with_it[path] for path in with_it.keys() - plain.keys()} == {
+        "etc/OpenCL/vendors/intel-cpu.icd": {"text": "/usr/local/lib/libintelocl.so\n", "mode": 0o644}
+    }
+
+
+def test_debians_toolkit_has_the_stubs_where_the_linker_is_led(world: World) -> None:
+    rows = {row.name: (row, lock) for row, lock in world.rows()}
+    parent = recipes(world)["cuda-12.4.1-runtime-debian12"]
+    files = recipe(*rows["cuda-12.4.1-devel-debian12"], parent, TOOLS).files
+    assert files["usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs"] == {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
