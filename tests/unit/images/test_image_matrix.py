@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from goldnode.catalog.schema import schema_text
 from goldnode.cli import main
+from goldnode.compat import facts
 from goldnode.errors import ImageError
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, find_lock
@@ -124,6 +125,17 @@ def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(own: Matrix, locks: 
         assert [deb.provides for deb in made] == [(f"libcuda.so.1 (= {version})", f"libnvidia-ml.so.1 (= {version})")]
         assert made[0] == hostpackage.locked(hostpackage.stated(made[0].provides))  # this goldnode makes that very file
     assert not own.row("cuda-12.4.1-runtime-debian13").from_host
+
+
+def test_a_release_has_the_parts_that_the_facts_say(own: Matrix) -> None:
+    known = {str(row["version"]): row["parts"] for row in facts.load("cuda.yml")["releases"] if "parts" in row}
+    rows = [row for row in own.images.values() if row.image.backend == "cuda"]
+    assert {row.image.version for row in rows} <= known.keys()  # so that the inspection can tell each release of the matrix
+    for row in rows:
+        pinned = known[row.image.version]
+        assert {name: row.parts[name] for name in row.parts.keys() & pinned.keys()} == {
+            name: str(pinned[name]) for name in row.parts.keys() & pinned.keys()
+        }, row.name
 
 
 def test_the_locks_name_no_host(own: Matrix) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from goldnode.compat import facts
 from goldnode.images.inspect.packages import Package, Packages, canonical
 from goldnode.images.inspect.policy import plain
 from goldnode.images.inspect.scan import View, shown
@@ -201,14 +202,38 @@ def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
 
 
 def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
-    """The third number of a CUDA release, which no library says: the toolkit's own wheel or Debian's version does."""
+    """The third number of a CUDA release, which no library says: the toolkit's own wheel or Debian's version does, else its parts together."""
     toolkit = packages.of("wheel").get("cuda-toolkit")
     if toolkit is not None:
         return _equal("release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False)
     said = {match[1] for package in carriers if (match := re.search(r"~(\d+\.\d+\.\d+)", package.version))}
     if said:
         return _equal("release", wanted, sorted(said), "the version of Debian's package", essential=False)
-    return Claim("release", wanted, "", "no library says it, and the package that would is not installed", "not_verified")
+    return _release(packages, wanted)
+
+
+def _release(packages: Packages, wanted: str) -> Claim:
+    """The release whose parts are there, by `compat/facts`. Two releases can share a part, and then that part alone tells neither."""
+    short = wanted.split(".")[:2]
+    known = [row for row in facts.load("cuda.yml")["releases"] if str(row["version"]).split(".")[:2] == short]
+    if not known or not all("parts" in row for row in known):
+        how = "no library says it, the package that would is not installed, and compat/facts does not know the parts of its releases"
+        return Claim("release", wanted, "", how, "not_verified")
+    fitting = {str(row["version"]) for row in known}
+    seen = []
+    for name in sorted({name for row in known for name in row["parts"]}):
+        for package in (package for package in packages.all.values() if _is_called(package, name)):
+            version = _upstream(package.version)
+            # A release that pins no one version of a part is content with any.
+            fitting &= {str(row["version"]) for row in known if name not in row["parts"] or _begins(version, str(row["parts"][name]))}
+            seen.append(package.title)
+    how = f"which release has these parts (compat/facts/cuda.yml): {', '.join(seen)}"
+    if not seen:
+        return Claim("release", wanted, "", "no library says it, and no package of its parts is installed", "not_verified")
+    if not fitting:
+        return Claim("release", wanted, "", f"no release has all of these parts (compat/facts/cuda.yml): {', '.join(seen)}", "not_verified")
+    result: Result = "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
+    return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
 
 def _flavour(view: View, packages: Packages, image: Image) -> list[Claim]:

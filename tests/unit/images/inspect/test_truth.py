@@ -51,7 +51,7 @@ def test_a_true_tag(tmp_path: Path) -> None:
     assert wrong(found) == {}
     row = claims(found)["runtime"]
     assert (row.expected, row.got, row.result) == ("12.4", "12.4", "ok")
-    assert claims(found)["release"].result == "not_verified", "12.4.1 is said by nothing"
+    assert claims(found)["release"].result == "ok", "its cudart is that of 12.4.1 alone"
     assert claims(found)["packages"].result == "not_verified"
 
 
@@ -60,6 +60,27 @@ def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
     assert not found.passed
     assert wrong(found) == {"runtime": ("12.4", "12.9"), "runtime package": ("12.4", "nvidia-cuda-runtime-cu12 12.9.79")}
     assert f"{CUDA}/libcudart.so.12" in claims(found)["runtime"].how
+
+
+@pytest.mark.parametrize(
+    ("release", "parts", "result", "got"),
+    [
+        ("12.9.1", {"cuda-runtime": "12.9.79"}, "not_verified", "12.9.1 or 12.9.2"),  # both have this cudart
+        ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.1.4"}, "ok", "12.9.1"),
+        ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.2.10"}, "differs", "12.9.2"),
+        ("12.9.1", {"cuda-runtime": "12.9.37", "curand": "10.3.10.19"}, "differs", "12.9.0"),
+        ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.0.13"}, "not_verified", ""),  # no release has both
+        ("12.9.3", {"cuda-runtime": "12.9.79"}, "differs", "12.9.1 or 12.9.2"),
+        ("12.8.1", {"cuda-runtime": "12.8.90"}, "not_verified", ""),  # the facts have no parts of 12.8
+        ("12.9.1", {}, "not_verified", ""),
+    ],
+)
+def test_the_release_that_has_these_parts(tmp_path: Path, release: str, parts: dict[str, str], result: str, got: str) -> None:
+    wheels = [installed(wheel_files(f"nvidia-{name}-cu12", version, {})) for name, version in parts.items()]
+    number = 12080 if release.startswith("12.8") else 12090
+    files = {**PYTHON, **os_release(), f"{CUDA}/libcudart.so.12": cudart(number)}
+    row = claims(check(tmp_path, f"cuda:{release}-base-debian12", files, *wheels))["release"]
+    assert (row.result, row.got) == (result, got)
 
 
 def test_two_runtimes_of_which_one_is_right(tmp_path: Path) -> None:
