@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX
 from goldnode.errors import ImageError
 from goldnode.images.matrix import Row
-from goldnode.lock.model import Digest, LockedArchive, Sha256, _flow, digest_of
+from goldnode.lock.model import Digest, LockedArchive, Sha256, _flow, digest_of, write_whole
 
 SCHEMA = 1
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
@@ -219,20 +218,4 @@ def dump_lock(lock: ImageLock) -> str:
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises ImageError."""
-    path = directory / lock_name(lock.image)
-    temporary: Path | None = None
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, prefix=f".{path.name}.", delete=False) as handle:
-            temporary = Path(handle.name)
-            handle.write(dump_lock(lock))
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise ImageError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return path
+    return write_whole(directory / lock_name(lock.image), dump_lock(lock), ImageError)

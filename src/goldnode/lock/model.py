@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import EditedLockError, LockError, NewerLockError
+from goldnode.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
 from goldnode.site import Site
 
 SCHEMA = 1
@@ -242,20 +242,24 @@ def dump_lock(lock: Lock) -> str:
 
 def write_lock(lock: Lock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises LockError."""
-    path = directory / lock_name(lock.stack)
+    return write_whole(directory / lock_name(lock.stack), dump_lock(lock), LockError)
+
+
+def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
+    """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
     temporary: Path | None = None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: two that write at once leave one whole lock of either.
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, prefix=f".{path.name}.", delete=False) as handle:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
             temporary = Path(handle.name)
-            handle.write(dump_lock(lock))
+            handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
-        raise LockError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
+    except OSError as problem:
+        raise error(f"the lock cannot be written: {problem.strerror}", file=path, remedy="name another directory with --out") from problem
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
