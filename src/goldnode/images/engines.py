@@ -35,7 +35,8 @@ BUILDER = "BUILDX_BUILDER"  # docker's own: which of its builders
 _ALONE = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=KILL")
 _OFFLINE = ("--net",)
 _TIME = 3600  # seconds; the largest package set takes minutes
-_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+# The last is apt's, which looks before it begins.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|enough free space in ", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
