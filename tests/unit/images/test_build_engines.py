@@ -128,7 +128,10 @@ def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("exit 1\ndpkg: error: cannot write: No space left on device", r"the disk is full\. Make room"),
-        ("E: You do not have enough free space in /x/var/cache/apt/archives/.\nE: mmdebstrap failed to run", r"the disk is full\. Make room"),
+        (
+            "E: You do not have enough free space in /x/var/cache/apt/archives/.\nE: mmdebstrap failed to run",
+            r"the disk is full\. Make room",
+        ),
         ("\n".join(f"line {number}" for number in range(20)), r"exit 1\n  line 12"),
     ],
 )
