@@ -43,6 +43,12 @@ _CALLED = {
     "nvcc": "cuda-nvcc",
     "sycl": "intel-sycl-rt",
     "level-zero": "libze1",
+    "opencl": "ocl-icd-libopencl1",
+    "intel-opencl": "intel-opencl-icd",
+    "dpcpp": "dpcpp-cpp-rt",
+    "hip": "amdhip64",
+    "hsa": "hsa-runtime64",
+    "openblas": "libopenblas0-pthread",
 }
 
 
@@ -377,7 +383,8 @@ def _is_called(package: Package, component: str) -> bool:
     if package.kind == "wheel":
         return package.name in (name, called) or re.fullmatch(rf"nvidia-{re.escape(called)}(?:-cu\d+)?", package.name) is not None
     return (
-        package.name in (name, called) or re.fullmatch(rf"(?:lib|nvidia-){re.escape(name)}[0-9.]*(?:-[0-9.]+)?", package.name) is not None
+        package.name in (name, called)
+        or re.fullmatch(rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name) is not None
     )
 
 

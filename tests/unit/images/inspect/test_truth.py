@@ -209,3 +209,23 @@ def test_names(name: str, image_name: str, build: str) -> None:
     found = truth.named(name)
     assert found is not None
     assert (found[0].name, found[1]) == (image_name, build)
+
+
+@pytest.mark.parametrize(
+    ("part", "package", "version"),
+    [
+        ("hip", "libamdhip64-5", "5.7.1-6"),
+        ("hsa", "libhsa-runtime64-1", "6.1.2-3"),
+        ("opencl", "ocl-icd-libopencl1", "2.3.1-1"),
+        ("intel-opencl", "intel-opencl-icd", "22.43.24595.41-1"),
+        ("openblas", "libopenblas0-pthread", "0.3.21+ds-4"),
+        ("rocblas", "librocblas0", "5.5.1+dfsg-8"),
+        ("cublas", "libcublas12", "12.4.5.8~12.4.1-2"),
+    ],
+)
+def test_what_a_part_is_called_in_debian(tmp_path: Path, part: str, package: str, version: str) -> None:
+    upstream = version.split("-")[0].split("+")[0].split("~")[0]
+    for said, result in ((upstream, "ok"), ("99.1", "differs")):
+        labels = {"io.goldnode.parts": json.dumps({part: said})}
+        found = check(tmp_path / result, TAG, runtime(), debs({package: (version, "", [])}), labels=labels)
+        assert claims(found)[f"part {part}"].result == result
