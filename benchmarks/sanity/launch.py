@@ -26,6 +26,9 @@ def main() -> int:
         from goldnode.node.verdict import current
 
         return start.leave(current.answer(sys.argv[2:], root))
+    from goldnode.node import pack
+
+    pack.use(unpacked)  # as start.main does for a check
     from goldnode.node import program, start
     from goldnode.node.device import stream
     from goldnode.node.host import Host
@@ -46,7 +49,7 @@ def main() -> int:
 
     stream.PLACE = unpacked
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
-    return start.leave(program.main())
+    return start.leave(program.main(), file)
 
 
 sys.exit(main())

@@ -24,7 +24,7 @@ from tests.faults.table import Row
 from tests.simulators.hardware import machine
 from tests.simulators.hardware.scenario import Scenario
 
-from goldnode.node import program
+from goldnode.node import process, program
 from goldnode.node.device import child
 from goldnode.node.state.domains import program as program_domain
 
@@ -115,13 +115,13 @@ def _hurried(limit: float) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(child, "LIMIT", limit))
         stack.enter_context(mock.patch.object(child.ask, "__defaults__", (limit,)))
-        stack.enter_context(mock.patch.object(child, "GRACE", 0.5))
+        stack.enter_context(mock.patch.object(process, "GRACE", 0.5))
         try:
             from goldnode.node.device import stream
         except ImportError:
             pass
         else:
-            for name, value in (("LIMIT", limit), ("STALL", limit), ("GRACE", 0.5)):
+            for name, value in (("LIMIT", limit), ("STALL", limit)):
                 if hasattr(stream, name):
                     stack.enter_context(mock.patch.object(stream, name, value))
             defaults = stream.Pending.finish.__defaults__

@@ -106,4 +106,4 @@ if __name__ == "__main__":
 
     from goldnode.node.start import leave, main
 
-    sys.exit(leave(main(engine, archive)))
+    sys.exit(leave(main(engine, archive), archive))

@@ -20,22 +20,22 @@ Files: `PASS` exists exactly while the gate lets work start, and holds the uptim
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
-import re
 import time
 
 from . import boot
+from . import quickjson as json
 from .host import Host, Json, boot_identity
+from .later import re
+from .lines import by_lines
 from .plain import NamedTuple
 from .state.finding import DEFERRED, ELSEWHERE, MATCH, NOT_EXPOSED, SUPPRESSED
 from .verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeAlias
+    from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, TypeAlias
 
 
 REPORT, DRAIN, BLOCK = "report", "drain", "block"
@@ -89,7 +89,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
 
 def plain(text: str) -> str:
     """One line without control characters, of at most :data:`LONGEST` characters: it goes to terminals and to other programs."""
-    line = re.sub(r"\s+", " ", "".join(letter if letter.isprintable() else " " for letter in text)).strip()
+    line = " ".join((text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
@@ -376,19 +376,18 @@ def _load(host: Host, name: str) -> Json:
 
 def _keep(host: Host, name: str, value: Json) -> None:
     """Write a record, unless it says so already: a passive check of a node that stays as it is writes nothing to its disk."""
-    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
+    text = by_lines(value, ordered=True) + "\n"
     if host.text(name) != text:
         host.write(name, text.encode())
 
 
-@contextlib.contextmanager
-def _alone(host: Host) -> Iterator[None]:
-    """One check at a time acts: the boot's, the timer's and a person's may meet."""
+def _alone(host: Host) -> IO[str]:
+    """One check at a time acts: the boot's, the timer's and a person's may meet. To be used with ``with``, whose end lets the next one act."""
     here = host.located(GUARD)
     os.makedirs(os.path.dirname(here), exist_ok=True)
-    with open(here, "a") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
+    opened = open(here, "a")  # noqa: SIM115 - closed by whoever is given it
+    fcntl.flock(opened, fcntl.LOCK_EX)
+    return opened
 
 
 def _busy(host: Host) -> bool:

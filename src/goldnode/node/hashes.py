@@ -1,18 +1,23 @@
-"""SHA-256 from Python itself where it has it: hashlib loads OpenSSL first, which takes longer than all that a check hashes."""
+"""SHA-256 and SHA-1 from Python itself where it has it: hashlib loads OpenSSL first, which takes longer than all that a check hashes."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hashlib import sha1 as sha1
     from hashlib import sha256 as sha256
 else:
 
-    def _first():
-        for name in ("_sha2", "_sha256"):  # since 3.12, and before
+    def _first(wanted, *modules):
+        for name in (*modules, "hashlib"):
             try:
-                return __import__(name).sha256
+                return getattr(__import__(name), wanted)
             except (ImportError, AttributeError):
                 continue
-        return __import__("hashlib").sha256
+        raise ImportError(wanted)
 
-    sha256 = _first()
+    sha256 = _first("sha256", "_sha2", "_sha256")  # since 3.12, and before
+
+    def sha1(data):
+        """What only a look at a key wants."""
+        return _first("sha1", "_sha1")(data)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-from fnmatch import fnmatchcase
 
 from . import boot
 from .plain import dataclass
+from .process import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,26 +130,24 @@ class Host:
         self.commands.append(argv)
         command: Sequence[str] = argv if self.root == "/" else ("chroot", self.root, *argv)
         try:
-            done = subprocess.run(
-                command,
-                input=stdin,
-                stdin=None if stdin is not None else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                timeout=timeout,
-                env={**os.environ, **ENVIRONMENT},
-                check=False,
-            )
+            process = Process(command, {**os.environ, **ENVIRONMENT}, None if stdin is None else stdin.encode("utf-8", "replace"))
         except FileNotFoundError:
             return Result(argv, 127, "", f"{argv[0]}: not found")
         except OSError as problem:  # there, and not to be run: not executable, or no program
             return Result(argv, 126, "", f"{argv[0]}: {problem.strerror}")
-        except subprocess.TimeoutExpired as late:
-            out = late.stdout.decode("utf-8", "replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+        try:
+            whole = process.listen(timeout)
+            if not whole:
+                process.kill()
+        except BaseException:  # whoever waits is interrupted
+            process.kill()
+            raise
+        finally:
+            process.close()
+        out, status = process.text(process.out), process.status
+        if not whole or status is None:
             return Result(argv, 124, out, f"{argv[0]}: no answer within {timeout:g} s")
-        return Result(argv, done.returncode, done.stdout, done.stderr)
+        return Result(argv, status, out, process.text(process.err))
 
     def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Put a file in place atomically: readers see the old content or the new, and so does the next boot."""
@@ -190,12 +187,29 @@ class Host:
 
 
 def matching(names: Sequence[str], pattern: str) -> List[str]:
-    """The names that match a shell pattern. One with a single star, as nearly all are, needs no regular expression."""
+    """The names that match a shell pattern, as :func:`like` says; most have a single star and no `?`."""
     before, star, after = pattern.partition("*")
     if star and not set(before + after) & set("*?["):
         least = len(before) + len(after)
         return [name for name in names if name.startswith(before) and name.endswith(after) and len(name) >= least]
-    return [name for name in names if fnmatchcase(name, pattern)]
+    return [name for name in names if like(name, pattern)]
+
+
+DIGITS = frozenset("0123456789")
+
+
+def like(name: str, pattern: str) -> bool:
+    """Whether a name matches a shell pattern (fnmatch's). One of letters, `?`, `[0-9]` and at most one star needs no regular expression."""
+    plain = pattern.replace("[0-9]", "\0")  # which no name holds
+    if plain.count("*") > 1 or "[" in plain:
+        from fnmatch import fnmatchcase
+
+        return fnmatchcase(name, pattern)
+    before, star, after = plain.partition("*")
+    if len(name) < len(before) + len(after) or (not star and len(name) > len(before)):
+        return False
+    ends = name[: len(before)] + name[len(name) - len(after) :]
+    return all(own == wanted or wanted == "?" or (wanted == "\0" and own in DIGITS) for own, wanted in zip(ends, before + after))
 
 
 def is_container(host: Host) -> bool:

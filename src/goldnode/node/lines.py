@@ -5,7 +5,7 @@ The standard encoder leaves its compiled part as soon as it has to indent, and i
 
 from __future__ import annotations
 
-import json
+from .quickjson import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
 
     Keys stand at the beginning of their line behind one space, which the shell scripts of the integrations rely on.
     """
-    dumps = json.JSONEncoder(sort_keys=ordered).encode
     rows = []
     for key, value in sorted(document.items()) if ordered else document.items():
-        items = ",\n".join(["  " + dumps(item) for item in value]) if isinstance(value, list) else ""
-        rows.append(f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value)))
+        items = ",\n".join(["  " + dumps(item, sort_keys=ordered) for item in value]) if isinstance(value, list) else ""
+        rows.append(f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value, sort_keys=ordered)))
     return "{\n" + ",\n".join(rows) + "\n}"

@@ -6,19 +6,15 @@ signature is checked here; apt does that, with the key this module has let throu
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
+from .hashes import sha1
+from .later import base64, binascii, re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, List, Tuple
 
 
-_BLOCK = re.compile(
-    rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----",
-    re.DOTALL | re.MULTILINE,
-)
+_BLOCK = rb"(?sm)^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----"
 PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
 
 
@@ -33,7 +29,7 @@ def dearmor(data: bytes) -> bytes:
     """
     if data[:1] and data[0] & 0x80:
         return data
-    blocks = [_block(match.group("body")) for match in _BLOCK.finditer(data)]
+    blocks = [_block(match.group("body")) for match in re.finditer(_BLOCK, data)]
     if not blocks:
         raise OpenPGPError("there is no OpenPGP public key in it")
     return b"".join(blocks)
@@ -44,8 +40,6 @@ def primary_fingerprints(data: bytes) -> List[str]:
 
     Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
     """
-    import hashlib  # OpenSSL behind it: only where a key is looked at
-
     found = []
     for tag, body in packets(dearmor(data)):
         if tag in (_SECRET_KEY, _SECRET_SUBKEY):
@@ -56,7 +50,7 @@ def primary_fingerprints(data: bytes) -> List[str]:
             raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
         # RFC 4880, section 12.2: SHA-1 over 0x99, the two-octet length, and the packet body.
         prefix = b"\x99" + len(body).to_bytes(2, "big")
-        found.append(hashlib.sha1(prefix + body).hexdigest().upper())  # noqa: S324 - the format's own definition
+        found.append(sha1(prefix + body).hexdigest().upper())  # the format's own definition
     if not found:
         raise OpenPGPError("there is no primary public key in it")
     return found

@@ -1,4 +1,4 @@
-"""What :mod:`dataclasses` does for the values of this program, and no more of it.
+"""What :mod:`dataclasses` and `contextlib.suppress` do for the values of this program, and no more of it.
 
 The standard module imports inspect, with the parser and the tokenizer of Python behind it, and compiles four functions for each class: that
 took longer than all that a check reads. A type checker is shown the standard module, so a class is written as for that.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextlib import suppress as suppress
     from dataclasses import asdict as asdict
     from dataclasses import dataclass as dataclass
     from dataclasses import field as field
@@ -17,6 +18,18 @@ else:
     from _collections import _tuplegetter
 
     MISSING = object()
+
+    class suppress:  # noqa: N801 - named as the standard one
+        """With it, exceptions of these kinds end the block and nothing else."""
+
+        def __init__(self, *kinds):
+            self.kinds = kinds
+
+        def __enter__(self):
+            return None
+
+        def __exit__(self, kind, problem, trace):
+            return kind is not None and issubclass(kind, self.kinds)
 
     class field:  # noqa: N801 - named as the standard one
         """A value that each instance gets one of its own of."""

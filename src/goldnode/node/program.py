@@ -5,14 +5,12 @@ Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not 
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import sys
 import time
-from types import SimpleNamespace
 
 from . import boot, gate, slots
+from . import quickjson as json
 from .host import Host, Json, boot_identity
 from .lines import by_lines
 from .plain import asdict
@@ -41,6 +39,13 @@ SHAPES: Dict[str, Any] = {
 }
 
 
+class Flags:
+    """What argparse would give."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
 def plain(given: Sequence[str]) -> Any:
     """The options of a check of this node with flags alone, as its units start it; None for any other words: :mod:`.words` understands those.
 
@@ -50,7 +55,7 @@ def plain(given: Sequence[str]) -> Any:
     if given[:1] != ["check"] or not flags.keys() >= set(given[1:]):
         return None
     said = {flags[word] for word in given[1:]}
-    return SimpleNamespace(command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS})
+    return Flags(command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS})
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -165,7 +170,7 @@ def run_check(host: Host, options: Any) -> int:
 
 def run_recorded(host: Host, options: Any) -> int:
     """Judge a record at a desk: against the class named, or the one of this machine. Writes nothing."""
-    command = importlib.import_module(f"{__package__}.probe.command")
+    from .probe import command
 
     document = read_document(host, options)
     verdict = checking.check(host, document, captured=command.load(options.record))

@@ -41,12 +41,21 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from . import remote
 
         return remote.answer(engine, archive)
+    if arguments[:1] == ["check"] and unpacked(archive):
+        from . import pack
+
+        pack.use(sys.path[0])
     from .program import main as program
 
     return program()
 
 
-def leave(code: int) -> int:
+def unpacked(archive: str | None) -> bool:
+    """Whether the program runs from where its file has unpacked itself."""
+    return archive is not None and sys.path[0] != archive
+
+
+def leave(code: int, archive: str | None = None) -> int:
     """End a check that is through, with `code`. Returns that where the ordinary end is wanted: of any other command, and to say what could
     not be printed."""
     if sys.argv[1:2] != ["check"]:
@@ -56,4 +65,8 @@ def leave(code: int) -> int:
             stream.flush()
     except (OSError, ValueError):
         return code
+    if unpacked(archive) and "goldnode.node.verdict.events" in sys.modules:  # it has looked at the node
+        from . import pack
+
+        pack.keep(sys.path[0])
     os._exit(code)  # the system takes back all memory at once; the interpreter would free each object, for a tenth of the time of a check

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from goldnode import nodefile
+from goldnode.node import process
 from goldnode.node.device import amd, child, nvidia
 from goldnode.node.host import Host
 
@@ -50,7 +51,7 @@ def test_a_driver_that_hangs(tmp_path: Path, body: str, error: str) -> None:
 def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
     kept: list[int] = []
-    monkeypatch.setattr(child, "GRACE", 0.2)
+    monkeypatch.setattr(process, "GRACE", 0.2)
     monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
     found = child.ask(host(tmp_path, "time.sleep(600)"), REQUEST, limit=0.3)
     monkeypatch.undo()

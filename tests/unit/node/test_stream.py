@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.node import process
 from goldnode.node.device import SCHEMA, child, stream
 from goldnode.node.host import Host
 
@@ -64,7 +65,7 @@ def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
     assert "did not answer" in found["error"]["text"]
     assert "(GPU 1: ecc)" in found["error"]["text"], "which GPU hangs in what is the finding"
     assert pending.process is not None
-    assert pending.process.poll() == -signal.SIGKILL
+    assert pending.process.status == -signal.SIGKILL
     assert pending.finish() is found, "it may be asked again, and asks nobody"
 
 
@@ -94,7 +95,7 @@ def test_what_the_process_started_goes_with_it(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
     kept: list[int] = []
-    monkeypatch.setattr(stream, "GRACE", 0.2)
+    monkeypatch.setattr(process, "GRACE", 0.2)
     monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
     machine = host(tmp_path, HEAD, WHOLE[0], then="time.sleep(600)")
     pending = stream.start(machine)

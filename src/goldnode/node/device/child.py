@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import subprocess
 
+from .. import quickjson as json
 from ..host import ENVIRONMENT, Host, Json
+from ..process import Process
 from . import SCHEMA
 
 TYPE_CHECKING = False
@@ -16,12 +14,10 @@ if TYPE_CHECKING:
     from typing import Any, Mapping
 
 
-__all__ = ["GRACE", "LIMIT", "SCHEMA", "ask"]
+__all__ = ["LIMIT", "SCHEMA", "ask"]
 
 # Without persistence the first call initialises every GPU: more than 25 s were seen on eight A100 (Azure/AgentBaker 2829).
 LIMIT = 90.0
-# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
-GRACE = 5.0
 
 
 def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
@@ -33,25 +29,20 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     argv = (host.program, "device")
     host.commands.append(argv)
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a process group of its own, killed as one
-            env={**os.environ, **ENVIRONMENT},
-        )
+        process = Process(argv, {**os.environ, **ENVIRONMENT}, json.dumps(request).encode(), session=True)
     except FileNotFoundError:
         return {"error": f"{host.program} reads the GPUs, and is not on the node yet"}
     except OSError as problem:
         return {"error": f"{host.program} cannot be run ({problem.strerror})"}
     try:
-        out, err = process.communicate(json.dumps(request).encode(), timeout=limit)
-    except subprocess.TimeoutExpired:
-        return {"error": _end(process, limit)}
-    if process.returncode != 0:
-        how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with status {process.returncode}"
-        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+        if not process.listen(limit):
+            return {"error": _end(process, limit)}
+    finally:
+        process.close()
+    status, out = process.status or 0, bytes(process.said[process.out])
+    if status != 0:
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        last = (process.text(process.err).strip().splitlines() or ["it said nothing"])[-1]
         return {"error": f"the program that calls the GPU library ended {how}: {last}"}
     try:
         answer = json.loads(out)
@@ -62,12 +53,8 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     return answer
 
 
-def _end(process: subprocess.Popen[bytes], limit: float) -> str:
+def _end(process: Process, limit: float) -> str:
     """Kill the process group; what that says of the driver."""
-    with contextlib.suppress(ProcessLookupError):  # it has ended between the two calls
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.communicate(timeout=GRACE)
-    except subprocess.TimeoutExpired:
+    if not process.kill():
         return f"the GPU driver hangs: process {process.pid} did not answer within {limit:g} s and cannot be killed"
     return f"the GPU driver did not answer within {limit:g} s; the process that asked was killed"

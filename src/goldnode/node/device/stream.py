@@ -6,18 +6,17 @@ holds it in uninterruptible sleep, and that is what there is to say of the drive
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import select
-import signal
-import subprocess
 import sys
 import time
 
+from .. import quickjson as json
 from ..host import ENVIRONMENT, PROGRAM, Host, Json
+from ..plain import suppress
+from ..process import Process
 from . import SCHEMA
-from .child import GRACE, LIMIT
+from .child import LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
 class Pending:
     """A question that is under way. :meth:`finish` has to be called, and may be called again."""
 
-    def __init__(
-        self, process: Optional[subprocess.Popen[bytes]], error: Optional[str], vendor: str, settings_asked: bool, host: Host
-    ) -> None:
+    def __init__(self, process: Optional[Process], error: Optional[str], vendor: str, settings_asked: bool, host: Host) -> None:
         self.process = process
         self.host = host
         self.vendor = vendor
@@ -82,9 +79,7 @@ class Pending:
         """Whole lines, and what was wrong with the process."""
         process = self.process
         assert process is not None  # noqa: S101 - an answer that there is was given without one
-        assert process.stdout is not None  # noqa: S101 - asked for at its start
-        assert process.stderr is not None  # noqa: S101
-        out, err = process.stdout.fileno(), process.stderr.fileno()
+        out, err = process.out, process.err
         said: Dict[int, bytearray] = {out: bytearray(), err: bytearray()}
         deadline = self.began + limit
         poll = select.poll()
@@ -113,9 +108,7 @@ class Pending:
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
         if end is None:
             end = _ended(process, bytes(said[err]), max(0.1, deadline - time.monotonic()), self.host)
-        with contextlib.suppress(OSError):
-            process.stdout.close()
-            process.stderr.close()
+        process.close()
         return bytes(said[out]).split(b"\n"), end
 
 
@@ -129,27 +122,20 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
     program = (sys.executable, "-I", "-S", sys.path[0]) if unpacked else (host.program,)
     argv = (*program, "device", "capture", *(["settings"] if settings else []))
     error = _left(host)
-    process: Optional[subprocess.Popen[bytes]] = None
+    process: Optional[Process] = None
     try:
         if error is None:
             host.commands.append(argv)
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, **ENVIRONMENT},
-            )
+            process = Process(argv, {**os.environ, **ENVIRONMENT}, session=True)
     except FileNotFoundError:
         error = f"{host.program} reads the GPUs, and is not on the node yet"
     except OSError as problem:
         error = f"{host.program} cannot be run ({problem.strerror})"
-    if process is not None and process.stdout is not None:
+    if process is not None:
         import fcntl
 
-        with contextlib.suppress(OSError):  # a smaller pipe only makes the process wait for its reader
-            fcntl.fcntl(process.stdout.fileno(), SET_PIPE_SIZE, PIPE)
+        with suppress(OSError):  # a smaller pipe only makes the process wait for its reader
+            fcntl.fcntl(process.out, SET_PIPE_SIZE, PIPE)
     pending = Pending(process, error, vendor, settings, host)
     if settings:
         host.pending = pending
@@ -172,29 +158,24 @@ def _left(host: Host) -> Optional[str]:
     if len(words) == 2 and words[0].isdigit() and words[1] == _began(int(words[0])):
         return f"the GPU driver hangs: process {words[0]}, which an earlier check left behind, still cannot be killed"
     if words:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             host.remove(LEFT)
     return None
 
 
-def _kill(process: subprocess.Popen[bytes], after: float, host: Host) -> str:
+def _kill(process: Process, after: float, host: Host) -> str:
     """End the process group; what that says of the driver."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(timeout=GRACE)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
+    if not process.kill():
+        with suppress(OSError):
             host.write(LEFT, f"{process.pid} {_began(process.pid)}\n".encode())
         return f"the GPU driver hangs: process {process.pid} did not answer within {after:.3g} s and cannot be killed"
     return f"the GPU driver did not answer within {after:.3g} s; the process that asked was killed"
 
 
-def _ended(process: subprocess.Popen[bytes], err: bytes, left: float, host: Host) -> Optional[str]:
+def _ended(process: Process, err: bytes, left: float, host: Host) -> Optional[str]:
     """None for a process that ended well."""
-    try:
-        status = process.wait(timeout=left)
-    except subprocess.TimeoutExpired:
+    status = process.wait(left)
+    if status is None:
         return _kill(process, left, host)
     if status == 0:
         return None

@@ -7,12 +7,12 @@ another child. The child holds nothing open of its parent's, so that nobody wait
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import signal
 import time
 
+from .. import quickjson as json
+from ..process import signal
 from .values import unread
 
 TYPE_CHECKING = False

@@ -139,7 +139,7 @@ def usec(records: bytes) -> Optional[int]:
 def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[List[Json], int]:
     """The events of this node's last capture and the number up to which they reach, if that is of this boot, whole, and leaves no gap before
     record `first`; else -1."""
-    import json
+    from .. import quickjson as json
 
     data = context.files.data(CAPTURE, 32 << 20)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 
 from ..host import Json
 from . import Context
@@ -141,7 +140,11 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
     found: List[Json] = []
     error = None
     try:
-        found = list(import_module(f".{vendor}", __package__).read_gpus(context))
+        if vendor == "amd":
+            from . import amd as reader
+        else:
+            from . import intel as reader  # type: ignore[no-redef]
+        found = list(reader.read_gpus(context))
     except Exception as problem:  # a reader that fails must not take the GPUs away with it
         error = unread(f"the reader of {vendor}'s GPUs failed: {type(problem).__name__}: {problem}")
     seen = {gpu.get("address") for gpu in found}

@@ -84,7 +84,6 @@ _PATTERNS = {
     "dmesg": r"(?:kern *: *\w+ *: *)?(?:\[[^\]]*\]|\d{4}-\d\d-\d\dT\S+)(?:\[ *[TC]\d+\])? ",
     "facility": r"(\w+) *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ",
     "talos": r"\S+: (\w+): +\w+: \[([^\]]*)\]: ",
-    "record": r"(\d+),(\d+),(\d+),[^;]*;",
 }
 _compiled: Dict[str, Any] = {}
 
@@ -165,9 +164,10 @@ class Parser:
         first = text[:1]
         self.seq = self.uptime = self.stamp = None
         if first.isdigit():
-            found = _re("record").match(text)
-            if found:
-                self.record(int(found.group(1)), int(found.group(2)), int(found.group(3)), text[found.end() :])
+            head, semicolon, rest = text.partition(";")
+            fields = head.split(",")
+            if semicolon and len(fields) > 3 and all(field.isdecimal() for field in fields[:3]):
+                self.record(int(fields[0]), int(fields[1]), int(fields[2]), rest)
                 return
         if first == "{":
             self.entry(text)
@@ -187,7 +187,7 @@ class Parser:
 
     def entry(self, text: str) -> None:
         """An entry of the journal, as `journalctl -o json` prints it."""
-        import json
+        from .. import quickjson as json
 
         try:
             found = json.loads(text)

@@ -92,7 +92,7 @@ def image_id(files: Files) -> Any:
     """What the image that the node was made from calls itself: /etc/goldnode/image.json, else IMAGE_ID and IMAGE_VERSION (os-release(5))."""
     text = files.text("/etc/goldnode/image.json")
     if isinstance(text, str):
-        import json
+        from .. import quickjson as json
 
         try:
             said = json.loads(text)

@@ -3,10 +3,10 @@ alone, what everybody on the node may read."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from .. import boot
+from .. import quickjson as json
 from ..host import boot_identity
 from ..verdict import current
 

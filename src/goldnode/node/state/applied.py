@@ -7,11 +7,11 @@ brought, good: a check found nothing against it that drains}. Beside a document 
 
 from __future__ import annotations
 
-import json
-import re
 import time
 
+from .. import quickjson as json
 from ..host import Host, Json
+from ..later import re
 from ..plain import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
+DIGITS = "0123456789"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Tuple
-
-
-_HEAD = re.compile(r"(\D*)(\d*)")
 
 
 def _weight(text: str) -> List[int]:
@@ -19,10 +15,9 @@ def _weight(text: str) -> List[int]:
 
 def _head(text: str) -> Tuple[str, int, str]:
     """The leading non-digit run, the number after it (absent: 0), and the rest."""
-    found = _HEAD.match(text)
-    if found is None:  # the pattern matches the empty text
-        raise AssertionError(text)
-    return found.group(1), int(found.group(2) or 0), text[found.end() :]
+    start = next((at for at, letter in enumerate(text) if letter in DIGITS), len(text))
+    rest = text[start:].lstrip(DIGITS)
+    return text[:start], int(text[start : len(text) - len(rest)] or 0), rest
 
 
 def _compare(left: str, right: str) -> int:

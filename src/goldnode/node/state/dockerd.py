@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-
+from .. import quickjson as json
 from ..host import Json
 
 TYPE_CHECKING = False
@@ -16,7 +14,7 @@ SOCKET = "/var/run/docker.sock"
 SECONDS = 10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check
 
 # Device files that belong to a GPU: NVIDIA's, and AMD's compute and render nodes.
-GPU_FILE = re.compile(r"/dev/(nvidia|kfd|dri)")
+GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 def ask(path: str, where: str = SOCKET) -> Any:
@@ -96,5 +94,5 @@ def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
         # Where the nvidia runtime is the default every container has it, and this variable says which mean it.
         if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none"):
             return "runtime nvidia"
-    files = [str(item.get("PathOnHost")) for item in config.get("Devices") or () if GPU_FILE.match(str(item.get("PathOnHost")))]
+    files = [str(item.get("PathOnHost")) for item in config.get("Devices") or () if str(item.get("PathOnHost")).startswith(GPU_FILES)]
     return f"device {', '.join(files)}" if files else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import re
-from types import ModuleType
+from ..later import importlib, json, re
+from ..quickjson import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 
@@ -221,7 +220,7 @@ def containerd_drop_in(
 
 HEAD = "# Written by goldnode: the CRI table of config.toml with the GPU runtime merged in, made anew when config.toml changes.\n"
 MARK = "# inserted by goldnode"
-_IMPORTS = re.compile(r"^imports[ \t]*=[ \t]*\[", re.MULTILINE)
+_IMPORTS = r"(?m)^imports[ \t]*=[ \t]*\["
 
 
 def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
@@ -232,7 +231,7 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
     if imports(config, drop_in):
         return text
     top = re.split(r"^[ \t]*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
-    found = _IMPORTS.search(top)
+    found = re.search(_IMPORTS, top)
     if found:
         # Imports are applied in order and the last one has the plugin's table, so ours comes last.
         end = found.end() + _end_of_list(text[found.end() :])
@@ -319,7 +318,7 @@ def read_cdi(text: str) -> Dict[str, Any]:
     YAML is read by line, which the spec's own writers (nvidia-ctk, the CDI libraries) allow: they write one key per line.
     """
     try:
-        found = json.loads(text)
+        found = loads(text)
     except ValueError:
         return _read_cdi_lines(text)
     try:

@@ -6,8 +6,7 @@ Nothing else asks which distribution it is on. Names: Debian's and Ubuntu's own 
 
 from __future__ import annotations
 
-import re
-
+from ..later import re
 from ..plain import NamedTuple
 
 TYPE_CHECKING = False
@@ -43,16 +42,16 @@ FAMILIES: Dict[str, Family] = {
     ),
 }
 
-_KERNEL = re.compile(r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?")
+_KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
 
 # What is there only for building modules: all of a kernel but what carries it.
-_BUILD = re.compile(r"linux-(?:headers|kbuild|compiler)-.*")
+_BUILD = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 
 
 def builds_modules(package: str) -> bool:
     """Whether a package of this name belongs to a kernel and serves only to build modules for it."""
-    return _BUILD.fullmatch(package) is not None
+    return package.startswith(_BUILD)
 
 
 def family(distribution: str) -> Family:
@@ -67,5 +66,5 @@ def kernel_packages(distribution: str, release: str) -> List[str]:
 
 def kernel_release(package: str) -> Optional[str]:
     """The release of the kernel that a package of this name carries (image or modules, not headers), or None."""
-    found = _KERNEL.fullmatch(package)
+    found = re.fullmatch(_KERNEL, package) if package.startswith(("linux-image-", "linux-modules-")) else None
     return found.group(1) if found else None

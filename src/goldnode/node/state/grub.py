@@ -9,8 +9,7 @@ guessed. The rules of choosing are those of GRUB 2.06's ``normal/menu.c`` (``get
 
 from __future__ import annotations
 
-import re
-
+from ..later import re
 from ..plain import NamedTuple
 
 TYPE_CHECKING = False
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 SIGNATURE = b"# GRUB Environment Block\n"
 PREFIX = "/boot/grub"
 
-_KERNEL = re.compile(r"(?:.*/)?vmlinu[xz]-([^/]+)")
-_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_VARIABLE = re.compile(r"\$(?:\{([^}\n]+)\}|([A-Za-z_][A-Za-z0-9_]*|[0-9?@*#]))")
+_KERNELS = ("vmlinuz-", "vmlinux-")
 _LINUX = ("linux", "linux16", "linuxefi")
 _RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
 # Set by the firmware or by commands that are not interpreted.
@@ -92,10 +89,11 @@ def environment(grubenv: bytes) -> Dict[str, str]:
     values: Dict[str, str] = {}
     text = grubenv[len(SIGNATURE) :].decode("utf-8", "surrogateescape")
     # A backslash keeps the character after it, also a newline, in the value.
-    for line in re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S):
+    lines = re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S) if "\\" in text else text.split("\n")
+    for line in lines:
         name, equal, value = line.partition("=")
         if equal and not name.startswith("#"):
-            values[name] = re.sub(r"\\(.)", r"\1", value, flags=re.S)
+            values[name] = re.sub(r"\\(.)", r"\1", value, flags=re.S) if "\\" in value else value
     return values
 
 
@@ -183,17 +181,27 @@ def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
 
 def _number(text: str) -> Optional[int]:
     """strtoul(text, base 0) as GRUB does it: leading digits count, so "2nd kernel" is 2; too large is out of range."""
-    found = re.match(r"\s*(?:(0x[0-9a-fA-F]+)|0([0-7]+)|(?!0x)([0-9]+))", text)
-    if not found:
+    text = text.lstrip()
+    if not "0" <= text[:1] <= "9":
         return None
-    hexa, octal, decimal = found.groups()
-    return int(hexa, 16) if hexa else int(octal, 8) if octal else int(decimal)
+    if text.startswith("0x"):
+        digits = _leading(text[2:], "0123456789abcdefABCDEF")
+        return int(digits, 16) if digits else None
+    octal = _leading(text[1:], "01234567") if text.startswith("0") else ""
+    return int(octal, 8) if octal else int(_leading(text, "0123456789"))
+
+
+def _leading(text: str, letters: str) -> str:
+    """What a text begins with, of these letters alone."""
+    return text[: len(text) - len(text.lstrip(letters))]
 
 
 def _cut(path: str) -> Tuple[str, str, str]:
     """First component (unescaped), separator, rest. `>` separates, `>>` is a `>` in a name."""
-    found = re.match(r"((?:>>|[^>])*)(>?)(.*)", path, re.S)
-    first, separator, rest = found.groups() if found else (path, "", "")
+    at = path.find(">")
+    while at >= 0 and path[at + 1 : at + 2] == ">":
+        at = path.find(">", at + 2)
+    first, separator, rest = (path, "", "") if at < 0 else (path[:at], ">", path[at + 1 :])
     return first.replace(">>", ">"), separator, rest
 
 
@@ -249,6 +257,28 @@ _Statement: TypeAlias = "Union[_Command, _If, _Loop]"
 _Item: TypeAlias = "Tuple[int, Optional[_Word]]"  # line, word; None ends a command
 
 
+_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_NAME = _FIRST | frozenset("0123456789")
+
+
+def _variable(text: str, at: int) -> Tuple[str, int]:
+    """The variable that `text` names at `at` (``$name``, ``${name}``, ``$1``), and where it ends; no name where there is none."""
+    if text[at] != "$":
+        return "", at
+    first = text[at + 1 : at + 2]
+    if first == "{":
+        end = text.find("}", at)
+        name = text[at + 2 : end] if end > 0 else ""
+        return ("", at) if "\n" in name else (name, end + 1)
+    end = at + 2
+    if first in _FIRST:
+        while text[end : end + 1] in _NAME:
+            end += 1
+    elif not first or first not in "0123456789?@*#":
+        return "", at
+    return text[at + 1 : end], end
+
+
 def _lex(text: str) -> List[_Item]:
     tokens: List[_Item] = []
     line, at = 1, 0
@@ -281,10 +311,10 @@ def _lex(text: str) -> List[_Item]:
         elif char == '"':
             at, start, piece = at + 1, line, ""
             while at < len(text) and text[at] != '"':
-                found = _VARIABLE.match(text, at)
-                if found:
-                    word += [(piece, False, True), (found.group(1) or found.group(2), True, True)]
-                    at, piece = found.end(), ""
+                name, after = _variable(text, at)
+                if name:
+                    word += [(piece, False, True), (name, True, True)]
+                    at, piece = after, ""
                     continue
                 if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$"):
                     at += 1
@@ -296,10 +326,10 @@ def _lex(text: str) -> List[_Item]:
             word.append((piece, False, True))
             at += 1
         else:
-            found = _VARIABLE.match(text, at)
-            if found:
-                word.append((found.group(1) or found.group(2), True, False))
-                at = found.end()
+            name, after = _variable(text, at)
+            if name:
+                word.append((name, True, False))
+                at = after
             elif char == "\\":
                 word.append((text[at + 1 : at + 2], False, True))
                 at += 2
@@ -307,6 +337,12 @@ def _lex(text: str) -> List[_Item]:
                 word.append((char, False, False))
                 at += 1
     return tokens
+
+
+def _assigns(text: str) -> bool:
+    """Whether it begins as an assignment does."""
+    name, equal, _ = text.partition("=")
+    return bool(equal) and name[:1] in _FIRST and _NAME.issuperset(name)
 
 
 def _plain(word: Optional[_Word]) -> Optional[str]:
@@ -383,6 +419,18 @@ class _Parser:
         return _Command(line, words, block)
 
 
+_last: List[Tuple[str, List[_Statement], Dict[str, List[_Statement]]]] = []
+
+
+def _parsed(text: str) -> Tuple[List[_Statement], Dict[str, List[_Statement]]]:
+    """The statements and functions of a script. The last one is kept: what boots next and which entry is wanted are asked of the same text."""
+    if not _last or _last[0][0] != text:
+        parser = _Parser(text)
+        statements = parser.statements()
+        _last[:] = [(text, statements, parser.functions)]
+    return _last[0][1], _last[0][2]
+
+
 class _Script:
     """grub.cfg, interpreted: `env` (None: unknown value), `menu`, `via`, and `blind` when it cannot be followed."""
 
@@ -398,9 +446,8 @@ class _Script:
         self.source(text)
 
     def source(self, text: str) -> None:
-        parser = _Parser(text)
-        statements = parser.statements()
-        self.functions.update(parser.functions)
+        statements, functions = _parsed(text)
+        self.functions.update(functions)
         self.run(statements)
 
     def expand(self, word: _Word) -> Optional[str]:
@@ -446,7 +493,7 @@ class _Script:
     def command(self, command: _Command) -> Optional[bool]:
         raw = command.words[1:] if _plain(command.words[0]) == "set" else command.words
         first = self.expand(command.words[0])
-        if raw and _ASSIGN.match("".join(text for text, variable, _ in raw[0] if not variable)) and not raw[0][0][1]:
+        if raw and _assigns("".join(text for text, variable, _ in raw[0] if not variable)) and not raw[0][0][1]:
             name = "".join("=" if variable else piece for piece, variable, _ in raw[0]).partition("=")[0]
             value = self.expand(raw[0])
             self.assign(name, None if value is None else value.partition("=")[2])
@@ -528,8 +575,8 @@ class _Script:
         line: List[str] = []
         for words_ in _linux_lines(body):
             expanded = [self.expand(word) or "" for word in words_[1:]]
-            found = _KERNEL.fullmatch(expanded[0]) if expanded else None
-            releases.add(found.group(1) if found else None)
+            file = expanded[0].rpartition("/")[2] if expanded else ""
+            releases.add(file[len(_KERNELS[0]) :] or None if file.startswith(_KERNELS) else None)
             line = [word for word in expanded[1:] if word]
             recovery = recovery or any(
                 w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency")) for w in expanded[1:]

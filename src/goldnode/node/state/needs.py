@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from ..host import Host, Json
+from ..later import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

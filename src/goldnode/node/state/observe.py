@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
-import re
 import struct
 
 from .. import openpgp
+from .. import quickjson as json
 from ..hashes import sha256
 from ..host import Host, Json, boot_identity, is_container
+from ..later import re
+from ..plain import suppress
 from . import deferred
 from .family import builds_modules
 from .model import NodeError, Observed
@@ -81,6 +81,7 @@ INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 # Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node. goldnode's own units (the
 # passive check, MPS) are no jobs either: whoever works through MPS has the devices open himself.
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+DPKG = "/var/lib/dpkg"
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
@@ -192,14 +193,8 @@ def secure_boot(host: Host) -> Optional[bool]:
 
 
 def packages(host: Host) -> Dict[str, Json]:
-    """Every package dpkg knows, from one dpkg-query. Names of another architecture carry it (``libcuda1:i386``)."""
-    fields = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
-    # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
-    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
-    host.commands.append(("dpkg-query",))
-    if found.rc != 0:  # nothing that is planned on no packages at all would be right
-        raise NodeError(f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again.")
-    rows = [line.split("\t") for line in found.out.splitlines()]
+    """Every package dpkg knows. Names of another architecture carry it (``libcuda1:i386``)."""
+    rows = status(host) or queried(host)
     native = next((row[1] for row in rows if row[0] == "dpkg"), "")
     result: Dict[str, Json] = {}
     for name, architecture, version, want, state, flag in rows:
@@ -209,6 +204,34 @@ def packages(host: Host) -> Dict[str, Json]:
         broken = state if flag == "ok" else "reinst-required"
         result[key] = {"version": version, "architecture": architecture, "state": broken, "hold": want == "hold"}
     return result
+
+
+def status(host: Host) -> Optional[List[List[str]]]:
+    """What dpkg's database says, one row per package as :func:`queried` gives them; None for one that only dpkg itself can read: with updates
+    that a transaction has not put into it yet, or not in the form in which dpkg writes it."""
+    text = host.text(DPKG + "/status")
+    if not text or host.glob(DPKG + "/updates", "*"):
+        return None
+    rows = []
+    for stanza in text.strip("\n").split("\n\n"):
+        head = "\n" + stanza
+        found = [head.partition(f"\n{name}: ")[2].partition("\n")[0] for name in ("Package", "Architecture", "Version", "Status")]
+        words = found.pop().split(" ")
+        if not found[0] or len(words) != 3:
+            return None
+        rows.append([*found, words[0], words[2], words[1]])
+    return rows
+
+
+def queried(host: Host) -> List[List[str]]:
+    """The same from dpkg-query: name, architecture, version, what is wanted, state, flag."""
+    fields = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
+    # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
+    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
+    host.commands.append(("dpkg-query",))
+    if found.rc != 0:  # nothing that is planned on no packages at all would be right
+        raise NodeError(f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again.")
+    return [line.split("\t") for line in found.out.splitlines()]
 
 
 def automatic(text: str) -> List[str]:
@@ -262,13 +285,13 @@ def apt_sources(host: Host) -> List[Json]:
     rows: List[Json] = []
     for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
+            found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line) if "deb" in line else None
             if found:
                 options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
                 rows.append(_source(name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")))
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
         number = 1
-        for stanza in re.split(r"\n[ \t]*\n", host.text(name) or ""):
+        for stanza in paragraphs(host.text(name) or ""):
             fields = deb822(stanza)
             if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in (
                 "no",
@@ -291,6 +314,12 @@ def _source(name: str, line: int, uri: str, suite: str, components: List[str], s
         "components": components,
         "signed_by": signed_by,
     }
+
+
+def paragraphs(text: str) -> List[str]:
+    """A deb822 file by its paragraphs, which lines of nothing but white space part; each as long as it is in the file, but for one such line."""
+    rows = [line if line.strip(" \t") else "" for line in text.split("\n")]
+    return "\n".join(rows).split("\n\n")
 
 
 def deb822(stanza: str) -> Dict[str, str]:
@@ -486,7 +515,7 @@ def opened_files(host: Host, directory: str) -> List[str]:
     found = []
     try:
         for entry in os.scandir(host.located(directory + "/fd")):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 found.append(os.readlink(entry.path))
     except OSError:  # the process has gone
         return found
@@ -522,6 +551,7 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
 
 def library(host: Host, name: str) -> Optional[str]:
     """The file behind a shared library as the dynamic loader finds it, or None. A simulator's is passed over: packages are judged by theirs."""
-    found = re.findall(rf"^\s*{re.escape(name)} .*=> (\S+)$", host.run("ldconfig", "-p").out, re.MULTILINE)
+    rows = [line.strip() for line in host.run("ldconfig", "-p").out.splitlines() if name in line]
+    found = [row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row]
     own = [path for path in found if not path.startswith(SIMULATOR + "/")]
     return "/" + os.path.relpath(host.real(own[0]), host.root) if own else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from ..later import re
 from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal

@@ -6,8 +6,7 @@ None}. Until it is settled the default stays what it was, so that the boot after
 
 from __future__ import annotations
 
-import json
-
+from .. import quickjson as json
 from ..host import Host, boot_identity
 from .finding import ELSEWHERE, MATCH, NOT_EXPOSED
 from .model import NodeError

@@ -143,7 +143,7 @@ def keep(host: Host, checked: Checked) -> None:
     if checked.memory is not None:
         deltas.save(host, checked.memory, checked.fault)
     if checked.capture is not None:
-        import json
+        from .. import quickjson as json
 
         host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
 

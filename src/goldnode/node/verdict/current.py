@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from .. import boot
+from ..quickjson import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,31 +97,3 @@ def _json(root: str, name: str) -> Any:
         return loads(text) if text else None
     except ValueError:
         return text
-
-
-class _Plain:
-    """What Python's own scanner of JSON asks its caller about: the defaults of json.loads."""
-
-    strict, memo = True, {}  # type: ignore[var-annotated]
-    object_hook = object_pairs_hook = None
-    parse_float, parse_int = float, int
-    parse_constant = float
-
-
-def loads(text: str) -> Any:
-    """`json.loads`, by the part of it that is compiled into Python: the rest of the package is regular expressions for other cases, and to
-    import those takes longer than everything else of a cached answer. Raises ValueError."""
-    try:
-        from _json import make_scanner
-    except ImportError:
-        import json
-
-        return json.loads(text)
-    text = text.strip(" \t\n\r")
-    try:
-        value, end = make_scanner(_Plain())(text, 0)  # type: ignore[arg-type]  # typeshed knows the decoder alone
-    except StopIteration:
-        raise ValueError("no JSON value") from None
-    if end != len(text):
-        raise ValueError("something follows the JSON value")
-    return value

@@ -9,9 +9,9 @@ A state file that cannot be used (torn, of another machine, from the future) is 
 
 from __future__ import annotations
 
-import json
 import os
 
+from .. import quickjson as json
 from ..host import Host
 from ..plain import NamedTuple
 from ..probe.values import is_fault

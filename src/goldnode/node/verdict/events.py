@@ -20,9 +20,9 @@ The rules, each with its source:
 from __future__ import annotations
 
 import time
-from fnmatch import fnmatchcase
 
 from ..boot import seconds
+from ..host import like
 from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
@@ -120,17 +120,17 @@ def acknowledge(
     acked, done = dict(earlier["rows"]), set()
     for row in rows:
         names, about = _names(row, rows)
-        meant = [item for item in names if fnmatchcase(item, name)]
-        if meant and (subject is None or any(fnmatchcase(item, subject) for item in about)):
+        meant = [item for item in names if like(item, name)]
+        if meant and (subject is None or any(like(item, subject) for item in about)):
             acked[_key(row)] = [row["count"], row["last_seq"]]
             done.add(meant[0])
-    truncated = bool(log.get("truncated")) and subject is None and fnmatchcase("events.log", name)
+    truncated = bool(log.get("truncated")) and subject is None and like("events.log", name)
     if truncated:
         done.add("events.log")
     history = []
     for item in kept["history"]:
-        mine = subject is None or fnmatchcase(item["address"], subject)
-        if mine and (fnmatchcase("gpu.repeated_faults", name) or fnmatchcase(str(item.get("what")), name)):
+        mine = subject is None or like(item["address"], subject)
+        if mine and (like("gpu.repeated_faults", name) or like(str(item.get("what")), name)):
             done.add(str(item.get("what")))
         else:
             history.append(item)

@@ -77,7 +77,9 @@ def gpu_rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Cal
 
 def plain(value: Any, most: int = 160) -> str:
     """Text of a capture as one line without control characters: captures come from other machines."""
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value)[: 4 * most])
+    text = str(value)[: 4 * most]
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -100,9 +102,11 @@ def equal(expected: Any, got: Any, *evidence: str) -> Said:
 def fetch(place: Any, path: str) -> Any:
     """The value at a dotted path: the first fault on the way to it, None where a key is missing or what should hold it is no mapping."""
     for key in path.split("."):
-        if is_fault(place):
+        if not isinstance(place, dict):
+            return None
+        if "fault" in place:
             return place
-        place = place.get(key) if isinstance(place, dict) else None
+        place = place.get(key)
     return place
 
 

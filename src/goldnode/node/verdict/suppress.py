@@ -7,8 +7,7 @@ nobody accepts a damaged GPU with a pattern meant for something else. After its 
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
+from ..host import like
 from ..plain import replace
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, plain
@@ -53,7 +52,7 @@ def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Fin
 def _covers(row: Mapping[str, Any], finding: Finding) -> bool:
     subject: Optional[Any] = row.get("subject")
     return (
-        fnmatchcase(finding.id, row["id"])
-        and (subject is None or fnmatchcase(finding.subject or "", str(subject)))
+        like(finding.id, row["id"])
+        and (subject is None or like(finding.subject or "", str(subject)))
         and (finding.severity == "degraded" or row.get("severity") == finding.severity)
     )

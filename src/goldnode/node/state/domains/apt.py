@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
-from fnmatch import fnmatchcase
-
+from ...host import like
+from ...later import base64, re
 from ..model import Observed, Refusal
 from ..observe import printable
 from .files import Wanted
@@ -50,7 +48,7 @@ def in_family(name: str, globs: Iterable[str]) -> bool:
     member = False
     bare = name.partition(":")[0]
     for glob in globs:
-        if fnmatchcase(bare, glob.lstrip("!")):
+        if like(bare, glob.lstrip("!")):
             member = not glob.startswith("!")
     return member
 
@@ -93,7 +91,7 @@ def keys(document: Document) -> List[Wanted]:
     wanted = []
     for archive in archives(document):
         if archive["key"]:
-            content = printable(b64decode(archive["key"]))
+            content = printable(base64.b64decode(archive["key"]))
             why = f"signing key of archive {archive['id']}"
             wanted.append(
                 Wanted(
@@ -157,7 +155,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     for pin in seen.pins:
         if pin.get("owner") in names:  # of a package of the stack, whose pins the lock's outrank
             continue
-        if any(fnmatchcase(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
+        if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
             found.append(
                 Refusal(
                     "foreign-pin",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from ...later import shlex
 from ..model import BOOT, Action, Note, Observed
 from .files import Wanted
 
@@ -38,14 +37,20 @@ exists() {{
 """
 
 
+def _word(text: str) -> str:
+    """A text as one word of a shell."""
+    plain = text and all(letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text)
+    return text if plain else shlex.quote(text)
+
+
 def hook(document: Document, part: str) -> List[Wanted]:
     """The postinst hook; only where the stack has a module of its own to be missed."""
     driver = document.get("driver")
     lines = []
     if driver and not driver["in_tree"]:
-        lines.append(f"version {shlex.quote(driver['module'])} {shlex.quote(driver['version'])} 'its GPUs'")
+        lines.append(f"version {_word(driver['module'])} {_word(driver['version'])} 'its GPUs'")
     for row in document.get("modules") or ():
-        lines.append(f"exists {shlex.quote(row['name'])} it")
+        lines.append(f"exists {_word(row['name'])} it")
     if not lines:
         return []
     text = HOOK.format(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from ...later import re
 from ..debversion import compare
 from ..family import kernel_release
 from ..model import BOOT, IMAGE, PARTS, Action, Observed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from ... import quickjson as json
 from ...hashes import sha256
 from ...host import PROGRAM as PROGRAM
 from ...lines import by_lines

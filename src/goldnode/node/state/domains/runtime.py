@@ -18,13 +18,13 @@ gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], gr
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import time
 
 from ... import gate
 from ...host import Host
+from ...later import re
+from ...plain import suppress
 from .. import dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
@@ -276,7 +276,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     engine = runtime["engine"]
     if engine == "containerd":
         drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")  # stays, where a refusal says why nothing can be merged
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             if seen.runtime.get("tomllib", True):
                 drop_in = containerd_config(document, seen)[1]
         if drop_in:

@@ -7,10 +7,8 @@ container the kernel is its host's, so nothing of it is read or set.
 
 from __future__ import annotations
 
-import re
-import shlex
-
 from ...host import Host, Json
+from ...later import re, shlex
 from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting

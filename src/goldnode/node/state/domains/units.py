@@ -6,8 +6,6 @@ gate: what the gate says of itself (:data:`gate.STATE`), None before its first d
 
 from __future__ import annotations
 
-import re
-
 from ... import gate
 from ...host import Host
 from ...slots import TOLD
@@ -151,8 +149,12 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 def _unit(path: str) -> Optional[str]:
     """The unit that a file of goldnode's defines or adds to."""
-    found = re.match(rf"{FOLDER}/([^/]+\.(?:service|timer|socket))(?:\.d/[^/]+)?$", path)
-    return found.group(1) if found else None
+    if not path.startswith(FOLDER + "/"):
+        return None
+    name, _, inner = path[len(FOLDER) + 1 :].partition("/")
+    if inner:
+        name = name[: -len(".d")] if name.endswith(".d") and "/" not in inner else ""
+    return name if name.endswith((".service", ".timer", ".socket")) and not name.startswith(".") else None
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:

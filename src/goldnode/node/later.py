@@ -1,0 +1,27 @@
+"""Modules of the standard library that a check of a healthy node does without: each is imported when one of its names is first used.
+
+`re` has enum, functools and collections behind it: to import it, and to compile its patterns, took an eighth of a check.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import base64 as base64
+    import binascii as binascii
+    import importlib as importlib
+    import json as json
+    import re as re
+    import shlex as shlex
+else:
+
+    class _Later:
+        def __init__(self, name):
+            self._name = name
+
+        def __getattr__(self, wanted):
+            value = getattr(__import__(self._name), wanted)
+            setattr(self, wanted, value)
+            return value
+
+    base64, binascii, importlib, json, re, shlex = map(_Later, ("base64", "binascii", "importlib", "json", "re", "shlex"))
