@@ -86,7 +86,7 @@ CASES: list[tuple[str, str, Fault]] = [
     ("logs", "var/log/apt/history.log", lambda r: put(r, "var/log/apt/history.log")),
     ("logs", "a history of commands", lambda r: put(r, "root/.bash_history")),
     ("world-writable", "/etc/wide", lambda r: put(r, "etc/wide", mode=0o666)),
-    ("world-writable", "/srv/wide", lambda r: ((r / "srv/wide").mkdir(parents=True), (r / "srv/wide").chmod(0o777))),
+    ("world-writable", "/srv/wide", lambda r: put(r, "srv/wide/x").parent.chmod(0o777)),
     ("setuid", "/usr/bin/own", lambda r: put(r, "usr/bin/own", mode=0o4755)),
     ("setuid", "/opt/site/group", lambda r: put(r, "opt/site/group", mode=0o2755)),
     ("compilers", "/usr/bin/gcc-12", lambda r: put(r, "usr/bin/gcc-12", mode=0o755)),
