@@ -48,12 +48,19 @@ PACKAGES = (
     "openssh-server",
     "e2fsprogs",
 )
-OPTIONS = "ro console=ttyS0 loglevel=4 panic=5"
+OPTIONS = "ro console=ttyS0 loglevel=4 systemd.show_status=0 panic=5"
 
 IDLE = (
     *("dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-boot-update.service"),
     *("systemd-boot-system-token.service", "systemd-update-utmp.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service"),
 )
+# Emulated, beside others, a boot may take minutes: limits that are right for a machine would end it.
+SLOW = {
+    "system.conf.d/slow.conf": "[Manager]\nDefaultTimeoutStartSec=900\n",
+    "system/boot-complete.target.d/slow.conf": "[Unit]\nJobTimeoutSec=3600\n",
+    "system/goldnode-good.service.d/slow.conf": "[Service]\nTimeoutStartSec=1800\n",
+    "system/goldnode-sanity.service.d/slow.conf": "[Service]\nTimeoutStartSec=1800\n",
+}
 
 CONFIGURE = r"""set -eu
 mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/efi" "$1/etc/systemd/network"
@@ -125,6 +132,9 @@ def unpack(tar: Path, into: Path) -> Path:
     into.mkdir()
     run("tar", "--numeric-owner", "-xpf", tar, "-C", into, "--exclude=./dev/*")
     (into / "etc/fstab").write_text("/dev/root / ext4 errors=remount-ro 0 1\nPARTLABEL=esp /efi vfat umask=0077,nofail 0 0\n")
+    for name, text in SLOW.items():
+        (into / "etc/systemd" / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / "etc/systemd" / name).write_text(text)
     for unit in IDLE:
         (into / "etc/systemd/system" / unit).unlink(missing_ok=True)
         (into / "etc/systemd/system" / unit).symlink_to("/dev/null")

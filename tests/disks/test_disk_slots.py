@@ -174,7 +174,7 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
 
         # From b, slot a is broken in each way and has the next boot: b comes back by itself, and says why.
         for cause in CAUSES:
-            at = machine.wait(f"GUEST NEXT after-{cause}", at)
+            at = machine.wait(f"GUEST NEXT after-{cause}", at, 1800)
             for _ in range(8):
                 said, at = told(machine, "BOOT", at)
                 if "slot=b" in said:
@@ -193,4 +193,4 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
             motd, at = told(machine, "MOTD", at)
             assert f"goldnode: {found['fallback']}" in motd
 
-        machine.wait("GUEST THROUGH", at)
+        machine.wait("GUEST THROUGH", at, 1800)

@@ -54,7 +54,9 @@ def run(host: Host, options: Any) -> int:
         known = slots.survey(host)
         if known is None:
             raise NodeError("this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has.")
-        found = known
+        from .state.observe import gpu_holders
+
+        found = {**known, "holders": gpu_holders(host)}
     print(json.dumps(found, indent=1, sort_keys=True) if options.json else table(found))
     return 0
 

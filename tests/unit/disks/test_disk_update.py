@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from goldnode import nodefile
 from goldnode.commands.disks_update import update as command
 from goldnode.disks import update
 from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
@@ -204,7 +205,7 @@ class Here:
         self.log.write_text("")
         monkeypatch.setattr(update, "PROGRAM", str(place / "program"))
         monkeypatch.setattr(update, "PAUSE", 0.0)
-        monkeypatch.setattr(update.nodefile, "build", lambda writer: b"# the program\n")
+        monkeypatch.setattr(nodefile, "build", lambda writer: b"# the program\n")
 
     def play(self, script: str) -> update.Node:
         """A node on which every command is this shell script, with the words in $*."""
@@ -257,7 +258,7 @@ def test_what_a_node_refuses_is_one_error(disk: BuiltDisk, tmp_path: Path, monke
         update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)
 
 
-def booting(here: Here, *states: Mapping[str, Any], gpu: str = "") -> update.Node:
+def booting(here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = ()) -> update.Node:
     """A node that is in another boot after `systemctl reboot`, and then tells these states one after the other."""
     for number, state in enumerate(states):
         (here.place / f"state{number}").write_text(json.dumps(state))
@@ -267,9 +268,8 @@ case $* in
 *boot_id*) [ -e booted ] && echo two || echo one ;;
 *"systemctl reboot"*) touch booted ;;
 *goldnode-node*"slot status"*) n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; cat state$n ;;
-*"slot status"*) echo '{json.dumps(survey())}' ;;
+*"slot status"*) echo '{json.dumps(survey(holders=gpu))}' ;;
 *"slot write"*|*"slot back"*) cat >/dev/null; echo '{ANSWER}' ;;
-*/proc/*) echo '{gpu}' ;;
 *"cat >"*) eval "$*" ;;
 esac"""
     )
@@ -303,8 +303,8 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
 
 def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Here(tmp_path / "here", monkeypatch)
-    node = booting(here, FINE, gpu="4711 python3")
-    with pytest.raises(DiskError, match="in use by 4711 python3, and nobody drains"):
+    node = booting(here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}])
+    with pytest.raises(DiskError, match="in use by pid 4711 python3, and nobody drains"):
         update.run(node, update.Wish(update.open_image(disk), reboot=True), lambda text: None)
     assert "slot write" not in here.log.read_text()
     assert update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)["next"] == "b"
