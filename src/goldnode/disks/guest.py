@@ -15,7 +15,7 @@ from goldnode.disks.model import BuiltDisk, Partition
 from goldnode.node import gate
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
-from goldnode.node.state.finding import Finding
+from goldnode.node.state.finding import Finding, place
 from goldnode.node.state.model import Observed
 from goldnode.node.verdict import check as verdict_check
 
@@ -36,6 +36,8 @@ UNFIT = re.compile(
 FOREIGN = re.compile(r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$")
 # What runs a package manager by itself.
 UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service")
+# What the node says where it takes itself for an image, or for a container: a booted disk is neither.
+ELSEWHERE = tuple(str(place(Observed(live=live, container=True))) for live in (False, True))
 # What a note of the plan is called as a finding of the verdict.
 SAME_AS = {"boot.entry": "boot.next"}
 IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
@@ -465,7 +467,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
         why = _reason(name, [*reasons, *always])
         if simulated and finding["outcome"] == "not_verified_here":
             why = why or "simulated hardware cannot show it"
-        if why is None and finding["outcome"] in ("not_verified_here",):
+        if why is None and finding["outcome"] == "not_verified_here" and finding["got"] not in ELSEWHERE:
             why = str(finding["got"])
         (wrong if why is None else unseen).append((finding, why))
     for finding, why in unseen:
@@ -547,9 +549,7 @@ def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
         if f"{row['kind']} {row['target']}" not in kept and row.get("phase") != "device"
     ]
     refused = [
-        f"refused: {row['message']}"
-        for row in plan.get("refusals") or ()
-        if not (document.get("gpu") and row.get("id", row.get("subject")) == "gpu-count")
+        f"refused: {row['message']}" for row in plan.get("refusals") or () if not (document.get("gpu") and row["code"] == "gpu-count")
     ]
     yield holds("plan", not foreign and not refused, "nothing but what is pending", listed([*foreign, *refused], none="nothing"))
     targets = {f"{row['kind']} {row['target']}" for row in left}

@@ -251,12 +251,11 @@ class _Run:
                 with self.machine("two", 2) as two:
                     # Shorter: the same image has been judged whole; what may differ is who it is.
                     other = self.up(two, None)
-                    self.report.clones = guest.unique(first.facts, self.ask(two))
+                    self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
                     self.report.clones.append(guest.holds("clones.boot", bool(other), "the clone boots, beside the first", "it answers"))
                     two.cut()
             if gpus:
                 self.with_gpus(one, second)
-            one.stop()
 
     def up(self, machine: Machine, before: str | None) -> str:
         """Wait until the guest answers and systemd has no more to start; returns its boot id."""
@@ -265,9 +264,9 @@ class _Run:
         machine.ssh(["systemctl", "is-system-running", "--wait"], limit=BOOT)
         return number
 
-    def ask(self, machine: Machine) -> Facts:
-        """What the guest says of itself. Raises MachineError where it cannot."""
-        request = json.dumps(self.wanted.asked(self.document(machine)))
+    def ask(self, machine: Machine, *, identity: bool = False) -> Facts:
+        """What the guest says of itself, or only who it is. Raises MachineError where it cannot."""
+        request = json.dumps({"identity": True} if identity else self.wanted.asked(self.document(machine)))
         done = machine.ssh(["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK)
         try:
             found: Facts = json.loads(done.out)

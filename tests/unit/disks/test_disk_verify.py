@@ -17,6 +17,8 @@ from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
 from goldnode.disks.model import BuiltDisk, DiskFile, Raw, System
 from goldnode.disks.qemu import Accelerator
 from goldnode.errors import DiskError
+from goldnode.node import gate
+from goldnode.node.state.domains.program import document_digest
 
 Facts = dict[str, Any]
 Spoil = Callable[[Facts], Any]
@@ -133,6 +135,11 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         findings(good.finding("blacklist.initramfs", "could_not_read", "no zstd", "degraded")),
         {"check.findings"},
     ),
+    (
+        "it takes itself for a container",
+        findings(good.finding("kernel.running", "not_verified_here", "a container shows the kernel and devices of its host")),
+        {"check.findings"},
+    ),
     ("GPUs that are not there match", findings(good.finding("gpu.count", "match", "8")), {"check.says.gpu.count"}),
     (
         "a policy matches without GPUs",
@@ -180,13 +187,13 @@ def test_a_real_class_whose_gpus_are_missing_says_so_and_may_be_drained() -> Non
         good.finding("driver.loaded", "mismatch", "none"),
         good.finding("gpu.library", "mismatch", "none"),
     )(facts)
-    reasons = [reason.text for reason in guest.gate.reasons(facts["verdict"])]
+    reasons = [reason.text for reason in gate.reasons(facts["verdict"])]
     facts["gate"] = {"mode": "block", "open": False, "reasons": reasons}
     facts["pass"] = False
-    for name in guest.gate.RUNTIMES:
+    for name in gate.RUNTIMES:
         facts["units"][name].update(ActiveState="inactive", ExecMainStartTimestampMonotonic="0")
         facts["status"][name] = "x goldnode gate: gpu.count: 0 (want 8)"
-    facts["plan"]["plan"]["refusals"] = [{"id": "gpu-count", "message": "0 of 8"}]
+    facts["plan"]["plan"]["refusals"] = [{"code": "gpu-count", "message": "0 of 8"}]
     wanted = good.replaced(good.wanted(gpu=True), class_digest=document["digest"])
     checks = guest.judge(facts, wanted)
     assert ids(checks, FAILED) == set()
@@ -319,7 +326,7 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
     findings(good.finding("gpu.count", "mismatch", "7"))(facts)
     facts["verdict"]["exit_code"] = 2
     facts["gate"], facts["pass"] = {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"]}, False
-    for name in guest.gate.RUNTIMES:
+    for name in gate.RUNTIMES:
         facts["units"][name]["ActiveState"] = "inactive"
         facts["status"][name] = "   Condition: start condition failed\n  sh[1]: goldnode gate: gpu.count: 7 (want 8)"
     assert ids(simulated.faulty(facts, document), FAILED) == set()
@@ -338,7 +345,7 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
 def test_the_document_for_simulated_gpus_says_so() -> None:
     changed = simulated.document_of(good.document(gpu=True, simulated=False))
     assert (changed["simulated"], changed["gate"]) == (True, "block")
-    assert changed["digest"] == guest.document_digest(changed) != good.document(gpu=True, simulated=False)["digest"]
+    assert changed["digest"] == document_digest(changed) != good.document(gpu=True, simulated=False)["digest"]
 
 
 # -- the report

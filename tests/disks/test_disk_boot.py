@@ -1,0 +1,135 @@
+"""A real machine for real firmware, and a built image verified whole: the same calls as `goldnode disks verify`.
+
+The image is the newest built one of a class without a GPU in the store of disk images (GOLDNODE_DISKS); without one that test says so and is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldnode.commands.disks_verify import verify as command
+from goldnode.disks import guest, qemu, verify
+from goldnode.disks.model import BuiltDisk, builds, store_directory
+from goldnode.errors import DiskError
+
+pytestmark = pytest.mark.disks
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def built() -> BuiltDisk:
+    found = [disk for disk in builds(store_directory()) if disk.driver is None]
+    if not found:
+        pytest.skip("no image of a class without a GPU is built here: goldnode disks build cpu_only")
+    return found[0]
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A disk with nothing on it: the firmware comes up and finds nothing to boot."""
+    path = tmp_path / "empty.raw"
+    path.touch()
+    os.truncate(path, 64 * MIB)
+    return path
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has waited for counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_path: Path) -> None:
+    with qemu.Machine(empty, tmp_path / "m", memory=256) as machine:
+        pid = machine.pid
+        assert pid is not None
+        assert machine.port
+        assert "BdsDxe" in machine.wait_for("BdsDxe", 120)
+        with pytest.raises(
+            qemu.MachineError, match=r"1 s of the guest's time went by before it showed 'login:'\n-- last lines of the console"
+        ):
+            machine.wait_for("login:", 1)
+        with pytest.raises(qemu.MachineError, match="the console shows 'BdsDxe'"):
+            machine.wait_for("login:", 60, fatal=("BdsDxe",))
+        machine.cut()
+        assert gone(pid)
+    assert verify.sha256(empty) == "3b6a07d0d404fab4e23b6d34bc6696a6a312dd92821332385e5af7c01c421351", "the disk is as it was"
+
+
+def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(qemu.MachineError, match=r"QEMU does not start: .*nothing\.raw.*No such file"):
+        qemu.Machine(tmp_path / "nothing.raw", tmp_path / "m", memory=256).start()
+
+
+def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import Machine\n"
+        "machine = Machine(Path(sys.argv[1]), Path(sys.argv[2]), memory=256).start()\nprint(machine.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        pid = int(run.stdout.readline())
+        assert not gone(pid)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        for _ in range(300):
+            if gone(pid):
+                break
+            time.sleep(0.1)
+        assert gone(pid)
+
+
+def test_a_damaged_image_is_refused_before_a_machine_starts(built: BuiltDisk, tmp_path: Path) -> None:
+    place = tmp_path / "built" / built.class_ / built.build_id
+    place.mkdir(parents=True)
+    shutil.copy(built.directory / "disk.json", place)
+    raw = place / built.path("raw").name
+    subprocess.run(["cp", "--sparse=always", built.path("raw"), raw], check=True)
+    with raw.open("r+b") as file:
+        file.seek(built.partitions[1].start + 4096)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    done = CliRunner().invoke(command, [str(place)])
+    assert isinstance(done.exception, DiskError)
+    assert "is not what its manifest says" in str(done.exception)
+    assert sorted(path.name for path in place.iterdir()) == sorted(["disk.json", raw.name])
+
+
+def test_an_image_boots_twice_and_beside_a_clone(built: BuiltDisk, tmp_path: Path) -> None:
+    """Three boots. Whatever the image does wrong is named in the assertion."""
+    report = verify.verify(built, work=tmp_path)
+    failures = [
+        f"{where}: {check.id}: {check.got} (want {check.expected})" for where, check in report.checks() if check.outcome == guest.FAILED
+    ]
+    assert (report.error, failures) == (None, [])
+    assert report.outcome == "passed"
+    assert [boot.what for boot in report.boots] == ["first boot", "reboot"]
+    assert {check.id for check in report.clones} >= {"clones.machine_id", "clones.host_keys", "clones.hostname", "clones.client_ids"}
+    assert report.raw_sha256 == report.raw_sha256_after == built.raw.sha256.removeprefix("sha256:")
+    names = {check.id for boot in report.boots for check in boot.checks}
+    assert names >= {
+        "ssh",
+        "boot.multi_user",
+        "units.failed",
+        "kernel.running",
+        "packages",
+        "initramfs",
+        "disk.root-b",
+        "check.ran",
+        "gate.state",
+        "plan",
+    }
+    assert list(tmp_path.iterdir()) == [], "overlays and logs are gone"

@@ -1,0 +1,93 @@
+"""The virtual machine's command line and its clock, without starting one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goldnode.disks import qemu
+from goldnode.disks.qemu import KVM, TCG, Accelerator, Clock, Drive, Firmware, Machine, MachineError
+
+
+def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> Machine:
+    chosen = more.pop("chosen", Accelerator(TCG, "no kvm"))
+    return Machine(disk, tmp_path, firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more)
+
+
+def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -> None:
+    line = " ".join(machine(tmp_path, Path("/images/a,b.raw")).command(7))
+    assert "snapshot=on,file=/images/a,,b.raw" in line
+    assert "restrict=on,hostfwd=tcp:127.0.0.1:0-:22" in line
+    assert "socket,id=qmp,fd=7" in line
+    kept = " ".join(machine(tmp_path, Path("/o.qcow2"), snapshot=False, form="qcow2").command(7))
+    assert "format=qcow2" in kept
+    assert "snapshot=on" not in kept
+    second = " ".join(machine(tmp_path, drives=[Drive(Path("/seed.img"))], network=False).command(7))
+    assert "readonly=on,file=/seed.img" in second
+    assert "netdev" not in second
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=3,sleep=on -rtc clock=vm", "-smp 1"))]
+)
+def test_an_emulated_guest_has_its_own_time(tmp_path: Path, name: str, words: tuple[str, str]) -> None:
+    line = " ".join(machine(tmp_path, chosen=Accelerator(name)).command(7))
+    assert all(word in line for word in words)
+
+
+def test_a_busy_machine_takes_no_time_of_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited = [100.0], [{"1": 0.0, "2": 0.0}]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Clock, "_waited", lambda self: dict(waited[0]))
+    clock = Clock(os.getpid())
+    for passed, waits, seconds in (
+        (10.0, {"1": 0.0, "2": 0.0}, 10.0),  # nothing else ran
+        (10.0, {"1": 4.0, "2": 8.0}, 12.0),  # the slower of its threads waited eight of ten
+        (10.0, {"1": 4.0, "2": 18.0}, 13.0),  # it got nothing at all: a tenth counts, so that every limit is reached
+        (10.0, {"3": 0.0}, 23.0),  # a thread that is new has waited for nothing yet
+    ):
+        now[0] += passed
+        waited[0] = waits
+        assert clock.tick() == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ("\x1b[0;32m  OK  \x1b[0m] Started\r\n", "  OK  ] Started\n"),
+        ("\x1b[2J\x1b[01;01H\x1b[=3hBdsDxe: starting", "BdsDxe: starting"),
+        ("a\x07b\x1b]0;title\x07c", "abc"),
+    ],
+)
+def test_the_console_without_its_control_sequences(shown: str, text: str) -> None:
+    assert qemu.plain(shown) == text
+
+
+def test_kvm_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(qemu, "DEVICE", tmp_path / "kvm")
+    qemu.accelerator.cache_clear()
+    try:
+        assert qemu.accelerator() == Accelerator(TCG, f"there is no {tmp_path / 'kvm'}")
+    finally:
+        qemu.accelerator.cache_clear()
+
+
+def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu.shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
+    with pytest.raises(MachineError, match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86"):
+        qemu.check_tools()
+
+
+def test_a_machine_that_does_not_run_says_so(tmp_path: Path) -> None:
+    idle = machine(tmp_path)
+    assert (idle.status(), idle.running(), idle.console()) == ("ended", False, "")
+    with pytest.raises(MachineError, match="does not run"):
+        idle.wait_for("login:")
+    with pytest.raises(MachineError, match="without a key"):
+        idle.ssh_command("true")
+    idle.cut()
+    idle.stop()
