@@ -10,6 +10,7 @@ What the guest says is judged in `guest.py`. docs/disk-verification.md lists the
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import shlex
@@ -32,6 +33,8 @@ COLLECTOR = Path(__file__).with_name("collector.py")
 BOOT = 900.0  # seconds of the guest's time for a boot
 ASK = 900.0  # … and for what it is asked
 MIB = 1024 * 1024
+PREFIX = ".verify-"  # of a run's directory
+GUARD = "lock"  # in it; locked while the run lives
 SPARE = 512 * MIB  # what the guest's disk is larger than image and second slot, so that growing shows
 ROOM = 2048 * MIB  # free space that the overlays of one run need at most
 
@@ -191,18 +194,30 @@ def verify(
         )
     if report.accelerator.why:
         say(f"without KVM: {report.accelerator.why}; the guests are emulated, which takes minutes")
-    directory = Path(tempfile.mkdtemp(prefix=f".verify-{built.name}-", dir=place))
-    try:
-        _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
-    except MachineError as error:
-        report.error = str(error)
-    finally:
-        if keep:
-            say(f"kept: {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+    sweep(place)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    with (directory / GUARD).open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)  # as long as this run lives, however it ends
+        try:
+            _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+        except MachineError as error:
+            report.error = str(error)
+        finally:
+            if keep:
+                (directory / GUARD).unlink()
+                say(f"kept: {directory}")
+            else:
+                shutil.rmtree(directory, ignore_errors=True)
     report.raw_sha256_after = sha256(built.path("raw"))
     return report
+
+
+def sweep(place: Path) -> None:
+    """Remove what runs have left in `place` that were killed; those that live keep theirs."""
+    for guard in place.glob(f"{PREFIX}*/{GUARD}"):
+        with contextlib.suppress(OSError), guard.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(guard.parent, ignore_errors=True)
 
 
 def write(report: Report) -> Path:

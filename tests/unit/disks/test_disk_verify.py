@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -423,6 +424,17 @@ def test_a_damaged_image_is_refused_before_anything_starts(tmp_path: Path) -> No
     raw.write_bytes(b"dis")
     with pytest.raises(DiskError, match="has 3 bytes, and its manifest says 4"):
         verification.check_files(disk)
+
+
+def test_what_a_killed_run_left_goes_and_what_lives_stays(tmp_path: Path) -> None:
+    for name in ("dead", "alive", "kept"):
+        (tmp_path / f"{verification.PREFIX}{name}").mkdir()
+    for name in ("dead", "alive"):
+        (tmp_path / f"{verification.PREFIX}{name}" / verification.GUARD).touch()
+    with (tmp_path / f"{verification.PREFIX}alive" / verification.GUARD).open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        verification.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{verification.PREFIX}alive", f"{verification.PREFIX}kept"]
 
 
 def test_there_is_nothing_to_simulate_in_a_class_without_gpus(tmp_path: Path) -> None:
