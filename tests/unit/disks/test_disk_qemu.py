@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_kvm_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qemu.shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
+    monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
     with pytest.raises(MachineError, match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86"):
         qemu.check_tools()
 
