@@ -20,8 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
+
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- figures: written by benchmarks/run check -->", "<!-- end of figures -->"
 CLASS, IMAGE = "h100_sxm5_80gb", "nvidia/cuda:13.0.2-runtime-ubuntu24.04"
 HELLO = "import click\n\n@click.command()\ndef main() -> None:\n    click.echo('hello')\n\nmain()\n"
 
@@ -113,18 +114,8 @@ def measure(runs: int, checks: int) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Return what it was measured on, and how busy that was."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {
-        "cores": os.cpu_count(),
-        "processor": model,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "click": version("click"),
-        "pydantic": version("pydantic"),
-        "load": round(os.getloadavg()[0], 1),
-        "priority": os.getpriority(os.PRIO_PROCESS, 0),
-    }
+    more = {"python": platform.python_version(), "click": version("click"), "pydantic": version("pydantic")}
+    return {**pages.machine(), **more, "priority": os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -157,22 +148,11 @@ def tables(found: Mapping[str, Any]) -> str:
         f"| read the facts and the images' names, and all checks | {_cell(inside['all_checks']['wall'])} | "
         f"{_cell(inside['all_checks']['cpu'])} |",
     ]
-    return f"\n{head}\n" + "\n".join(rows) + "\n\n"
+    return f"{head}\n" + "\n".join(rows) + "\n"
 
 
 def _cell(value: Mapping[str, float]) -> str:
     return f"{value['median']:.3f} ({value['best']:.3f})"
-
-
-def write(found: Mapping[str, Any], directory: Path) -> None:
-    """Write check.json to `directory`, and the tables into its check.md."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "check.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = directory / "check.md"
-    before, after = f"# benchmarks/check\n\n{BEGIN}\n", f"{END}\n"
-    if page.exists() and BEGIN in (text := page.read_text(encoding="utf-8")):
-        before, after = text[: text.index(BEGIN)] + BEGIN + "\n", text[text.index(END) :]
-    page.write_text(before + tables(found) + after, encoding="utf-8")
 
 
 def main() -> None:
@@ -183,7 +163,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
     chosen = parser.parse_args()
     found = measure(chosen.runs, chosen.checks)
-    write(found, chosen.out)
+    pages.write("check", found, tables(found), chosen.out)
     print(tables(found))
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 from tests.simulators import standin_lab
 
+from benchmarks import pages
 from benchmarks.converge import report, state
 from benchmarks.converge.contenders import ROOT, Contender, contenders
 from benchmarks.measure import busy
@@ -170,11 +171,8 @@ def machine(node: Node, peers: Path) -> dict[str, Any]:
         start = time.perf_counter()
         socket.create_connection(("127.0.0.1", node.port)).close()
         trips.append(time.perf_counter() - start)
-    model = re.search(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     return {
-        "cores": os.cpu_count(),
-        "processor": model[1] if model else platform.machine(),
-        "kernel": platform.release(),
+        **pages.machine(),
         "rtt_ms": round(min(trips) * 1000, 3),
         "controller_python": platform.python_version(),
         "node_python": node.run("python3", "--version").output.strip(),

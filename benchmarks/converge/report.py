@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- figures: written by benchmarks/run converge -->", "<!-- end of figures -->"
+from benchmarks import pages
+
 BASES = ("resident", "reference")
 
 
 def write(found: Mapping[str, Any], directory: Path, peers: Path) -> None:
     """Write converge.json and converge.svg to `directory`, and the tables into its converge.md."""
-    directory.mkdir(parents=True, exist_ok=True)
-    data = directory / "converge.json"
-    data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = directory / "converge.md"
-    before, after = f"# benchmarks/converge\n\n{BEGIN}\n", f"{END}\n"
-    if page.exists() and BEGIN in (text := page.read_text(encoding="utf-8")):
-        before, after = text[: text.index(BEGIN)] + BEGIN + "\n", text[text.index(END) :]
-    page.write_text(before + tables(found) + after, encoding="utf-8")
-    subprocess.run(
-        [str(peers / "bin/python"), str(Path(__file__).with_name("plot.py")), str(data), str(directory / "converge.svg")], check=True
-    )
+    data = pages.write("converge", found, tables(found), directory)
+    pages.draw(Path(__file__).with_name("plot.py"), data, peers)
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -65,17 +55,12 @@ def tables(found: Mapping[str, Any]) -> str:
         f"State: class `{found['state']['class']}`, {found['state']['files']} files, {found['state']['packages']} locked and held packages, "
         f"the module, the initramfs, the unit. {note}",
         "Wall time as ratio (above 1: goldnode is faster)\n",
-        _table(["", *head], ratio),
+        pages.table(["", *head], ratio),
         "Wall time, seconds for all nodes\n",
-        _table(["", *head], wall),
+        pages.table(["", *head], wall),
         "CPU, seconds of controller + all nodes together\n",
-        _table(["", *head], work),
+        pages.table(["", *head], work),
         "Remote executions per run (mitogen calls functions over one connection per node, which is not comparable)\n",
-        _table(["", *head], counts),
+        pages.table(["", *head], counts),
     ]
-    return "\n" + "\n".join(part.rstrip("\n") + "\n" for part in parts) + "\n"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import os
 import resource
 import shutil
@@ -20,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
 from benchmarks.check.__main__ import machine
 from goldnode.images.imagelock import LOCKS, find_lock, write_lock
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.site import archive_url, load_site
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- figures: written by benchmarks/run images -->", "<!-- end of figures -->"
 # Debian's packages alone, so that a Dockerfile needs nothing but apt; parents first.
 NAMES = (
     "cpu-1-base-debian12",
@@ -204,7 +203,7 @@ def tables(found: Mapping[str, Any]) -> str:
         rows.append(f"| {title} | **{wall:.2f}x** | {cpu:.2f}x | {peer:.1f} | {own:.1f} | {theirs:.0f} | {mine:.0f} |")
     limit = found["seconds"]["own"]["warm"]["wall"]
     rows += ["", f"- A run without a change within 5 s was the aim: {'met' if limit <= 5 else 'MISSED'}, with {limit:.1f} s."]
-    return "\n" + "\n".join(rows) + "\n\n"
+    return "\n".join(rows) + "\n"
 
 
 def main() -> None:
@@ -214,13 +213,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
     chosen = parser.parse_args()
     found = measure(chosen.runs)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "images.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = chosen.out / "images.md"
-    if page.exists():
-        text = page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n{tables(found)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    pages.write("images", found, tables(found), chosen.out)
     print(tables(found))
 
 

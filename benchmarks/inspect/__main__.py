@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
 from benchmarks.check.__main__ import machine
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- figures: written by benchmarks/run inspect -->", "<!-- end of figures -->"
 MADE = ROOT / ".goldnode/benchmarks/inspect-root"
 PACKAGES = "python3,systemd,openssh-server,linux-image-cloud-amd64"
 SUITE = "bookworm"
@@ -95,22 +95,11 @@ def tables(found: Mapping[str, Any]) -> str:
         wall, cpu = seconds[name][f"{part}wall"], seconds[name][f"{part}cpu"]
         counts = "| | |" if part else f"| {of[name]['elf']:,} | {of[name]['needed']:,} |"
         rows.append(f"| {title} {counts} {_cell(wall)} | {_cell(cpu)} | {cpu['median'] / peer:.2f}x |")
-    return "\n" + "\n".join(rows) + "\n\n"
+    return "\n".join(rows) + "\n"
 
 
 def _cell(value: Mapping[str, float]) -> str:
     return f"{value['median']:.2f} ({value['best']:.2f})"
-
-
-def write(found: Mapping[str, Any], directory: Path) -> None:
-    """Write inspect.json to `directory`, and the tables into its inspect.md."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "inspect.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = directory / "inspect.md"
-    before, after = f"# benchmarks/inspect\n\n{BEGIN}\n", f"{END}\n"
-    if page.exists() and BEGIN in (text := page.read_text(encoding="utf-8")):
-        before, after = text[: text.index(BEGIN)] + BEGIN + "\n", text[text.index(END) :]
-    page.write_text(before + tables(found) + after, encoding="utf-8")
 
 
 def main() -> None:
@@ -122,7 +111,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, required=True, help="environment that pyelftools is installed in (benchmarks/run names it)")
     chosen = parser.parse_args()
     found = measure(root(chosen.root), chosen.runs, chosen.peers)
-    write(found, chosen.out)
+    pages.write("inspect", found, tables(found), chosen.out)
     print(tables(found))
 
 

@@ -9,10 +9,7 @@ import argparse
 import datetime as dt
 import json
 import os
-import platform
-import re
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from typing import Any
 from tests.stacks import lab as stacks
 from tests.stacks.legs import LegError, inventory, site_yml
 
+from benchmarks import pages
 from benchmarks.measure import busy, received
 from benchmarks.provision import report
 from goldnode.lab import engine
@@ -145,23 +143,15 @@ def run(made: stacks.StackLab, node: Node, group: str, contender: Contender) -> 
 
 def described(made: stacks.StackLab, rows: list[dict[str, Any]], runs: int, note: str) -> dict[str, Any]:
     """Everything that is measured, with what it was measured on."""
-    model = re.search(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
     results = made.lab.directory / "mirror/modules/results"
     built = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     return {
         "schema": "goldnode.benchmark/1",
         "benchmark": "provision",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "commit": described.stdout.strip(),
+        "commit": pages.commit(),
         "stack": STACK,
-        "machine": {
-            "cores": os.cpu_count(),
-            "processor": model[1] if model else platform.machine(),
-            "kernel": platform.release(),
-            "ansible_core": version("ansible-core"),
-            "note": note,
-        },
+        "machine": {**pages.machine(), "ansible_core": version("ansible-core"), "note": note},
         # Paid once per lock, not per node; the builder's cache may have had it from an earlier run.
         "built_once_seconds": max((row["seconds"] for row in built if row.get("ok")), default=None),
         "runs": runs,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- figures: written by benchmarks/run provision -->", "<!-- end of figures -->"
+from benchmarks import pages
+
 # Measure, what it is called, and what the figure is divided by to be shown.
 MEASURES = (("wall", "wall time, s", 1.0), ("node_cpu", "CPU of the node, s", 1.0), ("bytes", "bytes the node received, MB", 1e6))
 # What this was built to reach: how many times less wall time.
@@ -18,16 +17,8 @@ TARGETS = {"driver step": 8.0, "first run": 2.5}
 
 def write(found: Mapping[str, Any], directory: Path, peers: Path) -> None:
     """Write provision.json and provision.svg to `directory`, and the tables into its provision.md."""
-    directory.mkdir(parents=True, exist_ok=True)
-    data = directory / "provision.json"
-    data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = directory / "provision.md"
-    before, after = f"# benchmarks/provision\n\n{BEGIN}\n", f"{END}\n"
-    if page.exists() and BEGIN in (text := page.read_text(encoding="utf-8")):
-        before, after = text[: text.index(BEGIN)] + BEGIN + "\n", text[text.index(END) :]
-    page.write_text(before + tables(found) + after, encoding="utf-8")
-    script = Path(__file__).with_name("plot.py")
-    subprocess.run([str(peers / "bin/python"), str(script), str(data), str(directory / "provision.svg")], check=True)
+    data = pages.write("provision", found, tables(found), directory)
+    pages.draw(Path(__file__).with_name("plot.py"), data, peers)
 
 
 def values(found: Mapping[str, Any], leg: str, name: str, measure: str) -> list[float]:
@@ -67,18 +58,13 @@ def tables(found: Mapping[str, Any]) -> str:
     parts = [
         told,
         "DKMS on the node : mirror and prebuilt module (above 1: the latter is cheaper)\n",
-        _table(["", *head], ratios),
+        pages.table(["", *head], ratios),
         "".join(verdicts),
-        _table(["", *head], figures),
+        pages.table(["", *head], figures),
         f"Building the module once took {once}, in a root of its own; that is paid per lock, not per node.\n",
     ]
-    return "\n" + "\n".join(part.rstrip("\n") + "\n" for part in parts) + "\n"
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def _cell(found: Sequence[float]) -> str:
     return f"{statistics.median(found):.0f} ({min(found):.0f}-{max(found):.0f})"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

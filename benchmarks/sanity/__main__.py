@@ -22,11 +22,11 @@ from typing import Any
 from tests.faults import classes
 from tests.simulators.hardware import build, machine
 
+from benchmarks import pages
 from goldnode import nodefile
 from goldnode.node import __main__ as starting
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- figures: written by benchmarks/run sanity -->", "<!-- end of figures -->"
 CLASS = "board_h100"
 THREADS = 96
 OTHERS = 300  # further functions on the bus, as a server of this kind has them
@@ -162,12 +162,7 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
 
 def about() -> dict[str, Any]:
     """Return what it was measured on, and how busy that was."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {
-        "cores": os.cpu_count(), "processor": model, "kernel": platform.release(), "python": platform.python_version(),
-        "load": round(os.getloadavg()[0], 1), "priority": os.getpriority(os.PRIO_PROCESS, 0),
-    }  # fmt: skip
+    return {**pages.machine(), "python": platform.python_version(), "priority": os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -211,13 +206,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks")
     options = parser.parse_args()
     found = measure(options.runs, options.peers, options.nhc and options.nhc.resolve())
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "sanity.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    page = options.out / "sanity.md"
-    if page.exists():
-        text = page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    pages.write("sanity", found, tables(found), options.out)
     print(tables(found))
 
 
