@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.errors import ImageError
 from goldnode.images.imagelock import load_lock
 from goldnode.images.locking import check_images, lock_images
-from goldnode.images.matrix import load_matrix
+from goldnode.images.matrix import builtin_matrix, load_matrix
 from goldnode.images.resolve import fetch_all, pool_path
 
 pytestmark = pytest.mark.images
@@ -60,3 +61,37 @@ def test_a_wheel_of_the_lock_is_fetched_and_is_what_it_says(locks: Path, tmp_pat
     with zipfile.ZipFile(path) as archive:
         assert any(name.endswith("/lib/libcudart.so.12") for name in archive.namelist())
     assert fetch_all([(row, lock)], tmp_path / "pool") == 0
+
+
+TOOLKIT = "cuda-11.8.0-devel-debian12"
+
+
+def test_debians_toolkit_is_locked_without_a_driver(tmp_path: Path) -> None:
+    told = list(lock_images([TOOLKIT], upgrade=True, out=tmp_path))
+    assert len(told) == 4
+    lock = load_lock(tmp_path / f"{TOOLKIT}.lock.yml")
+    names = {deb.name for deb in lock.debs}
+    assert {"nvidia-cuda-dev", "nvidia-cuda-toolkit"} <= names
+    assert not names & {"libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-alternative"}
+    (made,) = [deb for deb in lock.debs if deb.made]
+    assert made.provides == ("libcuda.so.1 (= 520)", "libnvidia-ml.so.1 (= 520)")
+    assert check_image_of(tmp_path) == []
+
+
+def check_image_of(place: Path) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOLDNODE_IMAGE_LOCKS", str(place))
+        return dict(check_images([TOOLKIT]))[TOOLKIT]
+
+
+def test_what_nothing_asks_of_a_driver_is_an_error_of_the_matrix(tmp_path: Path) -> None:
+    own = builtin_matrix()
+    text = own.read_text(encoding="utf-8")
+    (tmp_path / "matrix.yml").write_text(
+        text.replace("from_host: [libcuda.so.1,", "from_host: [libnvcuvid.so.1, libcuda.so.1,", 1), encoding="utf-8"
+    )
+    (tmp_path / "locks").symlink_to(own.parent / "locks")
+    with pytest.raises(ImageError, match=r'nothing in image "cuda-11.8.0-devel-debian12" asks for libnvcuvid.so.1') as caught:
+        list(lock_images([TOOLKIT], matrix_file=tmp_path / "matrix.yml", out=tmp_path / "out"))
+    assert caught.value.line is not None
+    assert not (tmp_path / "out" / f"{TOOLKIT}.lock.yml").exists()
