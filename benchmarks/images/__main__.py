@@ -189,7 +189,7 @@ def tables(found: Mapping[str, Any]) -> str:
     told = found["machine"]
     rows = [
         f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}; load {told['load']} by others "
-        f"and it. {found['runs']} paired runs, in turn; medians. {len(found['names'])} tags: {', '.join(f'`{name}`' for name in found['names'])}.",
+        f"and it. {'One paired run' if found['runs'] == 1 else str(found['runs']) + ' paired runs, in turn; medians'}. {len(found['names'])} tags: {', '.join(f'`{name}`' for name in found['names'])}.",
         "",
         "A Dockerfile per tag : goldnode (above 1: goldnode is cheaper)",
         "",

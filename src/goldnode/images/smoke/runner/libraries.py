@@ -43,6 +43,17 @@ def _packed(function: str, steps: Tuple[int, ...], kind: Any = ctypes.c_int) -> 
     return read
 
 
+def _cudart(library: ctypes.CDLL) -> Numbers:
+    """cudaRuntimeGetVersion. Without a driver or a device CUDA 11's gives that as its status and no number (seen with 11.8.89), 12's the number."""
+    value = ctypes.c_int(-1)
+    status = native.integer(library, "cudaRuntimeGetVersion", ctypes.byref(value))
+    if status in (35, 100) and ".so.11" in str(library._name):
+        return ()
+    if status != 0:
+        raise Failed("cudaRuntimeGetVersion fails", expected=0, got=status)
+    return split(value.value, (1000, 10))
+
+
 def split(value: int, steps: Tuple[int, ...]) -> Numbers:
     """12040 with steps (1000, 10) is (12, 4)."""
     found = []
@@ -132,7 +143,7 @@ _NPP = ("libnppial", "libnppicc", "libnppidei", "libnppif", "libnppig", "libnppi
 _ANY = dict.fromkeys(map(str, range(20)), "any")
 
 COMPONENTS: Dict[str, Component] = {
-    "cudart": Component("libcudart", ("13", "12", "11.0"), _packed("cudaRuntimeGetVersion", (1000, 10)), 2, {"11": "11.0"}),
+    "cudart": Component("libcudart", ("13", "12", "11.0"), _cudart, 2, {"11": "11.0"}),
     "cublas": Component("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
     "cublaslt": Component("libcublasLt", ("13", "12", "11")),
     "cufft": Component("libcufft", ("12", "11", "10"), _property("cufftGetProperty"), 3),
@@ -218,6 +229,8 @@ def check(part: str, version: str) -> Json:
     if known.version is None:
         return passed({"loads": soname}, {"loads": soname}, why="the library does not tell its version" if version else "")
     said = known.version(library)
+    if not said:
+        return passed({"loads": soname}, {"loads": soname}, why="the library tells its version only where a driver is")
     told = ".".join(str(number) for number in said)
     compared = min(len(said), len(numbers(version)), known.compared)
     expected = numbers(version)[:compared]
