@@ -143,6 +143,7 @@ def measure(runs: int) -> dict[str, Any]:
     rows = load_matrix(None).select(list(NAMES))
     rows = [row for row in rows if row.name in NAMES]
     taken: dict[str, dict[str, list[dict[str, float]]]] = {name: {step: [] for step in STEPS} for name in ("own", "peer")}
+    load = [round(os.getloadavg()[0], 1)]
     held: dict[str, dict[str, list[int]]] = {name: {step: [] for step in STEPS} for name in ("own", "peer")}
     with tempfile.TemporaryDirectory(prefix="goldnode-images-") as name:
         folder = Path(name)
@@ -159,6 +160,7 @@ def measure(runs: int) -> dict[str, Any]:
                         contender.change()
                     taken[which][step].append(timed(contender.build))
                     held[which][step].append(contender.bytes())
+                    load.append(round(os.getloadavg()[0], 1))
                     print(f"run {number + 1} of {runs}: {which} {step} {taken[which][step][-1]['wall']:.1f} s", flush=True)
             for which in contenders:
                 shutil.rmtree(folder / which)
@@ -172,6 +174,7 @@ def measure(runs: int) -> dict[str, Any]:
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": git.stdout.strip(),
         "machine": machine(),
+        "load": load,
         "runs": runs,
         "names": [row.name for row in rows],
         "seconds": seconds,
@@ -187,9 +190,14 @@ def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def tables(found: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
     told = found["machine"]
+    low, high = min(found["load"]), max(found["load"])
+    runs = "one paired run" if found["runs"] == 1 else f"{found['runs']} paired runs, in turn, medians"
+    busy = (
+        " The machine was busy with other work: its wall figures say little, CPU and the ratios more." if high > 2 * told["cores"] else ""
+    )
     rows = [
-        f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}; load {told['load']} by others "
-        f"and it. {'One paired run' if found['runs'] == 1 else str(found['runs']) + ' paired runs, in turn; medians'}. {len(found['names'])} tags: {', '.join(f'`{name}`' for name in found['names'])}.",
+        f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}; load {low} to {high}, by "
+        f"others and it; {runs}.{busy} {len(found['names'])} tags: {', '.join(f'`{name}`' for name in found['names'])}.",
         "",
         "A Dockerfile per tag : goldnode (above 1: goldnode is cheaper)",
         "",
