@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from .. import boot
-from ..quickjson import loads
+from ..quickjson import loads as loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

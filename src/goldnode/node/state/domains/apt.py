@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...host import like
-from ...later import base64, re
+from ...later import base64
 from ..model import Observed, Refusal
 from ..observe import printable
 from .files import Wanted
@@ -125,8 +125,8 @@ def pins(document: Document) -> Wanted:
 def fence(document: Document) -> Wanted:
     """Unattended-Upgrade::Package-Blacklist from the stack set itself: whole names, since ``^nvidia-`` misses libnvidia-*."""
     names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
-    # The entries are Python regular expressions, matched at the start of a name.
-    items = "".join(f'  "{re.escape(name).replace(chr(92) + "-", "-")}$";\n' for name in names)
+    # The entries are Python regular expressions, matched at the start of a name; what a name of a package may hold of their signs is + and .
+    items = "".join('  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names)
     text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
     return Wanted("/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set")
 
