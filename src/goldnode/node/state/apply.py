@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import slots
 from ..host import Host, Result, boot_identity
 from ..plain import asdict, replace
-from . import applied, deferred, history
+from . import applied, deferred, history, shaping
 from . import record as records
 from .domains import apt, driver, kernel
 from .engine import plan, plan_absent
@@ -199,7 +199,7 @@ class Applier:
         self._remember("held", names)
         if done.rc != 0:
             raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
-        deferred.settle(self.host, self.say)
+        deferred.settle(self.host, self.say, driver.get("family") or ())
         # Of what goldnode had brought, for an earlier stack or before it, nothing is left behind; what was left before goldnode stays so.
         record = records.read(self.host)
         ours = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
@@ -319,9 +319,12 @@ class Applier:
         if not due and inside.get(release) and not driver.initramfs_faults(self.document, inside[release]):
             return "the transaction has made it already"
         self.say(f"rebuilding the initramfs of {release}")
+        before = shaping.configuration(self.host)
         done = self.host.run("update-initramfs", "-u" if release in inside else "-c", "-k", release, timeout=900)
         if done.rc != 0:
             raise NodeError(f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}")
+        if self.part != ABSENT:  # of a node that leaves nothing is kept
+            shaping.keep(self.host, [release], (self.document.get("driver") or {}).get("family") or (), before)
         if action.data["owed"] == "last":
             deferred.forget(self.host)
         return None

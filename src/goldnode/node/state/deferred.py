@@ -4,7 +4,7 @@ apt calls dpkg several times in a transaction of kernel and driver, and each cal
 seen for one driver, each of which takes longer than all of its packages. While apt runs, dpkg finds a program of this name first on its
 path. It lets a new kernel have its initramfs at once, since a kernel must never be there without one, and writes down who wants one made
 anew. A run that is killed leaves that list, and the next plan has it done. Where nothing of what goes into an initramfs has changed since a
-new kernel got its own, that one is not made twice.
+new kernel got its own, that one is not made twice; nor is one whose making would give what it is already (:mod:`.shaping`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, List
+    from typing import Callable, List, Sequence
 
 
 PLACE = "/var/lib/goldnode/deferred"
@@ -61,33 +61,67 @@ def owed(host: Host) -> List[str]:
     return list(dict.fromkeys((host.text(OWED) or "").splitlines()))
 
 
-def settle(host: Host, say: Callable[[str], None]) -> None:
-    """Do what is owed. Raises NodeError where update-initramfs fails: then all of it stays owed."""
+def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -> None:
+    """Do what is owed. Raises NodeError where update-initramfs fails: then all of it stays owed.
+
+    :param family: globs of the packages that are the driver's own: nothing of theirs goes into an initramfs but what :mod:`.shaping` sees.
+    """
     import shlex  # what only looks does without it
 
+    from . import shaping
+
     asked = owed(host)
+    before = shaping.configuration(host) if asked else None
+    made: List[str] = []
     for arguments in asked:
+        releases = meant(host, arguments)
         try:
             if arguments == "-u" and newest_is_fresh(host):
+                made += releases
                 continue
         except OSError:  # a file went while it was looked at: in doubt
             pass
-        say(f"update-initramfs {arguments}")
+        changed = [shaping.differences(host, release, family) for release in releases]
+        if changed and not any(rows is None or rows for rows in changed):
+            say(f"the initramfs of {', '.join(releases)} stays: all that shapes it is as it was when it was made")
+            continue
+        why = ", ".join(sorted({name for rows in changed for name in rows or ()}))
+        say(f"update-initramfs {arguments}" + (f" (changed since: {why})" if why else ""))
         done = host.run("update-initramfs", *shlex.split(arguments), timeout=900)
         if done.rc != 0:
             raise NodeError(f"update-initramfs {arguments} fails; the earlier initramfs is kept. {done.tail()}")
+        made += releases
+    if made:
+        shaping.keep(host, dict.fromkeys(made), family, before)
     forget(host)
+
+
+def meant(host: Host, arguments: str) -> List[str]:
+    """The kernels whose initramfs update-initramfs(8) makes anew when it is called so; none where that is not understood."""
+    words = arguments.split()
+    there = [name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*")]
+    there = [name for name in there if host.is_dir(f"/lib/modules/{name}")]
+    if words == ["-u"]:
+        newest = _newest(host)
+        return [newest] if newest in there else []
+    if len(words) == 3 and words[:2] == ["-u", "-k"]:
+        return there if words[2] == "all" else [words[2]] if words[2] in there else []
+    return []
+
+
+def _newest(host: Host) -> str:
+    """The release that a lone -u means; empty where that cannot be told."""
+    names = [name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*")]
+    found = host.run("linux-version", "sort", "--reverse", *names)
+    return (found.out.split() or [""])[0] if found.rc == 0 else ""
 
 
 def newest_is_fresh(host: Host) -> bool:
     """Whether a lone -u would make again what was made in this transaction: the newest kernel's initramfs was begun when all packages were
     unpacked, and neither a file below /etc nor a module of that kernel has changed since. Whatever is in doubt is made again."""
-    sorted_ = host.run(
-        "linux-version", "sort", "--reverse", *(name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*"))
-    )
-    newest = (sorted_.out.split() or [""])[0]
+    newest = _newest(host)
     mark = host.path(f"{MADE}/{newest}")
-    if sorted_.rc != 0 or not newest or not mark.is_file():
+    if not newest or not mark.is_file():
         return False
     begun = mark.stat().st_mtime
     if any(entry.name.endswith(".list") and entry.stat().st_mtime >= begun for entry in os.scandir(host.located("/var/lib/dpkg/info"))):
