@@ -22,7 +22,7 @@ from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
 
 from goldnode import nodefile
 from goldnode.disks import update
-from goldnode.node import slots
+from goldnode.node import boot
 from goldnode.node.state.domains.program import class_file, document_digest
 from goldnode.site import archive_url, load_site
 
@@ -91,7 +91,7 @@ def apply(place: Path, made: dict[str, Any]) -> None:
     """The engine puts a class into the tree, as it does into that of every image."""
     for name, content, mode in (
         ("usr/lib/goldnode/goldnode-node", nodefile.build(), 0o755),
-        (slots.LAYOUT.lstrip("/"), b"ab\n", 0o644),
+        (boot.LAYOUT.lstrip("/"), b"ab\n", 0o644),
         ("root/class.json", class_file(made).content.encode(), 0o644),
     ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)

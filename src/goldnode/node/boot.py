@@ -1,10 +1,18 @@
-"""Which boot this is, and how long it has lasted: from texts of proc(5), with nothing imported, so that a quick answer stays quick."""
+"""Which boot this is, how long it has lasted, and where boots leave word: from texts of proc(5), with nothing imported, so that a quick answer
+stays quick."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
+
+
+VARIABLES = "/sys/firmware/efi/efivars"
+VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"  # the namespace of a boot loader's variables (Boot Loader Interface)
+LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
+PLACES = ("/efi", "/boot/efi", "/boot")  # where the ESP is mounted, in the order in which systemd looks for it
+TOLD = "/run/goldnode/slot"  # of slots: one line for the login, while there is something to tell
 
 
 def identity(boot_id: str, stat: str) -> Optional[str]:

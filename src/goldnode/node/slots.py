@@ -18,6 +18,7 @@ import os
 import re
 import time
 
+from .boot import TOLD
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
 from .state.model import NodeError
@@ -32,9 +33,7 @@ FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
 KEPT = 60  # lines of it
 TRIES = 3
-LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
 LOCK = "/run/goldnode/slots.lock"
-TOLD = "/run/goldnode/slot"  # one line for the login, while there is something to tell
 WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
 # What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")

@@ -21,7 +21,7 @@ import stat
 import sys
 import zlib
 
-from . import slots
+from . import boot, slots
 from .host import PROGRAM, Host, Json
 from .plain import NamedTuple
 from .state import loader
@@ -383,7 +383,7 @@ def apart() -> None:
     """Go on in mounts of this process's own. The ESP may be mounted at the first look at it, which is taken before."""
     if os.environ.get(OURS):
         return
-    for name in loader.PLACES:
+    for name in boot.PLACES:
         with contextlib.suppress(OSError):
             os.listdir(name)
     program = sys.argv[0] if os.path.isfile(sys.argv[0]) else PROGRAM

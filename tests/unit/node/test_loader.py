@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from goldnode.node import boot
 from goldnode.node.host import Host
 from goldnode.node.state import loader
 from goldnode.node.state.observe import boot_choice
@@ -82,10 +83,10 @@ def node(root: Path, variables: dict[str, str] | None = None) -> Host:
         text += "options    root=/dev/vda2 ro\noptions    quiet\ninitrd     /0123/x\n"
         (root / f"efi/loader/entries/0123-{release}.conf").write_text(text)
     (root / "efi/loader/entries/note.txt").write_text("no entry")
-    place = root / loader.VARIABLES.lstrip("/")
+    place = root / boot.VARIABLES.lstrip("/")
     place.mkdir(parents=True)
     for name, value in (variables or {}).items():
-        (place / f"{name}-{loader.VENDOR}").write_bytes(b"\x06\0\0\0" + (value + "\0").encode("utf-16-le"))
+        (place / f"{name}-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + (value + "\0").encode("utf-16-le"))
     return Host(str(root), live=True)
 
 
@@ -102,7 +103,7 @@ def test_the_loader_that_has_started_this_boot_is_the_one_that_counts(tmp_path: 
     (tmp_path / "boot/grub/grub.cfg").write_text("")
     host = node(tmp_path)
     assert boot_choice(host, "x")["loader"] == "grub"
-    (tmp_path / f"{loader.VARIABLES.lstrip('/')}/LoaderInfo-{loader.VENDOR}").write_bytes(
+    (tmp_path / f"{boot.VARIABLES.lstrip('/')}/LoaderInfo-{boot.VENDOR}").write_bytes(
         b"\x06\0\0\0" + "systemd-boot 252.39".encode("utf-16-le")
     )
     assert boot_choice(host, "x")["loader"] == "systemd-boot"

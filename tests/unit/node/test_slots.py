@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_loader import header
 
-from goldnode.node import slots, slotwrite
+from goldnode.node import boot, slots, slotwrite
 from goldnode.node.host import Host, Result
 from goldnode.node.state import loader
 from goldnode.node.state.model import NodeError
@@ -75,10 +75,10 @@ def node(tmp_path: Path) -> Node:
 
 def counted(node: Node, name: str) -> None:
     """This boot tries an entry: systemd-boot leaves its path in a variable."""
-    place = Path(node.root) / loader.VARIABLES.lstrip("/")
+    place = Path(node.root) / boot.VARIABLES.lstrip("/")
     place.mkdir(parents=True, exist_ok=True)
     path = f"\\loader\\entries\\{name}\0"
-    (place / f"LoaderBootCountPath-{loader.VENDOR}").write_bytes(b"\x06\0\0\0" + path.encode("utf-16-le"))
+    (place / f"LoaderBootCountPath-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + path.encode("utf-16-le"))
 
 
 def listing(node: Node) -> set[str]:
@@ -426,9 +426,9 @@ def test_an_image_of_another_class_inside_gets_no_entry(writing: Node, monkeypat
 
 
 def test_a_standing_wish_for_another_entry_is_told(writing: Node) -> None:
-    place = Path(writing.root) / loader.VARIABLES.lstrip("/")
+    place = Path(writing.root) / boot.VARIABLES.lstrip("/")
     place.mkdir(parents=True)
-    (place / f"LoaderEntryDefault-{loader.VENDOR}").write_bytes(b"\x06\0\0\0" + "goldnode-aaa-a.conf\0".encode("utf-16-le"))
+    (place / f"LoaderEntryDefault-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + "goldnode-aaa-a.conf\0".encode("utf-16-le"))
     with pytest.raises(NodeError, match="does not boot next"):
         slotwrite.write(writing, stream(), lambda text: None)
 

@@ -13,6 +13,7 @@ import os
 import re
 from fnmatch import fnmatchcase
 
+from ..boot import PLACES, VARIABLES, VENDOR
 from ..plain import NamedTuple
 
 TYPE_CHECKING = False
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from ..host import Host
 
-PLACES = ("/efi", "/boot/efi", "/boot")  # where the ESP is mounted, in the order in which systemd looks for it
-VARIABLES = "/sys/firmware/efi/efivars"
-VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"  # the namespace of a boot loader's variables (Boot Loader Interface)
 # Debian's kernels say what they are at this offset of the file: a word at 0x20e of the setup header, counted from 0x200 (x86/boot.rst).
 HEADER, MAGIC, POINTER = 0x202, b"HdrS", 0x20E
 _COUNTER = re.compile(r"^(.+)\+(\d{1,9})(?:-(\d{1,9}))?(\.conf)$", re.IGNORECASE)

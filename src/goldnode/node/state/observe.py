@@ -8,6 +8,7 @@ import struct
 
 from .. import openpgp
 from .. import quickjson as json
+from ..boot import PLACES
 from ..hashes import sha256
 from ..host import Host, Json, boot_identity, is_container
 from ..later import re
@@ -414,12 +415,13 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
 def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     """Which kernel the boot loader starts next, why, and what GRUB_DEFAULT, or the loader's default, has to say for `release` to be it."""
     text = host.text("/boot/grub/grub.cfg")
-    from . import loader
+    if any(host.is_dir(f"{place}/loader/entries") for place in PLACES):
+        from . import loader
 
-    place = loader.partition(host)
-    # Both may lie there: the one that has started this boot has left its name.
-    if place is not None and (text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")):
-        return systemd_boot_choice(host, place, release)
+        place = loader.partition(host)
+        # Both may lie there: the one that has started this boot has left its name.
+        if place is not None and (text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")):
+            return systemd_boot_choice(host, place, release)
     if text is None:
         return {"loader": None, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
     from . import grub

@@ -6,10 +6,9 @@ not as in this root, or None}.
 
 from __future__ import annotations
 
-from ... import slots
+from ...boot import LAYOUT, VARIABLES, VENDOR
 from ...host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
-from ..loader import VARIABLES, VENDOR
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
 from .files import Wanted
 
@@ -102,9 +101,12 @@ exit 77
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """The slots of a live node, and whether a root was made for them."""
-    survey = slots.survey(host) if host.live and not seen.container else None
-    stale = slots.stale(host, survey["place"], survey["running"]) if survey else None
-    seen.slots = {"marker": (host.text(slots.LAYOUT) or "").strip() == "ab", "survey": survey, "stale": stale}
+    seen.slots = {"marker": (host.text(LAYOUT) or "").strip() == "ab", "survey": None, "stale": None}
+    if host.live and not seen.container and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or ""):
+        from ... import slots  # what reads them is of no use on any other disk
+
+        found = slots.survey(host)
+        seen.slots.update(survey=found, stale=slots.stale(host, found["place"], found["running"]) if found else None)
 
 
 def files() -> List[Wanted]:

@@ -7,8 +7,8 @@ gate: what the gate says of itself (:data:`gate.STATE`), None before its first d
 from __future__ import annotations
 
 from ... import gate
+from ...boot import TOLD
 from ...host import Host
-from ...slots import TOLD
 from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
