@@ -34,7 +34,7 @@ SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
 # The image that Debian's package has ready: all modules that are needed are in it, and it reads /EFI/debian/grub.cfg.
 GRUB = "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"
 _FREE = 64 * MIB  # of the root partition, beyond the tree: what the first boot writes
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")  # a kernel's release has "+" in Debian 13
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Spec:
             )
         for what, text in (("name", self.name), ("build_id", self.build_id), ("release", self.release)):
             if not _NAME.fullmatch(text):
-                raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits, ".", "_" and "-"')
+                raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-')
         if "\n" in self.command_line or not self.command_line.isascii():
             raise DiskError("the kernel's command line is not one line of ASCII", remedy="correct `command_line` of the definition")
         for key, size, least in (("esp_mib", self.sizes.esp, esp.LEAST), ("root_mib", self.sizes.root, 2 * ext4.JOURNAL)):

@@ -120,11 +120,13 @@ def _same(left: memoryview, right: memoryview) -> bool:
 
 def _ranges(left: memoryview, right: memoryview, block: int = 4096) -> Iterator[int]:
     """Offsets of the blocks that differ, as far as both go."""
+    # As bytes: memoryviews are compared one element after the other.
     for at in range(0, min(len(left), len(right)), _PIECE):
-        if left[at : at + _PIECE] != right[at : at + _PIECE]:
-            for inner in range(at, min(at + _PIECE, len(left), len(right)), block):
-                if left[inner : inner + block] != right[inner : inner + block]:
-                    yield inner
+        pieces = bytes(left[at : at + _PIECE]), bytes(right[at : at + _PIECE])
+        if pieces[0] != pieces[1]:
+            for inner in range(0, min(map(len, pieces)), block):
+                if pieces[0][inner : inner + block] != pieces[1][inner : inner + block]:
+                    yield at + inner
 
 
 def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[Difference]:
@@ -277,12 +279,13 @@ def _contents(name: str, path: str, first: Reader, second: Reader, mine: Inode, 
         yield Difference(name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1])
 
 
-def _date(seconds: float) -> str:
+def _date(nanoseconds: int) -> str:
+    seconds, rest = divmod(nanoseconds, 10**9)
     try:
-        text = dt.datetime.fromtimestamp(int(seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OSError, OverflowError):
-        return str(seconds)
-    return text if seconds == int(seconds) else f"{text} and {seconds % 1:.9f} s"
+        text = f"{seconds} s"
+    return f"{text} and {rest} ns" if rest else text
 
 
 def _ext4_rest(name: str, system: Reader, tree: Mapping[str, Inode], left: memoryview, right: memoryview) -> Iterator[Difference]:
@@ -292,11 +295,7 @@ def _ext4_rest(name: str, system: Reader, tree: Mapping[str, Inode], left: memor
         return
     owners: dict[int, str] = {}
     ends: dict[int, str] = {}
-    hidden = {"the journal": 8, "the blocks for growth": 7}
-    for path, item in [
-        *((f"/{path}", item) for path, item in tree.items()),
-        *((text, system.read(number)) for text, number in hidden.items()),
-    ]:
+    for path, item in [*((f"/{path}", item) for path, item in tree.items()), ("the journal", system.read(8))]:
         if item.kind not in "-d" and not item.flags & 0x80000:
             continue
         for at, block, count in system.runs(item.flags, item.place):
@@ -310,7 +309,7 @@ def _ext4_rest(name: str, system: Reader, tree: Mapping[str, Inode], left: memor
         block = offset // system.block
         if block in ends:
             row = Difference(name, ends[block], "slack", "behind its end, in its last block", "other bytes there")
-        elif owners.get(block, "").startswith("/"):
+        elif owners.get(block, "").startswith("/"):  # its content is the same, read in order
             row = Difference(name, owners[block], "place", "lies in other blocks, or in another order", "")
         else:
             where = owners.get(block) or structures.get(block) or "a block that no file has"
@@ -343,6 +342,10 @@ def _structures(system: Reader) -> dict[int, str]:
     for group in (g for g in range(1, groups) if _has_backup(g)):
         found[group * per_group] = "a second superblock"
         found |= dict.fromkeys(range(group * per_group + 1, group * per_group + 1 + width), "second group descriptors")
+    spare = struct.unpack_from("<H", system.superblock(), 206)[0]
+    for group in (g for g in range(groups) if g == 0 or _has_backup(g)):
+        first = group * per_group + 1 + width
+        found |= dict.fromkeys(range(first, first + spare), "blocks kept for more group descriptors")
     return found
 
 

@@ -148,7 +148,7 @@ def _normalised(system: Reader, epoch: int) -> Iterator[str]:
         place = f"<{number}>"
         for name in ("atime", "ctime", "crtime"):
             yield f"sif {place} {name} @{epoch}"
-        if item.mtime > epoch:
+        if item.mtime > epoch * 10**9:
             yield f"sif {place} mtime @{epoch}"
         for name in ("atime", "ctime", "mtime", "crtime"):
             yield f"sif {place} {name}_extra 0"
@@ -159,7 +159,7 @@ def _normalised(system: Reader, epoch: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Inode:
-    """One file, directory or other thing. Times in seconds (with fractions), `device` of a device node, `flags` as chattr knows them."""
+    """One file, directory or other thing. Times in nanoseconds; `flags` as chattr knows them."""
 
     number: int
     mode: int
@@ -168,10 +168,10 @@ class Inode:
     size: int
     links: int
     flags: int
-    atime: float
-    ctime: float
-    mtime: float
-    crtime: float
+    atime: int
+    ctime: int
+    mtime: int
+    crtime: int
     generation: int
     xattrs: dict[str, bytes]
     place: bytes  # what says where the content is; of a short symbolic link the target itself
@@ -263,10 +263,10 @@ def _attributes(entries: bytes, values: bytes) -> dict[str, bytes]:
     return found
 
 
-def _time(seconds: int, extra: int) -> float:
-    """The kernel's ext4 documentation: the two low bits of the extra field go on where 32 bits end, the others are nanoseconds."""
+def _time(seconds: int, extra: int) -> int:
+    """Nanoseconds. The kernel's ext4 documentation: the two low bits of the extra field go on where 32 bits end, the others are nanoseconds."""
     signed = seconds - (1 << 32) if seconds & 1 << 31 else seconds
-    return signed + ((extra & 3) << 32) + (extra >> 2) / 1e9
+    return (signed + ((extra & 3) << 32)) * 10**9 + (extra >> 2)
 
 
 @contextmanager
