@@ -52,6 +52,8 @@ OPTIONS = "ro console=ttyS0 loglevel=4 systemd.show_status=0 panic=5"
 
 IDLE = (
     *("dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-boot-update.service"),
+    *("systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-sysusers.service", "ldconfig.service"),
+    *("host-keys.service", "systemd-networkd.service", "systemd-networkd.socket"),
     *("systemd-boot-system-token.service", "systemd-update-utmp.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service"),
 )
 # Emulated, beside others, a boot may take minutes: limits that are right for a machine would end it.
@@ -251,6 +253,8 @@ def guest(target: Path, more: Path, scratch: Path, *extra: str, name: str = "con
         shutil.copy(OVMF_VARS, variables)
     net = ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"] if port else ["-nic", "none"]
     command = [
+        # It ends with whoever started it, however that ends.
+        "setpriv", "--pdeathsig", "KILL",
         "nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024", "-M", "q35",
         "-display", "none", "-serial", "stdio", "-monitor", "none", *net, "-device", "virtio-rng-pci",
         "-drive", f"if=pflash,format=raw,readonly=on,file={OVMF_CODE}", "-drive", f"if=pflash,format=raw,file={variables}",

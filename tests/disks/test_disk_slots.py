@@ -120,10 +120,14 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
     about = {"name": "boot_test-aaa", "class": "boot_test", "build_id": "aaa", "sequence": 1, "kernel": kernel}
     wanted = document(root)
     apply(root, wanted)
+    key = root / "etc/ssh/ssh_host_ed25519_key"
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
     image = slotdisk.root_image(root, tmp_path / "root.img")
     made = slotdisk.disk(root, image, about, tmp_path / "disk.raw", tmp_path)
     image.unlink()
-    # The new image is of the same class with a GPU, which the machine does not have.
+    # The new image has no key of its own; it is of the same class with a GPU, which the machine does not have.
+    key.unlink()
+    key.with_suffix(".pub").unlink()
     apply(root, with_gpu(wanted))
     image = slotdisk.root_image(root, tmp_path / "root.img")
     head = update.head(
