@@ -4,7 +4,7 @@ update="python3 -I -S /run/payload/update.pyz slot"
 say() { printf '\nGUEST %s\n' "$*"; }
 state() { /lib/systemd/systemd-bless-boot status 2>/dev/null; }
 slot=$(sed -n 's/.*root=PARTLABEL=root-\([ab]\).*/\1/p' /proc/cmdline)
-i=0; while [ ! -e /efi/goldnode ] && [ $i -lt 60 ]; do sleep 1; i=$((i + 1)); done
+i=0; while [ ! -e /efi/goldnode ] && [ $i -lt 600 ]; do sleep 1; i=$((i + 1)); done
 step=$(cat /efi/step 2>/dev/null || echo begin)
 say "BOOT slot=$slot root=$(findmnt -no SOURCE /) step=$step state=$(state)"
 # A boot that tries an image is left to what judges it.

@@ -399,6 +399,8 @@ def judge(host: Host) -> List[str]:
 
 def good(host: Host) -> Tuple[bool, str]:
     """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
+    if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None and place(host) is None:
+        return False, "the ESP is not mounted, so that nothing can be said of the image that this boot tries"
     found = survey(host)
     if found is None or found["tried"] is None:
         return True, "this boot tries no image"

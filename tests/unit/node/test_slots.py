@@ -195,6 +195,14 @@ def test_a_blessed_boot_is_never_judged(node: Node, monkeypatch: pytest.MonkeyPa
     assert slots.history(node, "/efi") == []
 
 
+def test_without_the_esp_a_boot_that_is_tried_is_not_good(node: Node) -> None:
+    counted(node, "goldnode-aaa-a+2-1.conf")
+    (Path(node.root) / "efi").rename(Path(node.root) / "elsewhere")
+    fine, text = slots.good(node)
+    assert not fine
+    assert "the ESP is not mounted" in text
+
+
 def test_a_check_that_cannot_be_made_is_against_the_image(node: Node) -> None:
     (Path(node.root) / "etc/goldnode/class.json").write_text('{"class": "cpu"}')
     assert slots.judge(node)[0].startswith("the check failed: ")

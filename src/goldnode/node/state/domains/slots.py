@@ -33,7 +33,7 @@ GOOD_TEXT = f"""# goldnode: whether the image that this boot tries is good; syst
 [Unit]
 Description=goldnode judgement of the image that this boot tries
 ConditionPathExists={COUNTED}
-After=goldnode-sanity.service goldnode-policy.service multi-user.target
+After=efi.mount goldnode-sanity.service goldnode-policy.service multi-user.target
 Before=boot-complete.target
 RefuseManualStart=yes
 
