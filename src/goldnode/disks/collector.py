@@ -162,6 +162,8 @@ def plan() -> dict[str, Any]:
 
 def main() -> None:
     asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    # Until systemd has no more to start; whether all of it did is judged.
+    run("systemctl", "is-system-running", "--wait", limit=900)
     if asked.get("identity"):
         json.dump({"boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(), "identity": identity()}, sys.stdout)
         return
@@ -208,8 +210,9 @@ def main() -> None:
         "calls": (text("/run/goldnode-simulator/calls") or "").splitlines(),
     }
     names = asked.get("modules", ())
+    refused = asked.get("refused") or (found["class"] or {}).get("blacklist") or ()
     found["modules"] = {name: module(name, release) for name in names}
-    found["refusals"] = {name: load(name) for name in asked.get("refused", ())}
+    found["refusals"] = {name: load(name) for name in refused}
     json.dump(found, sys.stdout)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from goldnode.errors import DiskError
 
-# requirements: Debian packages that a machine needs for this file; scripts/test installs them.
+# Debian packages that a machine needs for this file.
 REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")
 
 PROGRAM = "qemu-system-x86_64"

@@ -30,7 +30,7 @@ from goldnode.errors import DiskError
 SCHEMA = 1
 REPORT = "verified.json"
 COLLECTOR = Path(__file__).with_name("collector.py")
-BOOT = 900.0  # seconds of the guest's time for a boot
+BOOT = 600.0  # seconds of the guest's time for a boot
 ASK = 900.0  # … and for what it is asked
 MIB = 1024 * 1024
 PREFIX = ".verify-"  # of a run's directory
@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Boot:
-    """One boot of one machine. `seconds`: of the guest's time until it answered by ssh and was up."""
+    """One boot of one machine. `seconds`: of the machine's own time until it answered by ssh."""
 
     number: int
     what: str
@@ -122,7 +122,9 @@ class Report:
             lines.append("SIMULATED HARDWARE in the boots marked so: nothing in them speaks of a real GPU")
         for boot in self.boots:
             mark = " [simulated GPUs]" if boot.simulated else ""
-            lines.append(f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, up after {boot.seconds:.0f} s of its time")
+            lines.append(
+                f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, answered after {boot.seconds:.0f} s of its time"
+            )
         rows = list(self.checks())
         for title, outcome in (("FAILED", FAILED), ("not verifiable here", UNVERIFIABLE), *((("passed", PASSED),) if everything else ())):
             chosen = [(where, check) for where, check in rows if check.outcome == outcome]
@@ -265,23 +267,16 @@ class _Run:
                 self.say("a clone beside it")
                 with self.machine("two", 2) as two:
                     # Shorter: the same image has been judged whole; what may differ is who it is.
-                    other = self.up(two, None)
+                    other = two.wait_ssh(BOOT)
                     self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
                     self.report.clones.append(guest.holds("clones.boot", bool(other), "the clone boots, beside the first", "it answers"))
                     two.cut()
             if gpus:
                 self.with_gpus(one, second)
 
-    def up(self, machine: Machine, before: str | None) -> str:
-        """Wait until the guest answers and systemd has no more to start; returns its boot id."""
-        number = machine.wait_ssh(BOOT, other_than=before)
-        # 0 running, 1 degraded …: which, is judged. It waits for the jobs of the boot.
-        machine.ssh(["systemctl", "is-system-running", "--wait"], limit=BOOT)
-        return number
-
     def ask(self, machine: Machine, *, identity: bool = False) -> Facts:
-        """What the guest says of itself, or only who it is. Raises MachineError where it cannot."""
-        request = json.dumps({"identity": True} if identity else self.wanted.asked(self.document(machine)))
+        """What the guest says of itself, or only who it is, when systemd has no more to start. Raises MachineError where it cannot."""
+        request = json.dumps({"identity": True} if identity else self.wanted.asked())
         done = machine.ssh(["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK)
         try:
             found: Facts = json.loads(done.out)
@@ -289,12 +284,6 @@ class _Run:
             text = f"the guest could not be asked: exit status {done.rc}, {(done.err or done.out).strip()[-600:]}"
             raise machine.error(text) from None
         return found
-
-    def document(self, machine: Machine) -> Any:
-        """The class document as it is in the guest; None where there is none."""
-        with contextlib.suppress(ValueError):
-            return json.loads(machine.ssh(["cat", "/etc/goldnode/class.json"]).out)
-        return None
 
     def boot(self, machine: Machine, number: int, what: str, *, first: Boot | None = None, gpus: bool = False) -> Boot:
         """A boot, or a reboot of a machine that runs, judged; the report has it from here on."""
@@ -304,7 +293,7 @@ class _Run:
             before = machine.booted
             machine.ssh(["systemctl", "reboot"])
         began = machine.time()
-        machine.booted = self.up(machine, before)
+        machine.booted = machine.wait_ssh(BOOT, other_than=before)
         seconds = machine.time() - began
         facts = self.ask(machine)
         checks = guest.judge(facts, self.wanted, first=first.facts if first else None, simulated=gpus)
