@@ -185,7 +185,7 @@ def publish(
 
     Needs a record of two good boots, a passed inspection and hygiene, and a signature. What is there already is checked, not copied.
     """
-    from goldnode.disks.channels import judge
+    from goldnode.disks.channels import LATER, judge
     from goldnode.disks.publish import publish as publishing
 
     kept, signer, keys = _store(store), signer_of(key), trusted(trust)
@@ -198,11 +198,9 @@ def publish(
         click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
         show_gates([gate for gate in done.gates if gate.state != "passed"])
         # What is published never changes, so what a later channel will ask for has to be in it now.
-        short = [
-            gate for gate in judge("stable", disk, trust=(*keys, signer.public)) if not gate.open and gate.name not in ("order", "majors")
-        ]
+        short = [gate.name for gate in judge("stable", disk, trust=(*keys, signer.public), only=LATER) if not gate.open]
         if not done.before and short:
-            click.echo(f"note: stable will also ask for {', '.join(gate.name for gate in short)}, which this publication lacks", err=True)
+            click.echo(f"note: canary or stable will also ask for {', '.join(short)}, which this publication lacks", err=True)
 
 
 @click.command()

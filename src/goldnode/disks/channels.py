@@ -51,6 +51,8 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "known-good": (*_STABLE, "order", "majors"),
 }
 
+LATER = ("sbom", "provenance", "vulnerabilities")  # asked for after publication, of what is published
+
 _REMEDY = {
     "booted": "boot it: `goldnode disks verify`",
     "inspection": "`goldnode disks evidence` inspects it",
@@ -89,8 +91,10 @@ def judge(
     history: History | None = None,
     against: BuiltDisk | None = None,
     lost: str = "",
+    only: Sequence[str] | None = None,
 ) -> list[Gate]:
-    """How the gates of a step stand for a disk. `against`: the one that the channel stands for now; `lost`: why that cannot be read.
+    """How the gates of a step stand for a disk. `against`: the one that the channel stands for now; `lost`: why that cannot be read;
+    `only`: of these gates alone.
 
     What is absent, cannot be read, is about another disk or was not verified never counts as passed. Raises ImageError for a waiver or an
     approval of something that this step does not ask for.
@@ -98,7 +102,7 @@ def judge(
     asked = ASKED[step]
     check_asked(step, asked, waivers, approvals, MAJORS)
     found: list[Gate] = []
-    for name in asked:
+    for name in asked if only is None else only:
         if name == "majors":
             found += _majors(disk, against, lost, approvals)
             continue

@@ -181,7 +181,19 @@ def test_a_raw_disk_that_was_altered_is_not_published(world: World) -> None:
     assert not world.directory("a").exists()
 
 
-_STEPS = ("copyfile", "_compress", "_sign_sums", "check_published", "_check_compressed", "_sync", "refresh")
+def test_a_copy_that_went_wrong_is_not_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = world.build("a")
+
+    def copies(source: Path, target: Path) -> None:
+        Path(target).write_bytes(Path(source).read_bytes()[:-1] + b"x")
+
+    monkeypatch.setattr(shutil, "copyfile", copies)
+    with pytest.raises(DiskError, match=r"is altered: its sha256 is .*, the manifest says"):
+        publish(disk, world.place, load_signer(world.keys[0]))
+    assert not (world.root / CLASS).exists()
+
+
+_STEPS = ("copyfile", "_compress", "_sign_sums", "_check_compressed", "_sync", "refresh")
 
 
 @pytest.mark.parametrize("step", _STEPS)
