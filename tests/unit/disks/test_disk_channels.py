@@ -423,3 +423,20 @@ def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:
     _late(disk)
     sign(disk, world.keys[0])
     assert {row.name: row.state for row in judge("publish", disk, trust=load_public(world.keys[1]))}["signature"] == "passed"
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_the_gate_reads_what_verification_writes(world: World, outcome: str) -> None:
+    from goldnode.disks import verify
+    from goldnode.disks.guest import UNVERIFIABLE, Check
+    from goldnode.disks.qemu import TCG, Accelerator
+
+    disk = world.build("a", proof={"boots": 0})
+    checks = [Check("kernel", "passed", disk.kernel, disk.kernel), Check("gpu", UNVERIFIABLE, "a GPU", "there is none")]
+    report = verify.Report(disk, Accelerator(TCG, "no KVM"), disk.raw.sha256, disk.raw.sha256)
+    report.boots = [verify.Boot(number, "boot", 30.0, checks) for number in (1, 2)]
+    report.clones = [Check("machine-id", outcome, "two", "two" if outcome == "passed" else "one")]  # type: ignore[arg-type]
+    verify.write(report)
+    (gate,) = judge("publish", disk, only=("booted",))
+    assert gate.state == outcome
+    assert gate.why == ("booted 2 times (tcg); not verifiable here: gpu" if outcome == "passed" else "machine-id: expected two, got one")
