@@ -14,6 +14,7 @@ from goldnode.cli import main
 from goldnode.compat import facts
 from goldnode.errors import ImageError
 from goldnode.images import hostpackage
+from goldnode.images.build import recipes
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.matrix import Matrix, builtin_matrix, load_matrix
 
@@ -246,3 +247,33 @@ def test_the_group_lists_all_commands_without_their_files() -> None:
     text = CliRunner().invoke(main, ["images", "--help"]).output
     for name in ("list", "lock", "build", "inspect", "smoke", "publish", "promote", "rollback", "diff", "gc"):
         assert f"\n  {name} " in text
+
+
+def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(own: Matrix, locks: dict[str, ImageLock]) -> None:
+    rows = [row for row in own.images.values() if row.name in locks]
+    tools = dict.fromkeys(("zlib", "layer", "mmdebstrap", "apt", "dpkg", "engine"), "1")
+
+    def builds(changed: str | None) -> dict[str, str]:
+        digests: dict[str, str] = {}
+        pairs = []
+        for row in rows:
+            lock = locks[row.name]
+            if row.name == changed:
+                other = [
+                    wheel.model_copy(update={"sha256": "0" * 64}) if wheel.name.startswith("nvidia-cudnn") else wheel
+                    for wheel in lock.wheels
+                ]
+                lock = lock.model_copy(update={"wheels": other})
+            if lock.parent is not None:
+                lock = lock.model_copy(update={"parent": lock.parent.model_copy(update={"lock": digests[lock.parent.image]})})
+            digests[row.name] = lock.digest
+            pairs.append((row, lock))
+        return {item.image.name: item.build_id for item in recipes(pairs, tools, b"runner")}
+
+    before = builds(None)
+    holders = [name for name, lock in locks.items() if any(wheel.name.startswith("nvidia-cudnn") for wheel in lock.wheels)]
+    assert len(holders) >= 6
+    for name in holders:
+        after = builds(name)
+        above = {row.name for row in rows if name in [below.name for below in own.chain(row.name)]}
+        assert {other for other in after if after[other] != before[other]} == above, name
