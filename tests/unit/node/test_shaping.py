@@ -23,7 +23,7 @@ FILES = {
     "usr/bin/busybox": "1",
     "etc/fstab": "/dev/sda1 / ext4",
     "etc/goldnode/class.json": "{}",
-    "etc/alternatives/nvidia.conf": "alias a nvidia",
+    "etc/nvidia/current/modprobe.conf": "alias a nvidia",  # which is looked at for the link to it alone
     f"{MODULES}/kernel/drivers/nvme.ko.xz": "nvme",
     f"{MODULES}/updates/nvidia.ko": "535.1",
     f"{MODULES}/modules.dep": "kernel/drivers/nvme.ko.xz: kernel/core.ko\nkernel/core.ko:\nupdates/nvidia.ko:\n",
@@ -62,7 +62,7 @@ def node(tmp_path: Path) -> Node:
     for name, text in FILES.items():
         put(tmp_path, name, text)
     (tmp_path / "etc/modprobe.d").mkdir()
-    (tmp_path / "etc/modprobe.d/nvidia.conf").symlink_to("/etc/alternatives/nvidia.conf")
+    (tmp_path / "etc/modprobe.d/nvidia.conf").symlink_to("/etc/nvidia/current/modprobe.conf")
     (tmp_path / "bin").symlink_to("usr/bin")
     (tmp_path / "boot").mkdir()
     (tmp_path / f"boot/initrd.img-{RELEASE}").write_bytes(IMAGE)
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "the linker's cache": (changes("etc/ld.so.cache", "x"), None),
     "a file unpacked anew as it was": (changes("usr/bin/busybox", "1"), None),
     "a modprobe file": (changes("etc/modprobe.d/x.conf", "options nvme x=1"), "configuration"),
-    "what a modprobe file leads to": (changes("etc/alternatives/nvidia.conf", "alias b nvidia"), "configuration"),
+    "what a modprobe file leads to": (changes("etc/nvidia/current/modprobe.conf", "alias b nvidia"), "configuration"),
     "a modprobe file of a package": (changes("usr/lib/modprobe.d/x.conf", "x"), "configuration"),
     "fstab": (changes("etc/fstab", "/dev/sdb1 / ext4"), "configuration"),
     "a hook of a package": (changes("usr/share/initramfs-tools/hooks/new", "copy"), "configuration"),
