@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +128,10 @@ def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(
     (place / "left").write_text("of a killed run")
     with store.work("one") as again:
         assert list(again.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="the disk is full; nothing is left of this build"), building._full_disk(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(PermissionError), building._full_disk(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied")
