@@ -49,7 +49,8 @@ def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) ->
 def read(disk: Path) -> Table:
     """Read the table of a disk; file systems are not looked at, so that their fields are empty. Raises DiskError for what has no GPT."""
     try:
-        data = json.loads(run("sfdisk", "--json", disk))["partitiontable"]
+        # Behind the document come warnings: a copy of the table that is damaged, or not at the end.
+        data = json.JSONDecoder().raw_decode(run("sfdisk", "--json", disk).lstrip())[0]["partitiontable"]
     except (DiskError, ValueError, KeyError) as problem:
         raise DiskError(
             f"{disk} is no disk with a partition table that can be read", remedy="name a raw disk, or its .raw.zst"

@@ -74,17 +74,17 @@ CHANGES: list[tuple[list[str], set[tuple[str, str, str]]]] = [
     (["rm /etc/shadow"], {("root-a", SHADOW, "only in one")}),
     (
         ["rm /usr/bin/link", "symlink /usr/bin/link elsewhere"],
-        {("root-a", "/usr/bin/link", "target"), ("root-a", "/usr/bin/link", "times")},
+        {("root-a", "/usr/bin/link", "target")},
     ),
     (["ssv volume_name other"], {("root-a", "", "superblock")}),
-    (["ssv mount_count 3"], {("root-a", "", "superblock")}),
+    (["ssv mnt_count 3"], {("root-a", "", "superblock")}),
 ]
 
 
 @pytest.mark.parametrize(("lines", "expected"), CHANGES, ids=[lines[0] for lines, _ in CHANGES])
 def test_a_change_of_the_root_is_named(disk: Path, copy: Path, lines: list[str], expected: set[tuple[str, str, str]]) -> None:
     debugfs(copy, *lines)
-    assert rows(disk, copy) - {("root-a", "/usr/bin/link", "flags")} == expected
+    assert rows(disk, copy) == expected
 
 
 def block_of(disk: Path, name: str) -> tuple[int, int]:
