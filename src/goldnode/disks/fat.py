@@ -55,7 +55,8 @@ class Fat32:
             found.append(at)
             if len(found) > self.count:
                 raise self._damaged("a chain of clusters is a ring")
-            at = int(struct.unpack_from("<I", self.data, self.tables[0] + 4 * at)[0]) & 0x0FFFFFFF
+            entry: int = struct.unpack_from("<I", self.data, self.tables[0] + 4 * at)[0]
+            at = entry & 0x0FFFFFFF
         if first and at < _END:
             raise self._damaged(f"a chain of clusters leads to {at}")
         return tuple(found)

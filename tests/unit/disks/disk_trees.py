@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ RELEASE = "6.1.0-0-amd64"
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")  # cap_net_raw=ep, of revision 2
 
 
-def spec(layout: Layout = "ab", **changes: object) -> Spec:
+def spec(layout: Layout = "ab", **changes: Any) -> Spec:
     """A disk of 200 MiB."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "name": "cpu_only-0123456789ab",
         "layout": layout,
         "loader": LOADERS.get(layout, "grub"),
@@ -31,7 +32,7 @@ def spec(layout: Layout = "ab", **changes: object) -> Spec:
         "build_id": "0123456789ab",
         "sequence": 3,
     }
-    return Spec(**(values | changes))  # type: ignore[arg-type]
+    return Spec(**(values | changes))
 
 
 def tree(place: Path, order: int = 1) -> Path:

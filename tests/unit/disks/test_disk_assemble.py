@@ -9,6 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, anybody, spec, tree
@@ -132,7 +133,7 @@ def test_unlike_trees_of_equal_content_make_equal_disks(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("change", [{"seed": uuid.UUID(int=7)}, {"epoch": EPOCH + 60}, {"command_line": "quiet"}, {"sequence": 4}])
-def test_another_spec_is_another_disk(tmp_path: Path, change: dict[str, object]) -> None:
+def test_another_spec_is_another_disk(tmp_path: Path, change: dict[str, Any]) -> None:
     root = tree(tmp_path / "root")
     assert assemble(root, spec(), tmp_path / "a", quiet).sha256 != assemble(root, spec(**change), tmp_path / "b", quiet).sha256
 
@@ -216,7 +217,7 @@ def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(tmp_path: Pat
         ({"name": "../x"}, "expected letters"),
     ],
 )
-def test_a_spec_that_is_no_disk_is_refused(tmp_path: Path, change: dict[str, object], text: str) -> None:
+def test_a_spec_that_is_no_disk_is_refused(tmp_path: Path, change: dict[str, Any], text: str) -> None:
     with pytest.raises(DiskError) as caught:
         assemble(tmp_path, spec(**change), tmp_path / "disk.raw", quiet)
     assert text.lower() in str(caught.value).lower()

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, tree
 
 from goldnode.disks import formats, tools
-from goldnode.disks.model import FORMATS
+from goldnode.disks.model import FORMATS, DiskFile
 from goldnode.errors import DiskError
 
 
@@ -27,7 +27,7 @@ def raw(tmp_path: Path) -> Path:
     return path
 
 
-def write(raw: Path, root: Path, kind: str, out: Path) -> formats.DiskFile:
+def write(raw: Path, root: Path, kind: str, out: Path) -> DiskFile:
     """With the date and kernel of the small root."""
     return formats.write(raw, root, kind, out, epoch=EPOCH, release=RELEASE)
 
