@@ -37,10 +37,10 @@ class Fat32:
         size, root = struct.unpack_from("<I4xI", data, 36)
         if sector not in (512, 1024, 2048, 4096) or not per_cluster or not copies or not size:
             raise self._damaged("its boot sector says what cannot be")
-        self.cluster = sector * per_cluster
+        self.cluster: int = sector * per_cluster
         self.tables = tuple((reserved + copy * size) * sector for copy in range(copies))
         self.table_size = size * sector
-        self.start = (reserved + copies * size) * sector
+        self.start: int = (reserved + copies * size) * sector
         self.root = root
         self.count = max(0, (len(data) - self.start) // self.cluster)
 
