@@ -75,6 +75,9 @@ def test_the_tar_is_the_tree_sorted_and_dated(tmp_path: Path, raw: Path) -> None
         members = {member.name: member for member in tar}
     names = list(members)
     assert names[0] == "."
+    many = [name for name in names if "/many/" in name]
+    assert many == sorted(many)
+    assert [name for name in names if name.count("/") == 1] == sorted(name for name in names if name.count("/") == 1)
     assert {name.removeprefix("./") for name in names[1:]} == {str(path.relative_to(root)) for path in root.rglob("*")}
     for member in members.values():
         assert (member.uname, member.gname, member.mtime) == ("", "", EPOCH if member.name != "./etc/shadow" else EPOCH - 1000)
