@@ -16,6 +16,7 @@ Content = bytes | Path
 
 # FAT32 by definition of Microsoft's own tools and of every firmware: below this the count of clusters means FAT16.
 LEAST = 34 << 20
+_SMALL = 260 << 20  # up to here Microsoft's own tools use clusters of one sector
 _FIRST_DATE = 315_532_800  # 1980-01-01: FAT knows none before
 
 
@@ -41,8 +42,11 @@ def make(disk: Path, start: int, size: int, files: Mapping[str, Content], *, lab
     """
     if epoch < _FIRST_DATE:
         raise DiskError(f"the date of the image is {epoch}, before 1980, and FAT has no earlier one", remedy="lock the disk again")
+    # mkfs.vfat takes the cluster size of the whole disk's file, with which a small ESP has too few clusters for FAT32, and mtools reads it as FAT16.
+    clusters = ("-s", "1") if size < _SMALL else ()
     run(
         "mkfs.vfat",
+        *clusters,
         *("-F", "32", "-S", "512", "-R", "32", "-f", "2", "-g", "255/63"),
         *("-i", volume, "-n", label, "--invariant", f"--offset={start // 512}", disk, str(size // 1024)),
         epoch=epoch,
