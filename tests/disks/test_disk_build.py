@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.disks.definition import builtin_definition
-from goldnode.disks.locking import DiskLock, load_disk_lock
+from goldnode.catalog.load import load_catalog
+from goldnode.disks.definition import builtin_definition, load_definition
+from goldnode.disks.locking import DiskLock, fetch, load_disk_lock, target
 from goldnode.disks.model import BuiltDisk, builds
+from goldnode.site import load_site
 
 pytestmark = pytest.mark.disks
 
@@ -101,7 +103,19 @@ def lock(site: Site) -> DiskLock:
 
 
 @pytest.fixture(scope="module")
-def built(site: Site) -> BuiltDisk:
+def fetched(site: Site, lock: DiskLock) -> Path:
+    """The pool, with every package of the lock."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in site.environment.items():
+            patch.setenv(key, value)
+        item = target(CLASS, load_definition(), load_catalog(), load_site())
+        pool = site.store / "pool"
+        fetch(item, lock, pool)
+    return pool
+
+
+@pytest.fixture(scope="module")
+def built(site: Site, fetched: Path) -> BuiltDisk:
     """The disk; its first build was killed while site.yml was at work in a root with mounts."""
     with (site.home / "killed.log").open("wb") as log:
         first = subprocess.Popen(
@@ -155,12 +169,12 @@ def test_built_twice_it_is_the_same(site: Site, built: BuiltDisk) -> None:
     assert "built twice: every byte is the same" in done.stderr
 
 
-def test_a_damaged_package_stops_it_before_anything_is_made(site: Site, built: BuiltDisk, lock: DiskLock, tmp_path: Path) -> None:
+def test_a_damaged_package_stops_it_before_anything_is_made(site: Site, fetched: Path, lock: DiskLock, tmp_path: Path) -> None:
     other = tmp_path / "store"
     deb = lock.debs[0]
     for row in lock.debs:
         (other / "pool" / row.sha256).mkdir(parents=True)
-        os.link(site.store / "pool" / row.sha256 / row.file, other / "pool" / row.sha256 / row.file)
+        os.link(fetched / row.sha256 / row.file, other / "pool" / row.sha256 / row.file)
     path = other / "pool" / deb.sha256 / deb.file
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -177,12 +191,12 @@ def test_a_damaged_package_stops_it_before_anything_is_made(site: Site, built: B
     assert left_in(other) == ([], [])
 
 
-def test_a_full_disk_is_told_before_anything_is_made(site: Site, built: BuiltDisk, tmp_path: Path) -> None:
+def test_a_full_disk_is_told_before_anything_is_made(site: Site, fetched: Path, tmp_path: Path) -> None:
     other = tmp_path / "store"
     other.mkdir()
     # A namespace of its own: the small file system goes with the command.
     script = (
-        f"mount -t tmpfs -o size=400m tmpfs {other} && ln -s {site.store}/pool {other}/pool && "
+        f"mount -t tmpfs -o size=400m tmpfs {other} && ln -s {fetched} {other}/pool && "
         f"{sys.executable} -m goldnode.cli disks build {CLASS} --offline --store {other}"
     )
     done = subprocess.run(
