@@ -116,7 +116,9 @@ def test_unlike_trees_of_equal_content_make_equal_disks(tmp_path: Path, monkeypa
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
     config = tmp_path / "mke2fs.conf"
-    config.write_text("[defaults]\n\tbase_features = sparse_super\n\tblocksize = 1024\n\tinode_ratio = 4096\n\thash_alg = tea\n\tdefault_mntopts = journal_data\n")
+    config.write_text(
+        "[defaults]\n\tbase_features = sparse_super\n\tblocksize = 1024\n\tinode_ratio = 4096\n\thash_alg = tea\n\tdefault_mntopts = journal_data\n"
+    )
     monkeypatch.setenv("MKE2FS_CONFIG", str(config))
     other = tree(tmp_path / "elsewhere/deep/root", order=-1)
     for number, path in enumerate(sorted(other.rglob("*"))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -141,8 +142,8 @@ def test_a_directory_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> No
     assert (root / "etc/hostname").exists()
 
 
-def run(place: Path, word: str) -> str:
-    """The program of the first boot with every path of it below `place`."""
+def run(place: Path, word: str, *, mounted: bool = True) -> str:
+    """The program of the first boot with every path of it below `place`; `mounted`: whether /efi is."""
     text = PROGRAM.read_text()
     for name in (
         "/usr/lib/goldnode/disk",
@@ -163,7 +164,11 @@ def run(place: Path, word: str) -> str:
     (place / "proc/sys/kernel/hostname").touch()
     program = place / "program"
     program.write_text(text)
-    done = subprocess.run(["sh", program, word], capture_output=True, text=True, check=True)
+    (place / "programs").mkdir(exist_ok=True)
+    (place / "programs/mountpoint").write_text(f"#!/bin/sh\nexit {0 if mounted else 32}\n")
+    (place / "programs/mountpoint").chmod(0o755)
+    environment = os.environ | {"PATH": f"{place}/programs:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", program, word], capture_output=True, text=True, check=True, env=environment)
     return done.stdout + done.stderr
 
 
@@ -217,4 +222,14 @@ def test_without_a_seed_nothing_is_written_but_that_it_ran(tmp_path: Path) -> No
     run(tmp_path, "run")
     assert not (tmp_path / "root/.ssh").exists()
     assert not (tmp_path / "etc/hostname").exists()
+    assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
+
+
+def test_a_boot_without_the_esp_is_not_the_first_one_yet(tmp_path: Path) -> None:
+    assert "the next boot looks again" in run(tmp_path, "run", mounted=False)
+    assert not (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
+    seed = tmp_path / "efi/goldnode/seed"
+    (seed / "hostname").write_text("node-4\n")
+    run(tmp_path, "run")
+    assert (tmp_path / "etc/hostname").read_text() == "node-4\n"
     assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
