@@ -437,7 +437,10 @@ def failed(host: Host) -> str:
     names = [line.split()[0] for line in lost.splitlines() if line.split()]
     waits = host.run("systemctl", "list-jobs", "--plain", "--no-legend", "--full").out
     jobs = [words[1] for words in (line.split() for line in waits.splitlines()) if len(words) > 3 and words[3] == "running"]
-    parts = [f"failed: {', '.join(names[:5])}"] if names else []
+    jobs = [name for name in jobs if not name.startswith("goldnode-tries")]
+    emergency = host.run("systemctl", "is-active", "emergency.target").out.strip() in ("active", "activating")
+    parts = ["emergency mode"] if emergency else []
+    parts += [f"failed: {', '.join(names[:5])}"] if names else []
     parts += [f"still starting: {', '.join(jobs[:5])}"] if jobs and not names else []
     text = f"the boot did not complete ({'; '.join(parts) or 'nothing says why'})"
     record(host, where, FAILED, slot, known(host, where, slot), text)
