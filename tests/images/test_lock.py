@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from goldnode.errors import ImageError
-from goldnode.images.imagelock import load_lock
+from goldnode.images.imagelock import find_lock, load_lock
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import builtin_matrix, load_matrix
 from goldnode.images.resolve import fetch_all, pool_path
@@ -95,3 +98,42 @@ def test_what_nothing_asks_of_a_driver_is_an_error_of_the_matrix(tmp_path: Path)
         list(lock_images([TOOLKIT], matrix_file=tmp_path / "matrix.yml", out=tmp_path / "out"))
     assert caught.value.line is not None
     assert not (tmp_path / "out" / f"{TOOLKIT}.lock.yml").exists()
+
+
+def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
+    """Packages of Debian's that ask for a driver are installed by dpkg itself, with all it checks; without the stand-in it refuses them."""
+    if shutil.which("dpkg") is None or os.geteuid() != 0:
+        pytest.skip("needs dpkg and root")
+    row = load_matrix().row(TOOLKIT)
+    lock = find_lock(row)
+    asking = ("libnvidia-ml-dev", "libcuinj64-11.8")
+    few = lock.model_copy(update={"debs": [deb for deb in lock.debs if deb.name in asking or deb.made]})
+    fetch_all([(row, few)], tmp_path / "pool")
+    files = {deb.name: str(pool_path(tmp_path / "pool", deb)) for deb in few.debs}
+    assert len(files) == 3
+    (tmp_path / "admin/info").mkdir(parents=True)
+    (tmp_path / "admin/updates").mkdir()
+    (tmp_path / "admin/available").touch()
+    (tmp_path / "root").mkdir()
+    # What else they need is there already, as far as dpkg knows.
+    others = {name for deb in asking for name in needed_by(files[deb]) if not name.startswith(("libcuda", "libnvidia"))}
+    versions = dict.fromkeys(others, "999") | {deb.name: deb.version for deb in lock.debs if deb.name in others}
+    fields = "Status: install ok installed\nArchitecture: amd64\nMulti-Arch: same\nMaintainer: x\nDescription: x"
+    stanzas = [f"Package: {name}\n{fields}\nVersion: {version}\n" for name, version in versions.items()]
+    (tmp_path / "admin/status").write_text("\n".join(stanzas))
+    command = ["dpkg", "--force-script-chrootless", "--admindir", str(tmp_path / "admin"), "--instdir", str(tmp_path / "root")]
+    command += ["--log", str(tmp_path / "log"), "--install"]
+    refused = subprocess.run([*command, *(files[name] for name in asking)], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "dependency problems" in refused.stderr
+    done = subprocess.run([*command, *files.values()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    status = (tmp_path / "admin/status").read_text()
+    assert status.count("Status: install ok installed") == len(others) + 3
+    assert not list((tmp_path / "root").rglob("libcuda.so.1*"))
+
+
+def needed_by(deb: str) -> list[str]:
+    said = subprocess.run(["dpkg-deb", "--field", deb, "Depends", "Pre-Depends"], capture_output=True, text=True, check=True).stdout
+    clauses = [clause for line in said.splitlines() for clause in line.partition(": ")[2].split(",")]
+    return [clause.split("|")[0].split()[0].partition(":")[0] for clause in clauses if clause.strip()]
