@@ -62,7 +62,7 @@ def build(
     from goldnode.images import engines
     from goldnode.images.imagelock import find_lock, lock_file
     from goldnode.images.matrix import load_matrix
-    from goldnode.images.resolve import fetch_all
+    from goldnode.images.resolve import fetch_all, make_all
     from goldnode.images.store import open_store
 
     started = time.monotonic()
@@ -86,6 +86,8 @@ def build(
     if pending and not offline:
         with _fetching() as progress:
             fetch_all([(row, lock) for row, lock in locks if row.name in waiting], store.pool, progress, verify=False)
+    if pending and offline:
+        make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
     with _showing() as say:
         builder.say = say
         built = builder.build(recipes)

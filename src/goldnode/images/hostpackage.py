@@ -100,12 +100,16 @@ def write(item: LockedDeb, path: Path) -> None:
         raise ImageError(
             f"this goldnode makes another {item.name} than the lock names", remedy="run `goldnode images lock --upgrade` for the image"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        raise ImageError(
+            f"the pool cannot be written: {error.strerror}", file=path.parent, remedy="make room there, or name another store"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -562,8 +562,7 @@ def fetch_all(
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
-    for deb in [item for item in debs.values() if item.made and not _there(pool, item, verify)]:
-        hostpackage.write(deb, pool_path(pool, deb))
+    make_all([lock for _, lock in pairs], pool, verify=verify)
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
     missing_debs = [item for item in debs.values() if not _there(pool, item, verify)]
     missing_wheels = [(row, item) for row, item in wheels.values() if not _there(pool, item, verify)]
@@ -598,6 +597,13 @@ def fetch_all(
     return sum(item.size for item in wanted)
 
 
+def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
+    """Bring the packages that goldnode makes itself into `pool`; it takes no network. Raises ImageError."""
+    for deb in [deb for lock in locks for deb in lock.debs if deb.made]:
+        if not _there(pool, deb, verify):
+            hostpackage.write(deb, pool_path(pool, deb))
+
+
 def _told(faults: Sequence[Fault]) -> str:
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"
@@ -612,7 +618,7 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
             return True
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest() == item.sha256
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from goldnode.errors import ImageError, SiteError
-from goldnode.images import resolve
+from goldnode.images import hostpackage, resolve
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, dump_lock, find_lock, intent_digest, load_lock, write_lock
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import Row, load_matrix
@@ -285,6 +285,22 @@ def test_the_pool_is_filled_once_and_mended(fetchable: tuple[list[tuple[Row, Ima
     assert fetch_all(pairs, pool, site=site, verify=False) == 0
     assert fetch_all(pairs, pool, site=site) == lock.debs[0].size
     assert hashlib.sha256(damaged.read_bytes()).hexdigest() == lock.debs[0].sha256
+
+
+def test_what_goldnode_makes_is_not_fetched(rows: dict[str, Row], tmp_path: Path) -> None:
+    made = hostpackage.locked({"libcuda.so.1": "520"})
+    pairs = [(rows["cpu-1-base-debian12"], lock_of(rows["cpu-1-base-debian12"], debs=[made]))]
+    assert fetch_all(pairs, tmp_path / "pool", site=Site(archives={})) == 0
+    path = pool_path(tmp_path / "pool", made)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
+    path.write_bytes(b"x" * made.size)
+    resolve.make_all([pairs[0][1]], tmp_path / "pool", verify=False)
+    assert path.read_bytes() == b"x" * made.size
+    resolve.make_all([pairs[0][1]], tmp_path / "pool")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
+    (tmp_path / "no").write_text("a file in the way")
+    with pytest.raises(ImageError, match="the pool cannot be written"):
+        fetch_all(pairs, tmp_path / "no", site=Site(archives={}))
 
 
 def test_what_was_cut_off_is_continued(fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path) -> None:
