@@ -9,6 +9,7 @@ The file is a function of what it provides alone. It is written here and not by 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import re
@@ -111,7 +112,8 @@ def write(item: LockedDeb, path: Path) -> None:
             f"the pool cannot be written: {error.strerror}", file=path.parent, remedy="make room there, or name another store"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def stanza(provides: tuple[str, ...]) -> dict[str, str]:
