@@ -147,7 +147,7 @@ def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(node: 
 DOUBTS: dict[str, Callable[[Node], None]] = {
     "another image": lambda node: renamed(Path(node.root)),
     "a torn record": lambda node: node.write(shaping.FILE, b"{"),
-    "an image that cannot be read": lambda node: (Path(node.root) / f"boot/initrd.img-{RELEASE}").write_bytes(b"x" * 600) and None,
+    "an image that cannot be read": lambda node: put(Path(node.root), f"boot/initrd.img-{RELEASE}", "x" * 600),
     "no initramfs-tools": lambda node: node.remove(shaping.MAKER),
     "modinfo fails": lambda node: setattr(node, "firmware", 1),
 }
@@ -177,7 +177,7 @@ def test_what_is_changed_while_it_is_made_is_no_record(node: Node) -> None:
             put(Path(node.root), "etc/crypttab", os.urandom(8).hex())
         return run(*argv, **more)  # type: ignore[arg-type]
 
-    node.run = changing  # type: ignore[method-assign,assignment]
+    node.run = changing  # type: ignore[method-assign]
     owes(node)
     assert owes(node) == ["update-initramfs -u"]
 
