@@ -130,9 +130,9 @@ def test_after_a_fallback_the_reason_is_told(node: Node) -> None:
     text = told(node)["fallback"]
     assert text == "image cpu-bbb in slot b failed 3 tries: modules.dummy: missing; cpu-aaa in slot a runs"
     slots.tell(node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]})
-    assert (Path(node.root) / slots.TOLD.lstrip("/")).read_text() == f"{text}\n"
+    assert (Path(node.root) / boot.TOLD.lstrip("/")).read_text() == f"{text}\n"
     slots.tell(node, {"findings": []})
-    assert not node.exists(slots.TOLD)
+    assert not node.exists(boot.TOLD)
 
 
 def test_the_last_try_is_a_try(node: Node) -> None:
