@@ -38,6 +38,7 @@ from goldnode.images.gates import Gate, Waiver, refuse
 from goldnode.images.history import CHANNELS, History
 from goldnode.images.history import read as read_history
 from goldnode.images.oci import canonical
+from goldnode.images.publish import using
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -84,7 +85,7 @@ def publish(
     line_of(disk.class_)
     gates = judge("publish", disk, trust=(*trust, signer.public), waivers=waivers)
     refuse("publish", disk.name, gates)
-    with place.turn():
+    with using(place.store), place.turn():
         found = bring(disk, place, signer, gates, now=now)
         with full(place.root):
             refresh(place.root)
@@ -565,7 +566,7 @@ def pull(
             f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} stands for {digest[:19]}…",
             remedy="find out who moved it; `goldnode disks status` at the place tells more",
         )
-    with _lane(store, f"{name}-{build_id}"):
+    with using(store), _lane(store, f"{name}-{build_id}"):
         stage = store.root / "partial" / f"{name}-{build_id}"
         with full(store.root):
             stage.mkdir(parents=True, exist_ok=True)
