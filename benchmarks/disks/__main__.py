@@ -131,7 +131,7 @@ def source_image(work: Path) -> Path:
         name="source-000000000000",
         layout="ab",
         loader="systemd-boot",
-        sizes=assemble.Sizes(root=8 << 30),
+        sizes=assemble.Sizes(root=6 << 30),
         seed=uuid.uuid5(uuid.NAMESPACE_OID, "benchmarks/disks"),
         epoch=int(time.time()),
         command_line="console=ttyS0",
