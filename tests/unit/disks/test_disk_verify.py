@@ -15,7 +15,7 @@ from tests.unit.disks import guest_facts as good
 from goldnode.disks import guest, simulated
 from goldnode.disks import verify as verification
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
-from goldnode.disks.model import BuiltDisk, DiskFile, Raw, System
+from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
 from goldnode.disks.qemu import Accelerator
 from goldnode.errors import DiskError
 from goldnode.node import gate
@@ -40,6 +40,26 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
     assert {"packages", "initramfs", "disk.grown", "disk.root-b", "gate.state", "gate.order.docker.service", "plan"} <= ids(checks, PASSED)
     assert guest.outcome(checks) == PASSED
     assert guest.outcome([]) == FAILED, "no check at all is no pass"
+
+
+def test_what_a_real_image_told_at_its_first_boot() -> None:
+    captured = json.loads(Path(__file__).with_name("captured_cpu_only.json").read_text())
+    rows = captured["wanted"]
+    wanted = guest.Wanted(
+        **{
+            **rows,
+            "modules": tuple(rows["modules"]),
+            "pending": tuple(map(tuple, rows["pending"])),
+            "partitions": tuple(Partition(**row) for row in rows["partitions"]),
+        }
+    )
+    checks = guest.judge(captured["facts"], wanted)
+    assert ids(checks, FAILED) == set()
+    names = {"check.unseen.runtime.engine", "check.unseen.boot.next", "pending.boot.entry", "pending.runtime.engine"}
+    assert ids(checks, UNVERIFIABLE) == names
+    assert {"boot.entry", "packages", "disk.root-b", "check.ran", "gate.runtime.docker.service", "plan"} <= ids(checks, PASSED)
+    captured["facts"]["kernel"] = "6.1.0-55-amd64"
+    assert ids(guest.judge(captured["facts"], wanted), FAILED) == {"kernel.running"}
 
 
 def set_(*path: Any, to: Any) -> Spoil:
