@@ -85,7 +85,11 @@ def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
     Raises MachineError, DiskError.
     """
     changed = document_of(document)
-    _run(machine, "tar -x -C / && ldconfig && systemctl daemon-reload && systemctl enable -q simulated-hardware.service", _packed(changed))
+    _run(
+        machine,
+        "tar -x -f - -C / && ldconfig && systemctl daemon-reload && systemctl enable -q simulated-hardware.service",
+        _packed(changed),
+    )
     _run(machine, f"mkdir -p {PLACE} && cat >{PLACE}/class.json", json.dumps(changed).encode())
     # The bus and the library first: what is applied asks them.
     _run(machine, "systemctl start simulated-hardware.service")
@@ -99,7 +103,7 @@ def lose(machine: Machine, document: Mapping[str, Any]) -> None:
     """From the next boot on one GPU is missing."""
     _run(
         machine,
-        "systemctl stop simulated-hardware.service; rm -rf /opt/goldnode-simulator/tree; tar -x -C / && ldconfig",
+        "systemctl stop simulated-hardware.service; rm -rf /opt/goldnode-simulator/tree; tar -x -f - -C / && ldconfig",
         _packed(document, [FAULT]),
     )
 
