@@ -14,6 +14,7 @@ from tests.e2e.qemu import disk
 from tests.e2e.test_boot_entry import base, booted, class_document, installed_version
 
 from goldnode import nodefile
+from goldnode.node.state.domains import units
 from goldnode.node.state.domains.program import document_digest
 
 pytestmark = pytest.mark.qemu
@@ -52,6 +53,39 @@ echo "GUEST-KERNEL: $(uname -r) @"
 {NODE} check --json --no-write --class /run/payload/class.json >/root/verdict.json || true
 ulimit -l >/root/ulimit  # this script is a unit that started in this boot
 """
+# The watch of the kernel's log as systemd runs it, with all that its unit takes from it. What a program writes into the log is no reason to
+# look at the node; a block that cannot be read is one, told by the kernel itself.
+WATCH = """
+mkdir -p /usr/lib/goldnode /etc/goldnode
+cp /run/payload/class.json /etc/goldnode/class.json
+cp /root/goldnode-node /usr/lib/goldnode/goldnode-node
+chmod 755 /usr/lib/goldnode/goldnode-node
+cp /run/payload/units/* /etc/systemd/system/
+systemctl daemon-reload
+systemctl start goldnode-events.service
+watcher=$(systemctl show -p MainPID --value goldnode-events.service)
+for second in $(seq 120); do
+    ls -l /proc/$watcher/fd 2>/dev/null | grep -q /dev/kmsg && break
+    sleep 1
+done
+sleep 2
+grep -E '^(CapEff|NoNewPrivs):' /proc/$watcher/status >/root/watcher
+echo "<3>NVRM: Xid (PCI:0000:01:00): 79, written by a program" >/dev/kmsg
+sleep 5
+systemctl show -p ExecMainStartTimestampMonotonic --value goldnode-watch.service >/root/watched
+modprobe null_blk nr_devices=0
+mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+mkdir /sys/kernel/config/nullb/bad
+echo +0-7 >/sys/kernel/config/nullb/bad/badblocks
+echo 1 >/sys/kernel/config/nullb/bad/power  # the kernel looks for partitions on it, and reads
+for second in $(seq 240); do
+    [ -e /run/goldnode/verdict.json ] && break
+    sleep 1
+done
+cp /run/goldnode/verdict.json /root/passive.json
+dmesg | grep -m1 "I/O error, dev bad" >/root/line
+systemctl show -p ActiveState --value goldnode-events.service >>/root/watched
+"""
 
 
 def actions(plan: dict[str, Any]) -> list[str]:
@@ -83,7 +117,9 @@ def test_everything_is_set_and_lasts_over_a_boot(base: disk.Base, tmp_path: Path
     assert told("again")["done"] == []
     assert disk.read(image, "/root/swaps").count(b"\n") == 1
 
-    assert booted(disk.boot(image, {**payload, "run": SECOND}, tmp_path)) == newest
+    texts = {units.EVENTS: units.EVENTS_TEXT, units.WATCH: units.WATCH_TEXT}
+    more = {f"units/{name}": text for name, text in texts.items()}
+    assert booted(disk.boot(image, {**payload, **more, "run": SECOND + WATCH}, tmp_path)) == newest
     # Everything came back by itself but what has no lasting form, which the boot unit sets.
     assert actions(told("after")) == ["tuning.set transparent_hugepages"]
     assert "kernel command line changed" not in told("after")["reboot"]["reasons"]
@@ -95,3 +131,17 @@ def test_everything_is_set_and_lasts_over_a_boot(base: disk.Base, tmp_path: Path
     assert set(outcomes) == {"swap", "hugepages.2M", "numa_balancing", "cmdline", "memlock", "network.lo.mtu"}
     assert set(outcomes.values()) == {"match"}, found
     assert disk.read(image, "/root/ulimit").split() == [b"65536"]
+    watch_worked(image)
+
+
+def watch_worked(image: Path) -> None:
+    """The watch of the kernel's log ran with few rights, did not start the check for a program's line, and did for the kernel's."""
+    rights = dict(line.split(":\t") for line in disk.read(image, "/root/watcher").decode().splitlines())
+    # CAP_SYS_ADMIN (21) and CAP_SYSLOG (34), and nothing to be had by another program.
+    assert (int(rights["CapEff"], 16), rights["NoNewPrivs"]) == (1 << 21 | 1 << 34, "1")
+    assert disk.read(image, "/root/watched").split() == [b"0", b"active"]
+    assert b"I/O error, dev bad, sector 0" in disk.read(image, "/root/line")
+    verdict = json.loads(disk.read(image, "/root/passive.json"))
+    assert verdict["passive"]
+    found = [row for row in verdict["findings"] if row["id"] == "storage.io_error"]
+    assert [(row["outcome"], row["subject"]) for row in found] == [("mismatch", "bad")]
