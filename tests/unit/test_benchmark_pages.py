@@ -11,7 +11,15 @@ import pytest
 from benchmarks import pages
 
 DOCS = pages.ROOT / "docs/benchmarks"
-WRITERS = {"check": "__main__", "converge": "report", "inspect": "__main__", "provision": "report", "sanity": "__main__"}
+WRITERS = {
+    "check": "__main__",
+    "converge": "report",
+    "disks": "report",
+    "images": "__main__",
+    "inspect": "__main__",
+    "provision": "report",
+    "sanity": "__main__",
+}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in DOCS.glob("*.json")))
