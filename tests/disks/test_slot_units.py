@@ -23,7 +23,7 @@ from tests.disks.test_disk_slots import apply, document, tree, with_gpu
 from tests.e2e.qemu.disk import run
 
 from goldnode.node import slots
-from goldnode.node.state import loader
+from goldnode.node.boot import VARIABLES, VENDOR
 
 pytestmark = pytest.mark.disks
 
@@ -31,10 +31,10 @@ __all__ = ["tree"]
 
 TRIED = "goldnode-bbb-b+2-1.conf"
 LIMIT = 600.0  # seconds until a container has come to its end; some ten on a machine at rest
-VARIABLE = f"{loader.VARIABLES}/LoaderBootCountPath-{loader.VENDOR}"
+VARIABLE = f"{VARIABLES}/LoaderBootCountPath-{VENDOR}"
 BEGIN = f"""#!/bin/sh
 rm -f /.dockerenv
-mount -t tmpfs firmware /sys/firmware && mkdir -p {loader.VARIABLES} && cp /variable {VARIABLE}
+mount -t tmpfs firmware /sys/firmware && mkdir -p {VARIABLES} && cp /variable {VARIABLE}
 mount --bind /cmdline /proc/cmdline
 mount --bind /osrelease /proc/sys/kernel/osrelease
 exec env -u container /lib/systemd/systemd

@@ -82,7 +82,7 @@ class _Deb:
 class _Lock:
     image: str
     digest: str
-    debs: Sequence[_Deb]
+    debs: Sequence[Any]  # of _Deb
     wheels: Sequence[Any] = ()
     tools: Any = None
 

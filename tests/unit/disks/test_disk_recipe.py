@@ -17,6 +17,7 @@ from goldnode.disks.build import Recipe, refuse_unclean
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import DiskLock
 from goldnode.disks.model import Hygiene
+from goldnode.disks.offline import TREE
 from goldnode.disks.store import Store
 from goldnode.errors import DiskError
 from goldnode.site import Site
@@ -72,7 +73,7 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(monkeypatch: pytest.Monkey
 
 
 def test_the_parts_that_are_named_exist() -> None:
-    assert [name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (building.TREE / name).exists()] == []
+    assert [name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (TREE / name).exists()] == []
 
 
 def test_the_policy_of_the_class_is_on_the_command_line(recipe: Recipe) -> None:
