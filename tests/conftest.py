@@ -20,6 +20,8 @@ LONGEST = (
     "tests/lab/test_molecule_stacks.py",
     "tests/e2e/test_real_debian13.py",
     "tests/e2e/test_real_prebuilt.py",
+    "tests/disks/test_disk_build.py",
+    "tests/e2e/test_power_cut.py",
 )
 DEARER = ("real", "images", "lab")
 

@@ -1,7 +1,4 @@
-"""A real machine for real firmware, and a built image verified whole: the same calls as `goldnode disks verify`.
-
-The image is the newest built one of a class without a GPU in the store of disk images (GOLDNODE_DISKS); without one that test says so and is skipped.
-"""
+"""A real machine for real firmware, and the disk of `conftest.py` verified whole: the same calls as `goldnode disks verify`."""
 
 from __future__ import annotations
 
@@ -18,20 +15,13 @@ from click.testing import CliRunner
 
 from goldnode.commands.disks_verify import verify as command
 from goldnode.disks import guest, qemu, verify
-from goldnode.disks.model import BuiltDisk, builds, store_directory
+from goldnode.disks.model import BuiltDisk
 from goldnode.errors import DiskError
 
-pytestmark = pytest.mark.disks
+# One process with the tests of its building, whose disk it boots.
+pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def built() -> BuiltDisk:
-    found = [disk for disk in builds(store_directory()) if disk.driver is None]
-    if not found:
-        pytest.skip("no image of a class without a GPU is built here: goldnode disks build cpu_only")
-    return found[0]
 
 
 @pytest.fixture

@@ -26,7 +26,11 @@ from tests.unit.images.registries import make_key
 from goldnode.disks.model import BuiltDisk
 from goldnode.disks.publish import check_published
 
-pytestmark = [pytest.mark.disks, pytest.mark.skipif(os.geteuid() != 0, reason="a disk is assembled as root")]
+pytestmark = [
+    pytest.mark.disks,
+    pytest.mark.xdist_group("publish"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a disk is assembled as root"),
+]
 
 
 @dataclass(frozen=True)

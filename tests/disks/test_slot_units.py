@@ -25,7 +25,7 @@ from tests.e2e.qemu.disk import run
 from goldnode.node import slots
 from goldnode.node.boot import VARIABLES, VENDOR
 
-pytestmark = pytest.mark.disks
+pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("units")]
 
 __all__ = ["tree"]
 
