@@ -75,6 +75,7 @@ class _Deb:
     version: str
     architecture: str
     sha256: str
+    made: bool  # by goldnode: the package of the driver's modules
     path: str = ""
 
 
@@ -110,7 +111,7 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
     index = kept_index(f"root-{disk.raw.sha256}", cache, lambda: _root(raw, root))
     files = {} if esp is None else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
     snapshot = Snapshot(digest_of(disk), index.entries, index.texts, index.licences)
-    debs = [_Deb(row.name, row.version, row.architecture, row.sha256) for row in disk.packages]
+    debs = [_Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-")) for row in disk.packages]
     contents = describe(snapshot, _said_of(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
     return DiskContents(disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index))
 

@@ -327,7 +327,7 @@ def _identity(facts: Facts, first: Facts | None) -> Iterator[Check]:
     kinds = sorted(re.sub(r"^ssh_host_|_key\.pub$", "", name) for name in keys)
     yield holds("identity.host_keys", "ed25519" in kinds and all(keys.values()), "made at the first boot", listed(kinds))
     name = str(have.get("hostname") or "")
-    yield holds("identity.hostname", name not in ("", "localhost", "(none)", "debian"), "a name of its own", name or "none")
+    yield holds("identity.hostname", name not in ("", "localhost", "(none)"), "a name of its own", name or "none")
     client = have.get("client_ids") or []
     yield holds("identity.client_id", bool(client), "a DHCP client identifier (DUID)", listed(client, none="there is no lease"))
     if first is not None:

@@ -67,10 +67,13 @@ def test_our_own_catalog() -> None:
         "h200_sxm",
         "l4",
         "cpu_only",
+        "cpu_only_debian13",
+        "demo_disk_r535",
+        "demo_disk_r550",
         "mi300x",
     }
     assert catalog.node_class("demo_a100").item.simulated
-    assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == ["demo_a100"]
+    assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == ["demo_a100", "demo_disk_r535", "demo_disk_r550"]
     day = dt.date(2026, 11, 21)
     for entry in catalog.classes.values():
         checks.check_use(entry, catalog, day)
