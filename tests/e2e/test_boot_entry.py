@@ -176,6 +176,7 @@ def test_the_engine_makes_the_older_kernel_the_one_that_boots(base: disk.Base, t
     assert read_choice(image).release == older
 
 
+@pytest.mark.long
 def test_the_kernel_that_runs_leaves_in_two_steps(base: disk.Base, tmp_path: Path) -> None:
     """A removal makes the kernel of before the default, waits for its boot, and only then takes the class's away: GRUB always has one."""
     older, newest = base.releases

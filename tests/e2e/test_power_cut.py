@@ -173,6 +173,7 @@ def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tm
     assert [(row["release"], row["whole"]) for row in rows] == [(older, True), (newer, True)]
 
 
+@pytest.mark.long
 def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_good(base: disk.Base, tmp_path: Path) -> None:
     older, newer = base.releases
     image = disk.copy(base, tmp_path / "disk.raw")
