@@ -33,6 +33,7 @@ FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
 KEPT = 60  # lines of it
 TRIES = 3
+SETTLE = 90.0  # seconds that a unit may take, after all of the boot was started, to be up or to have failed
 LOCK = "/run/goldnode/slots.lock"
 WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
 # What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
@@ -371,14 +372,24 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
-    """Units that the class brings or counts on and that have failed in this boot."""
+    """Units that the class brings or counts on and that have failed in this boot, or have not settled after SETTLE seconds.
+
+    One that fails at once is started again a few times by systemd, and is `activating` in between: that is neither good nor bad yet.
+    """
     from . import gate
     from .state.domains import units as units_domain
 
     stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
     named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
-    rows = gate.units(host, sorted({*units_domain.UNITS, *named}))
-    return [f"unit {name}: failed ({row['Result'] or 'no result'})" for name, row in sorted(rows.items()) if row["ActiveState"] == "failed"]
+    names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
+    while True:
+        rows = sorted(gate.units(host, names).items())
+        moving = [(name, row) for name, row in rows if row["ActiveState"] in ("activating", "deactivating")]
+        if not moving or time.monotonic() >= end:
+            break
+        time.sleep(0.5)
+    failed = [f"unit {name}: failed ({row['Result'] or 'no result'})" for name, row in rows if row["ActiveState"] == "failed"]
+    return failed + [f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s" for name, row in moving]
 
 
 def judge(host: Host) -> List[str]:

@@ -501,3 +501,35 @@ def test_every_row_of_what_is_carried_says_why() -> None:
     for row in slotwrite.CARRIED:
         assert row.pattern.startswith("/"), row
         assert len(row.why) > 8, row
+
+
+@pytest.mark.parametrize(
+    ("states", "seconds", "found"),
+    [
+        pytest.param([("active", "running")], 0, [], id="up"),
+        pytest.param(
+            [("activating", "auto-restart"), ("failed", "failed")], 1, ["unit ssh.service: failed (exit-code)"], id="between-starts"
+        ),
+        pytest.param([("activating", "start"), ("active", "running")], 1, [], id="slow"),
+        pytest.param(
+            [("activating", "auto-restart")], 180, ["unit ssh.service: still activating (auto-restart) after 90 s"], id="never-settles"
+        ),
+    ],
+)
+def test_a_unit_is_judged_when_it_has_settled(
+    monkeypatch: pytest.MonkeyPatch, states: list[tuple[str, str]], seconds: int, found: list[str]
+) -> None:
+    clock, left = [0.0], list(states)
+
+    def units(host: Host, names: Any) -> dict[str, dict[str, str]]:
+        active, below = left.pop(0) if len(left) > 1 else left[0]
+        return {"ssh.service": {"ActiveState": active, "SubState": below, "Result": "exit-code"}}
+
+    def sleep(how_long: float) -> None:
+        clock[0] += max(how_long, 1)
+
+    monkeypatch.setattr("goldnode.node.gate.units", units)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    assert slots.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found
+    assert clock[0] <= seconds
