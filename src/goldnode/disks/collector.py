@@ -182,7 +182,7 @@ def main() -> None:
         "systemd": run("systemctl", "--version")[1].split("\n")[0],
         "state": state,
         "failed": failed,
-        "failures": {name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "12", "-u", name)[1].strip() for name in failed[:8]},
+        "failures": {name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "30", "-u", name)[1].strip() for name in failed[:8]},
         "jobs": run("systemctl", "list-jobs", "--no-legend")[1].strip(),
         "units": units(),
         "loaded": modules,

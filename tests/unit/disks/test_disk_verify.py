@@ -460,3 +460,48 @@ def test_what_a_killed_run_left_goes_and_what_lives_stays(tmp_path: Path) -> Non
 def test_there_is_nothing_to_simulate_in_a_class_without_gpus(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="class plain has no GPU to simulate"):
         simulated.check(built(tmp_path))
+
+
+# As the disk of demo_disk_r535 told at its first boot, 2026-11-22.
+NO_DEVICE = """modprobe: ERROR: could not insert 'nvidia': Invalid argument
+modprobe: ERROR: could not insert 'nvidia_current_drm': No such device
+Error running install command 'modprobe nvidia-modeset ; modprobe -i nvidia-current-drm ' for module nvidia_drm: retcode 1
+Failed to insert module 'nvidia_drm': Invalid argument
+systemd-modules-load.service: Failed with result 'exit-code'."""
+LOADS, SETS = "systemd-modules-load.service", "goldnode-policy.service"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "simulated", "unit", "said", "why"),
+    [
+        pytest.param(True, False, LOADS, NO_DEVICE, "the driver finds no device", id="no-device"),
+        pytest.param(True, True, LOADS, NO_DEVICE, "the driver finds no device", id="a-played-library-is-no-device"),
+        pytest.param(False, False, LOADS, NO_DEVICE, None, id="a-class-without-gpus"),
+        pytest.param(True, False, LOADS, NO_DEVICE + "\nFailed to insert module 'gdrdrv': No such device", None, id="another-module"),
+        pytest.param(True, False, LOADS, NO_DEVICE + "\nnvidia: version magic '6.1.0-1' should be", None, id="another-kernel"),
+        pytest.param(True, False, LOADS, "Failed to insert module 'nvidia_drm': Invalid argument", None, id="nobody-says-no-device"),
+        pytest.param(True, False, LOADS, "", None, id="nothing-said"),
+        pytest.param(True, False, SETS, "", "there is no GPU to set", id="policy"),
+        pytest.param(True, True, SETS, "", None, id="policy-with-simulated-gpus"),
+        pytest.param(True, False, "docker.service", NO_DEVICE, None, id="another-unit"),
+    ],
+)
+def test_which_unit_may_fail_for_want_of_gpus(gpu: bool, simulated: bool, unit: str, said: str, why: str | None) -> None:
+    facts = good.facts(gpu=gpu)
+    facts.update(state="degraded", failed=[unit], failures={unit: said})
+    assert guest.wants_gpu(unit, said, facts["class"], simulated) == why
+    checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=gpu), simulated=simulated)}
+    if why is None:
+        assert [checks[name].outcome for name in ("units.failed", "system.state")] == [FAILED, FAILED]
+    else:
+        assert [checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")] == [PASSED, UNVERIFIABLE, UNVERIFIABLE]
+
+
+@pytest.mark.parametrize(("load", "outcome"), [(False, UNVERIFIABLE), (True, FAILED)])
+def test_a_module_that_the_class_does_not_load_need_not_load(load: bool, outcome: str) -> None:
+    facts = good.facts(gpu=True)
+    facts["class"]["modules"] = [{"name": "peermem", "load": load}]
+    facts["modules"]["peermem"] = {**copy.deepcopy(facts["modules"][good.MODULE]), "name": "peermem"}
+    facts["modules"]["peermem"].update(rc=1, said="could not insert 'peermem': Invalid argument", kernel="", loaded=False)
+    checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=True))}
+    assert checks["module.peermem.fits"].outcome == outcome
