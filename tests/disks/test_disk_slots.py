@@ -26,7 +26,7 @@ from goldnode.node import boot
 from goldnode.node.state.domains.program import class_file, document_digest
 from goldnode.site import archive_url, load_site
 
-pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("slots")]
+pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("slots")]
 
 FEW, MORE = ("panic", "module", "unit"), ("root", "program", "mount")
 CAUSES = (*FEW, *MORE) if os.environ.get("GOLDNODE_SLOT_CAUSES") == "all" else FEW
