@@ -175,7 +175,7 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
         with stages("shut down"):
             guest.ssh(["systemctl", "poweroff"])
             deadline = time.monotonic() + 300
-            while guest.running and time.monotonic() < deadline:
+            while guest.running() and time.monotonic() < deadline:
                 time.sleep(0.5)
     with stages("compact"):
         image = work / "image.qcow2"

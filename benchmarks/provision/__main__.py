@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[2]
 LAB, STACK, CLASS = "provision", "debian12_r535", "e2e_r535"
 # The class of the same kernel without a GPU: what a node is before its driver comes.
 KERNEL_STACK, KERNEL_CLASS = "debian12_cpu", "e2e_cpu"
-LEGS = ("first run", "driver step")
+LEGS = ("first run", "first run without a driver", "driver step")
+WITHOUT, STEP = LEGS[1:]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/run provision", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender (default 3)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
-    parser.add_argument("--leg", action="append", choices=LEGS, help="what to measure (repeat; default both)")
+    parser.add_argument("--leg", action="append", choices=LEGS, help="what to measure (repeat; default all)")
     parser.add_argument("--lab", default=LAB, help="lab whose mirror is used, made unless it is up (default provision)")
     parser.add_argument("--keep", action="store_true", help="leave mirror and images, for the next run")
     parser.add_argument("--note", default="", help="what a reader has to know of the machine while this ran")
@@ -76,7 +77,7 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
         Contender("prebuilt", "mirror, module built once", made.site),
     )
     images: dict[str, str] = {}
-    for contender in contenders if LEGS[1] in (chosen.leg or LEGS) else ():
+    for contender in contenders if STEP in (chosen.leg or LEGS) else ():
         say(f"making a node that has its kernel and no driver: {contender.title}")
         node = fresh(made, None)
         run(made, node, KERNEL_CLASS, contender)
@@ -106,15 +107,17 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
 
 def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str | None) -> dict[str, Any]:
     """One run on a fresh node: seconds of wall and CPU, bytes, and what it ended with."""
-    node = fresh(made, image if leg == LEGS[1] else None)
+    node = fresh(made, image if leg == STEP else None)
     try:
         before = busy([node]), received(node)
-        wall, controller = run(made, node, CLASS, contender)
+        wall, controller = run(made, node, KERNEL_CLASS if leg == WITHOUT else CLASS, contender)
         used = {"wall": wall, "controller_cpu": controller, "node_cpu": busy([node]) - before[0], "bytes": received(node) - before[1]}
         document = json.loads(node.read("/etc/goldnode/class.json"))
         release, driver = document["kernel"]["release"], document["driver"]
-        said = node.run("modinfo", "-k", release, "-F", "version", driver["module"]).output.strip()
         packages = int(node.shell("dpkg-query -W -f '${db:Status-Abbrev}\\n' | grep -c ^.i").output)
+        if leg == WITHOUT:
+            return {**used, "kernel": release, "driver": None, "packages": packages}
+        said = node.run("modinfo", "-k", release, "-F", "version", driver["module"]).output.strip()
         if said != driver["version"]:
             raise SystemExit(f"{contender.title}: the module is {said or 'missing'}, want {driver['version']}")
         return {**used, "kernel": release, "driver": said, "packages": packages}

@@ -1,0 +1,110 @@
+"""`goldnode disks update` on a machine that runs (emulated), over ssh: a new image, the way back, and images that are broken as they were built.
+
+The images are those of `goldnode disks build`, and differ in the kernel's command line: what a wrong one does is what a bad kernel or a bad unit does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.disks.conftest import CLASS, Site
+
+from goldnode.disks.model import BuiltDisk, builds
+from goldnode.disks.qemu import SSH_OPTIONS, Machine, make_key, overlay
+
+pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
+
+MIB = 1024 * 1024
+WHY = "a test of the update itself"
+SECONDS = "5400"  # of the wall clock, for all tries of an image in an emulated machine on a busy one
+
+
+def variant(site: Site, word: str) -> BuiltDisk:
+    """The disk of the class with one more word on its command line; packages and root filesystem are those that are there."""
+    definition = site.home / f"disks-{re.sub('[^a-z]', '-', word)}.yml"
+    text = (site.home / "disks.yml").read_text()
+    assert text.count("command_line: [") == 1
+    definition.write_text(text.replace("command_line: [", f'command_line: ["{word}", '))
+    before = {disk.build_id for disk in builds(site.store, CLASS)}
+    done = site.run("disks", "build", CLASS, "--format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition))
+    assert done.returncode == 0, done.stderr
+    (made,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]
+    return made
+
+
+@pytest.fixture
+def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[Machine]:
+    """The first image, running, on a disk with room for a second slot."""
+    key = make_key(tmp_path)
+    root = next(part for part in built.partitions if part.name == "root-a")
+    disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=-(-(built.raw.size + root.size) // MIB + 512) * MIB)
+    credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
+    with Machine(disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials) as made:
+        made.wait_ssh(900)
+        asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)
+        assert asked.out.strip() == "running", asked
+        yield made
+
+
+def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(site: Site, built: BuiltDisk, machine: Machine, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    reached = {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": machine.port,
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(machine.key),
+        "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
+    }
+    hosts.write_text(json.dumps({CLASS: {"hosts": {"gpu07": reached}}}))
+
+    def update(*words: str) -> subprocess.CompletedProcess[str]:
+        return site.run("disks", "update", "-i", str(hosts), "gpu07", "--timeout", SECONDS, *words)
+
+    def said(command: str) -> str:
+        found = machine.ssh([command], limit=600)
+        assert found.rc == 0, found
+        return found.out
+
+    def state() -> tuple[str, str, dict[str, str]]:
+        """The slot that runs, the one that boots next, and what each one holds."""
+        found = json.loads(said("/usr/lib/goldnode/goldnode-node slot status --json"))
+        return found["running"], found["next"], {slot: row["image"] for slot, row in found["slots"].items()}
+
+    who = said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")
+    good = variant(site, "goldnode-test=successor")
+    # Nobody has booted it: refused, with what to do, and nothing is written.
+    refused = update("--image", str(good.directory))
+    assert refused.returncode == 2
+    assert f"image {good.name} is not verified: nobody has booted it" in refused.stderr
+    assert "goldnode disks verify" in refused.stderr
+    assert state() == ("a", "a", {"a": built.name, "b": None})
+
+    done = update("--image", str(good.directory), "--unverified", WHY, "--reboot")
+    assert done.returncode == 0, (done.stdout, done.stderr, machine.tail())
+    assert f"gpu07: slot b: {good.name}, good (runs, boots next)" in done.stdout
+    assert state() == ("b", "b", {"a": built.name, "b": good.name})
+    assert "goldnode-test=successor" in said("cat /proc/cmdline")
+    assert said("findmnt -no PARTLABEL /").strip() == "root-b"
+    assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who, "the node is still who it was"
+    assert said("systemctl is-system-running --wait").strip() == "running"
+
+    back = update("--back", "--reboot")
+    assert back.returncode == 0, (back.stdout, back.stderr, machine.tail())
+    assert state() == ("a", "a", {"a": built.name, "b": good.name})
+
+    for word, reason in (
+        # No initramfs is started, and the kernel finds no root.
+        ("rdinit=/nothing", "it left no reason"),
+        ("systemd.mask=docker.service", "docker"),
+    ):
+        bad = variant(site, word)
+        fell = update("--image", str(bad.directory), "--unverified", WHY, "--tries", "1", "--reboot")
+        assert fell.returncode == 2, (word, fell.stdout, fell.stderr, machine.tail())
+        assert re.search(rf"gpu07 fell back: image {bad.name} in slot b failed 1 tr.*{reason}", fell.stderr), (word, fell.stderr)
+        assert state() == ("a", "a", {"a": built.name, "b": bad.name})
+        assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who
