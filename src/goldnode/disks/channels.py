@@ -122,7 +122,7 @@ def _built(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     except DiskError as problem:
         return Gate("built", "failed", problem.message, remedy=remedy)
     simulated = "; its class is simulated" if disk.simulated else ""
-    return Gate("built", "passed", f"{', '.join(here)} are what the manifest says{simulated}", (digest_of(disk),))
+    return Gate("built", "passed", f"{', '.join(here)}: as the manifest says{simulated}", (digest_of(disk),))
 
 
 def _hygiene(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:

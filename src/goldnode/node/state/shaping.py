@@ -112,12 +112,19 @@ def _image(release: str) -> str:
 
 
 def _identity(host: Host, release: str) -> Optional[str]:
-    """What tells an image from one that takes its place."""
+    """What tells an image from one that takes its place: its content, for a disk is built twice with one record, and its files are copies."""
     try:
-        found = os.stat(host.located(_image(release)))
+        return _hashed(host.located(_image(release)))
     except OSError:
         return None
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
+
+
+def _hashed(real: str) -> str:
+    whole = hashlib.sha256()
+    with open(real, "rb") as opened:
+        for data in iter(lambda: opened.read(1 << 20), b""):
+            whole.update(data)
+    return whole.hexdigest()
 
 
 def _walk(host: Host, place: str) -> Iterator[str]:
@@ -145,13 +152,7 @@ def _file(host: Host, path: str) -> str:
         return f"{path} -> {link} nothing"
     if not os.path.isfile(real):
         return f"{path} -> {link} {found.st_mode:o}"
-    with open(real, "rb") as opened:
-        whole = hashlib.sha256()
-        while True:
-            data = opened.read(1 << 20)
-            if not data:
-                return f"{path} -> {link} {found.st_mode:o} {whole.hexdigest()}"
-            whole.update(data)
+    return f"{path} -> {link} {found.st_mode:o} {_hashed(real)}"
 
 
 def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
