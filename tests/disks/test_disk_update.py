@@ -42,7 +42,7 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[Machine]:
     """The first image, running, on a disk with room for a second slot."""
     key = make_key(tmp_path)
     root = next(part for part in built.partitions if part.name == "root-a")
-    disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=-(-(built.raw.size + root.size) // MIB + 512) * MIB)
+    disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     with Machine(disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials) as made:
         made.wait_ssh(900)
