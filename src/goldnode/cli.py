@@ -5,7 +5,6 @@ An expected error is one line on stderr and exit 2; anything else is a fault of 
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 
 import click
 
+from goldnode.commands import LazyGroup
 from goldnode.errors import GoldnodeError
 
-# Commands in files of their own, `goldnode.commands.NAME:NAME`, with the line that the list of commands shows.
-_ELSEWHERE: dict[str, str] = {
+# Commands in files of their own, `goldnode.commands.NAME`, with the line that the list of commands shows.
+_ELSEWHERE = {
     "images": "Lock, build, inspect, smoke, publish and promote the container images.",
     "disks": "Lock, build, boot, update and publish the disk images of node classes.",
     "check": "Hold classes, stacks, images and requirements against what is known to fit.",
@@ -29,26 +29,11 @@ _ELSEWHERE: dict[str, str] = {
 }
 
 
-class _Commands(click.Group):
-    """A group that turns GoldnodeError into its one line, and imports the commands of `goldnode.commands` when they are called."""
+class _Commands(LazyGroup):
+    """A group that turns GoldnodeError into its one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        found: click.Command = getattr(importlib.import_module(f"goldnode.commands.{cmd_name}"), cmd_name)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's own, without importing what is only listed."""
-        rows = []
-        for name in self.list_commands(ctx):
-            command = None if name in _ELSEWHERE else self.get_command(ctx, name)
-            rows.append((name, _ELSEWHERE[name] if command is None else command.get_short_help_str(100)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        return sorted(super().list_commands(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,7 +45,11 @@ class _Commands(click.Group):
             ctx.exit(2)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    elsewhere={name: (name, text) for name, text in _ELSEWHERE.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 def main(debug: bool) -> None:
     """One declared GPU node class into running nodes and images that carry the same locked stack."""

@@ -1,1 +1,34 @@
 """The commands of `goldnode`, a file each, imported when called: what a command does not need does not slow its start."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group with commands `elsewhere`, beside any of its own: NAME -> (file `goldnode.commands.FILE`, the line that the list shows)."""
+
+    def __init__(self, *args: Any, elsewhere: Mapping[str, tuple[str, str]], **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.elsewhere = elsewhere
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.elsewhere]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.elsewhere:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"goldnode.commands.{self.elsewhere[cmd_name][0]}")
+        # `list` is called list_ there, since the name is Python's own.
+        found: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's own, without importing what is only listed."""
+        own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, own[name] if name in own else self.elsewhere[name][1]) for name in self.list_commands(ctx)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
-# Command -> (file `goldnode.commands.FILE`, the line that the list of commands shows).
-_ELSEWHERE: dict[str, tuple[str, str]] = {
+from goldnode.commands import LazyGroup
+
+_ELSEWHERE = {
     "list": ("disks_build", "List the node classes and their disk images."),
     "lock": ("disks_build", "Resolve every package of a class's disk image and write its lock."),
     "build": ("disks_build", "Build the disk image of a class from its lock, offline."),
@@ -26,24 +25,6 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
 }
 
 
-class _Group(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_ELSEWHERE)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return None
-        module = importlib.import_module(f"goldnode.commands.{_ELSEWHERE[cmd_name][0]}")
-        # `list` is called list_ there, since the name is Python's own.
-        found: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's own, without importing what is only listed."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _ELSEWHERE.items()])
-
-
-@click.group(cls=_Group, no_args_is_help=True)
+@click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, no_args_is_help=True)
 def disks() -> None:
     """Disk images: one per node class, from the same roles and locks as its nodes."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
-# Command -> (file `goldnode.commands.FILE`, the line that the list of commands shows).
-_ELSEWHERE: dict[str, tuple[str, str]] = {
+from goldnode.commands import LazyGroup
+
+_ELSEWHERE = {
     "list": ("images_lock", "List the images of the matrix."),
     "lock": ("images_lock", "Resolve images with apt and pip and write their locks."),
     "build": ("images_build", "Build images from their locks, offline."),
@@ -25,24 +24,6 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
 }
 
 
-class _Group(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_ELSEWHERE)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return None
-        module = importlib.import_module(f"goldnode.commands.{_ELSEWHERE[cmd_name][0]}")
-        # `list` is called list_ there, since the name is Python's own.
-        found: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's own, without importing what is only listed."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _ELSEWHERE.items()])
-
-
-@click.group(cls=_Group, no_args_is_help=True)
+@click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, no_args_is_help=True)
 def images() -> None:
     """Container images: one per backend, version, flavour and OS, whose tags tell the truth."""
