@@ -1,8 +1,11 @@
-"""What the commands share that publish images and disks and move their channels: keys, who decides and why, and how gates are shown."""
+"""What the commands share that prove and publish images and disks and move their channels: options, keys, who decides and why, and how
+what came of it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +16,13 @@ from goldnode.errors import ImageError
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
+    from goldnode.images.channels import Keeper, Moved, Place, Stand
     from goldnode.images.evidence.signatures import Signer
-    from goldnode.images.gates import Gate, Waiver
+    from goldnode.images.evidence.verify import Verification
+    from goldnode.images.evidence.vulnerabilities import Database
+    from goldnode.images.gates import Approval, Gate, Waiver
+    from goldnode.images.gc import Gone
+    from goldnode.images.history import Line
 
 Command = Callable[..., Any]
 
@@ -28,6 +36,46 @@ def options(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
         return command
 
     return apply
+
+
+TRUST = click.option(
+    "--trust",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Public keys (PEM) whose signatures count; default: images.public_key of the site file.",
+)
+KEY = click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="GOLDNODE_IMAGE_KEY",
+    help="Secret key (PEM) to sign with; its public half is trusted. Default: $GOLDNODE_IMAGE_KEY, else the site's.",
+)
+SIGNED = options(
+    click.option("--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name."),
+    click.option("--reason", help="Why; recorded."),
+)
+WAIVED = options(
+    click.option("--waive", multiple=True, metavar="GATE", help="Let this gate pass; needs --by and --reason, which are recorded."),
+    SIGNED,
+)
+EXPECT = click.option("--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing.")
+HISTORY = click.option("--history", "with_history", is_flag=True, help="Every move, oldest first.")
+FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+DAYS = click.option("--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would go.")
+# What evidence is made with.
+MADE_WITH = options(
+    click.option(
+        "--key", type=click.Path(dir_okay=False, path_type=Path), help="Secret key to sign with, PEM; default: the site's, else unsigned."
+    ),
+    click.option(
+        "--database",
+        "databases",
+        multiple=True,
+        metavar="KIND=FILE[@DATE]",
+        help="Vulnerability database (debian or osv) with its date; default: the site's.",
+    ),
+)
 
 
 def trusted(files: Sequence[Path]) -> list[SSlibKey]:
@@ -56,14 +104,38 @@ def signer_of(key: Path | None) -> Signer:
     return load_signer(key)
 
 
+def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None, tuple[Database, ...], str]:
+    """Who signs evidence (None: nobody), what packages are held against, and who builds: as named, else the site's."""
+    from goldnode.images.evidence import vulnerabilities
+    from goldnode.images.evidence.provenance import BUILDER
+    from goldnode.images.evidence.signatures import load_signer
+    from goldnode.site import load_site
+
+    site = load_site()
+    secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
+    base = site.file.parent if site.file is not None and not databases else None
+    return (
+        load_signer(secret) if secret is not None else None,
+        tuple(vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities),
+        site.images.builder or BUILDER,
+    )
+
+
 def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
     """Waivers of gates. Raises ImageError where nobody said who decides, or why."""
     from goldnode.images.gates import Waiver
 
-    return [Waiver(gate, *signed(by, reason, "--waive")) for gate in gates]
+    return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
 
 
-def signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
+def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> list[Approval]:
+    """Approvals of new major versions. Raises ImageError where nobody said who decides, or why."""
+    from goldnode.images.gates import Approval
+
+    return [Approval(part, *_signed(by, reason, "--approve-major")) for part in parts]
+
+
+def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
     """Who and why, for `what`. Raises ImageError where one of them is not said."""
     if not (by or "").strip() or not (reason or "").strip():
         raise ImageError(f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY")
@@ -80,6 +152,28 @@ def user() -> str:
         raise ImageError("nobody knows who you are", remedy="name yourself with --by") from None
 
 
+def say(text: str) -> None:
+    """Tell of something while it goes on."""
+    click.echo(text, err=True)
+
+
+def show_verified(found: Iterable[tuple[str, Verification]], form: str) -> None:
+    """Print what came of checks, each with the name of what was checked. Exit 1 where one did not pass."""
+    rows = list(found)
+    if form == "json":
+        show_json([result.data() for _, result in rows])
+    else:
+        for name, result in rows:
+            click.echo(f"{name}\n{result.text()}")
+    if not all(result.passed for _, result in rows):
+        sys.exit(1)
+
+
+def show_json(document: Any) -> None:
+    """Print JSON whose keys are in order."""
+    click.echo(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False))
+
+
 def show_gates(gates: Sequence[Gate]) -> None:
     """Print gates."""
     for gate in gates:
@@ -87,7 +181,67 @@ def show_gates(gates: Sequence[Gate]) -> None:
         click.echo(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
 
 
-def show_stand(document: dict[str, Any], with_history: bool) -> None:
+def show_moved(place: str, done: Moved) -> None:
+    """Print what a promotion or a rollback did."""
+    if done.entry is not None:
+        click.echo(f"{place}/{done.line} {done.channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
+    for note in done.notes:
+        click.echo(f"note: {note}")
+
+
+def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool) -> None:
+    """Print what went, or would, and what stays."""
+    from goldnode.images.evidence.size import human
+
+    word = "would go" if dry_run else "gone"
+    for item in gone:
+        click.echo(f"{word}: {item.what}: {item.why}")
+    for name, why in sorted(stays.items()):
+        click.echo(f"stays: {name}: {why}")
+    click.echo(f"{len(gone)} {word}, {human(sum(item.size for item in gone))}; {len(stays)} stay")
+
+
+def show_status(
+    place: Place,
+    store: Keeper,
+    lines: Sequence[Line],
+    trust: Sequence[SSlibKey],
+    repair: Callable[[Line], Sequence[Stand]] | None,
+    form: str,
+    with_history: bool,
+) -> None:
+    """Print how the channels of lines stand at a place, mended before by `repair`. Exit 1 where one is not what its history says."""
+    from goldnode.images.channels import status
+
+    documents: list[dict[str, Any]] = []
+    bad = False
+    for line in lines:
+        for stand in repair(line) if repair is not None else ():
+            click.echo(f"{place.name}: {stand.channel} of {line} is {stand.tag} again", err=True)
+        found = status(place, store, line, trust)
+        bad = bad or bool(found.pending) or any(stand.state != "ok" for stand in found.stands)
+        documents.append(
+            {
+                "place": place.name,
+                "line": str(line),
+                "verified": found.verified,
+                "pending": found.pending,
+                "channels": [{**vars(stand), "line": str(line)} for stand in found.stands],
+                "history": [entry.document() for entry in found.history.entries],
+            }
+        )
+    if form == "json":
+        click.echo(json.dumps(documents, indent=1))
+    else:
+        for document in documents:
+            _show_stand(document, with_history)
+        if not documents:
+            click.echo("no channel stands for anything yet")
+    if bad:
+        sys.exit(1)
+
+
+def _show_stand(document: dict[str, Any], with_history: bool) -> None:
     """Print how the channels of a line stand, from what `status --format json` prints."""
     signed = "signatures verified" if document["verified"] else "signatures NOT verified: no key was given (--trust)"
     click.echo(f"{document['place']}/{document['line']}  ({signed})")
@@ -109,11 +263,3 @@ def show_stand(document: dict[str, Any], with_history: bool) -> None:
             f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]} -> {row['to'][:19]} ({row['tag']})"
             f"  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}{'  not passed: ' + waived if waived else ''}"
         )
-
-
-def human(size: int) -> str:
-    """Bytes for a reader."""
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} B"

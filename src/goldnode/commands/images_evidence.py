@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
+from goldnode.commands import channel_moves as shared
+
 _STORE = click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images."
 )
-_FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 
 
 @click.command()
@@ -23,18 +22,9 @@ _FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), de
     type=click.Path(dir_okay=False, path_type=Path),
     help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
 )
-@click.option(
-    "--key", type=click.Path(dir_okay=False, path_type=Path), help="Secret key to sign with, PEM; default: the site's, else unsigned."
-)
-@click.option(
-    "--database",
-    "databases",
-    multiple=True,
-    metavar="KIND=FILE[@DATE]",
-    help="Vulnerability database (debian or osv) with its date; default: the site's.",
-)
+@shared.MADE_WITH
 @click.option("--against", metavar="REF", help="Attach the difference to this earlier image too; for one NAME.")
-@_FORM
+@shared.FORM
 def evidence(
     patterns: tuple[str, ...],
     store: Path | None,
@@ -50,25 +40,22 @@ def evidence(
     the signature covers what inspection and smoke tests have attached, too.
     """
     from goldnode.errors import ImageError
-    from goldnode.images.evidence import SHORT, signatures, vulnerabilities
+    from goldnode.images.evidence import SHORT
     from goldnode.images.evidence.names import find
-    from goldnode.images.evidence.provenance import BUILDER
     from goldnode.images.evidence.write import Options, write
     from goldnode.images.imagelock import find_lock
     from goldnode.images.matrix import load_matrix
     from goldnode.images.store import open_store
-    from goldnode.site import load_site
 
-    site, kept = load_site(), open_store(store)
-    secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
-    base = site.file.parent if site.file is not None and not databases else None
+    kept = open_store(store)
     built = list(kept.built().values())
+    signer, known, builder = shared.made_with(key, databases)
     options = Options(
         cache=kept.cache / "evidence",
-        signer=signatures.load_signer(secret) if secret is not None else None,
-        databases=tuple(vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities),
+        signer=signer,
+        databases=known,
         against=find(kept.layout, against, built) if against else None,
-        builder=site.images.builder or BUILDER,
+        builder=builder,
     )
     matrix = load_matrix(matrix_file)
     rows = [row for row in matrix.select(patterns) if patterns or any(item.image == row.name for item in built)]
@@ -93,7 +80,7 @@ def evidence(
                 for one in written:
                     click.echo(f"  {one.state:<8} {SHORT[one.type]:<16} {one.line}")
     if form == "json":
-        click.echo(json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False))
+        shared.show_json(told)
     elif not told:
         click.echo("no image of the matrix is built from its present lock", err=True)
     if options.signer is None:
@@ -115,7 +102,7 @@ def evidence(
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write the manifest and all documents below this directory, verified or not, for other programs.",
 )
-@_FORM
+@shared.FORM
 def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_layers: bool, export_to: Path | None, form: str) -> None:
     """Check that images are whole, that everything attached is about them, and who signed it. Exit 1 where that is not so.
 
@@ -136,13 +123,7 @@ def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_la
     if export_to is not None:
         for result in results:
             export(kept.layout, result.digest, export_to / result.digest.removeprefix("sha256:")[:12])
-    if form == "json":
-        click.echo(json.dumps([result.data() for result in results], indent=1, sort_keys=True, ensure_ascii=False))
-    else:
-        for result in results:
-            click.echo(f"{reference(kept.layout, result.digest)}\n{result.text()}")
-    if not all(result.passed for result in results):
-        sys.exit(1)
+    shared.show_verified([(reference(kept.layout, result.digest), result) for result in results], form)
 
 
 @click.command()
@@ -151,7 +132,7 @@ def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_la
 @_STORE
 @click.option("--files", is_flag=True, help="Name every file, not the first ones.")
 @click.option("--attach", is_flag=True, help="Attach the difference to NEW; an earlier signature does not cover it.")
-@_FORM
+@shared.FORM
 def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form: str) -> None:
     """Show what differs between OLD and NEW: packages, files, libraries, settings, size. Exit 0 whether they differ or not.
 
@@ -170,7 +151,7 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form
     shown = (reference(kept.layout, digests[0]), reference(kept.layout, digests[1]))
     difference = compare_images(was, now, shown)
     if form == "json":
-        click.echo(json.dumps(difference.data(), indent=1, sort_keys=True, ensure_ascii=False))
+        shared.show_json(difference.data())
     else:
         click.echo(difference.text(files=files))
     if attach:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.channel_moves import human, options, show_gates, show_stand, signed, signer_of, trusted, user, waivers_of
+from goldnode.commands import channel_moves as shared
 from goldnode.errors import ImageError
 
 if TYPE_CHECKING:
     from goldnode.images.channels import ImagePlace
-    from goldnode.images.gates import Approval
     from goldnode.images.oci import Layout
     from goldnode.images.registry import Registry, Where
 
 _BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
-
 
 _STORE = click.option(
     "--store",
@@ -31,33 +28,18 @@ _STORE = click.option(
 _CA = click.option(
     "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of the registry's authority, PEM."
 )
-_TO = options(
+_TO = shared.options(
     click.option("--to", "to", metavar="HOST[:PORT][/PREFIX]", envvar="GOLDNODE_REGISTRY", help="Registry; default: $GOLDNODE_REGISTRY."),
     _CA,
 )
-_TRUST = click.option(
-    "--trust",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Public keys (PEM) whose signatures count; default: images.public_key of the site file.",
-)
-_KEY = click.option(
-    "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="GOLDNODE_IMAGE_KEY",
-    help="Secret key (PEM) that signs the history; its public half is trusted. Default: $GOLDNODE_IMAGE_KEY, else the site's.",
-)
-_WAIVE = click.option("--waive", multiple=True, metavar="GATE", help="Let this gate pass; needs --by and --reason, which are recorded.")
-_BY = click.option("--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name.")
-_REASON = click.option("--reason", help="Why; recorded.")
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @_STORE
 @_TO
-@_TRUST
-@options(_WAIVE, _BY, _REASON)
+@shared.TRUST
+@shared.WAIVED
 @click.option("--private", is_flag=True, help="Publish parts whose licence forbids redistribution: the registry is read by us alone.")
 @click.option("--full", is_flag=True, help="Read every blob back, not the manifests and documents alone.")
 def publish(
@@ -78,11 +60,12 @@ def publish(
 
     Needs passed inspection, truth and smoke records and a signature. What is there already is not sent again.
     """
+    from goldnode.images.evidence.size import human
     from goldnode.images.publish import publish as publishing
 
-    layout, keys = _layout(store), trusted(trust)
+    layout, keys = _layout(store), shared.trusted(trust)
     refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
-    waivers = waivers_of(waive, by, reason)
+    waivers = shared.waivers_of(waive, by, reason)
     mounts: dict[str, str] = {}
     with _registry(to, ca) as (where, registry):
         for ref in refs:
@@ -91,7 +74,7 @@ def publish(
             listed = "Referrers API" if done.api else "tag sha256-…"
             said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
             click.echo(f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})")
-            show_gates([gate for gate in done.gates if gate.state != "passed"])
+            shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
 
 
 @click.command()
@@ -127,13 +110,13 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
 @click.argument("name")
 @_STORE
 @_TO
-@_TRUST
-@_KEY
-@options(_WAIVE, _BY, _REASON)
+@shared.TRUST
+@shared.KEY
+@shared.WAIVED
 @click.option(
     "--approve-major", multiple=True, metavar="PART", help="Approve a new major version of cudnn or nccl; needs --by and --reason."
 )
-@click.option("--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing.")
+@shared.EXPECT
 def promote(
     channel: str,
     name: str,
@@ -150,7 +133,6 @@ def promote(
 ) -> None:
     """Let CHANNEL (candidate, canary, stable, known-good) stand for the published image NAME. Without --to: in this store alone."""
     from goldnode.images.channels import promote as promoting
-    from goldnode.images.gates import Approval
 
     layout = _layout(store)
     repository, _, tag = name.partition(":")
@@ -159,11 +141,9 @@ def promote(
         if len(found) > 1:
             raise ImageError(f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them")
         repository, _, tag = found[0].partition(":")
-    waivers = waivers_of(waive, by, reason)
-    approvals: list[Approval] = []
-    for part in approve_major:
-        approvals.append(Approval(part, *signed(by, reason, "--approve-major")))
-    signer = signer_of(key)
+    waivers = shared.waivers_of(waive, by, reason)
+    approvals = shared.approvals_of(approve_major, by, reason)
+    signer = shared.signer_of(key)
     with _place(to, ca, layout) as place:
         done = promoting(
             place,
@@ -172,28 +152,25 @@ def promote(
             tag,
             channel,
             signer,
-            by=by or user(),
+            by=by or shared.user(),
             reason=reason or "",
-            trust=trusted(trust),
+            trust=shared.trusted(trust),
             waivers=waivers,
             approvals=approvals,
             expect=expect,
-            say=_say,
+            say=shared.say,
         )
-    show_gates(done.gates)
-    if done.entry is not None:
-        click.echo(f"{place.name}/{done.line} {channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
-    for note in done.notes:
-        click.echo(f"note: {note}")
+    shared.show_gates(done.gates)
+    shared.show_moved(place.name, done)
 
 
 @click.command()
 @click.argument("line")
 @_STORE
 @_TO
-@_TRUST
-@_KEY
-@options(_BY, _REASON)
+@shared.TRUST
+@shared.KEY
+@shared.SIGNED
 @click.option("--channel", default="stable", show_default=True)
 @click.option("--to-image", metavar="IMAGE", help="`known-good`, or a digest or immutable tag of the history; default: what it was before.")
 @click.option("--offline", is_flag=True, help="Use and change this store alone; the registry gets it with the next move that reaches it.")
@@ -217,35 +194,32 @@ def rollback(
     from goldnode.images.registry import UnreachableError, where
 
     layout, wanted = _layout(store), read_line(line)
-    signer, keys, who = signer_of(key), trusted(trust), by or user()
+    signer, keys, who = shared.signer_of(key), shared.trusted(trust), by or shared.user()
     why = reason or "rollback"
     try:
         if offline and to is not None:
             place: ImagePlace = StorePlace(layout, str(where(to)))
-            done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=_say)
+            done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=shared.say)
         else:
             with _place(to, ca, layout) as place:
-                done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=_say)
+                done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=shared.say)
     except UnreachableError as problem:
         problem.remedy = f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
         raise
-    if done.entry is not None:
-        click.echo(f"{place.name}/{done.line} {channel}: {done.was} -> {done.now} ({done.tag})")
-    for note in done.notes:
-        click.echo(f"note: {note}")
+    shared.show_moved(place.name, done)
 
 
 @click.command()
 @click.argument("lines", nargs=-1, metavar="[LINE]…")
 @_STORE
 @_TO
-@_TRUST
-@click.option("--history", "with_history", is_flag=True, help="Every move, oldest first.")
+@shared.TRUST
+@shared.HISTORY
 @click.option("--offline", is_flag=True, help="This store's copy of what the registry has.")
 @click.option(
     "--repair", "mend", is_flag=True, help="Give tags back to what the verified history says, and bring there what was decided offline."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@shared.FORM
 def status(
     lines: tuple[str, ...],
     store: Path | None,
@@ -262,46 +236,22 @@ def status(
     from goldnode.images.history import read_line
     from goldnode.images.registry import where
 
-    layout, keys = _layout(store), trusted(trust)
-    documents: list[dict[str, Any]] = []
-    bad = False
+    layout, keys = _layout(store), shared.trusted(trust)
     with _place(None if offline else to, ca, layout) as place:
         if offline and to is not None:
             place = channels.StorePlace(layout, str(where(to)))
         wanted = [read_line(line) for line in lines] or [line for name in _BACKENDS for line in place.lines(name)]
-        for line in wanted:
-            for stand in channels.repair(place, layout, line, keys, say=_say) if mend else []:
-                click.echo(f"{place.name}: {stand.channel} of {line} is {stand.tag} again", err=True)
-            found = channels.status(place, layout, line, keys)
-            bad = bad or bool(found.pending) or any(stand.state != "ok" for stand in found.stands)
-            documents.append(
-                {
-                    "place": place.name,
-                    "line": str(line),
-                    "verified": found.verified,
-                    "pending": found.pending,
-                    "channels": [{**vars(stand), "line": str(line)} for stand in found.stands],
-                    "history": [entry.document() for entry in found.history.entries],
-                }
-            )
-    if form == "json":
-        click.echo(json.dumps(documents, indent=1))
-    else:
-        for document in documents:
-            show_stand(document, with_history)
-        if not documents:
-            click.echo("no channel stands for anything yet")
-    if bad:
-        raise SystemExit(1)
+        mending = (lambda line: channels.repair(place, layout, line, keys, say=shared.say)) if mend else None
+        shared.show_status(place, layout, wanted, keys, mending, form, with_history)
 
 
 @click.command()
 @_STORE
 @_TO
-@_TRUST
-@click.option("--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays.")
+@shared.TRUST
+@shared.DAYS
 @click.option("--repository", "repositories", multiple=True, help=f"With --to; default: {', '.join(_BACKENDS)}.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@shared.DRY_RUN
 def gc(
     store: Path | None,
     to: str | None,
@@ -316,7 +266,7 @@ def gc(
     from goldnode.images import gc as collecting
     from goldnode.images.channels import RegistryPlace
 
-    layout, keys = _layout(store), trusted(trust)
+    layout, keys = _layout(store), shared.trusted(trust)
     keeps = collecting.needed(layout, load_catalog(), _locks(), keys)
     if to is None:
         gone, stays = collecting.collect(layout, keeps, days=days, dry_run=dry_run)
@@ -324,11 +274,7 @@ def gc(
         with _registry(to, ca) as (where, registry):
             place = RegistryPlace(where, registry, layout)
             gone, stays = collecting.collect_registry(place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run)
-    for item in gone:
-        click.echo(f"{'would go' if dry_run else 'gone'}: {item.what}: {item.why}")
-    for name, why in sorted(stays.items()):
-        click.echo(f"stays: {name}: {why}")
-    click.echo(f"{len(gone)} {'would go' if dry_run else 'gone'}, {human(sum(item.size for item in gone))}; {len(stays)} stay")
+    shared.show_gone(gone, stays, dry_run)
 
 
 # What the commands share
@@ -410,7 +356,3 @@ def _moving(registry: Registry, what: str) -> Iterator[None]:
         task = bar.add_task(what, total=None)
         registry.moved = lambda size: bar.advance(task, size)
         yield
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)

@@ -561,7 +561,7 @@ def rollback(
         return moves.rollback(place, store, line, signer, settle=0, **given)
 
 
-def repair(place: StorePlace | DirectoryPlace, store: Store, line: ClassLine, trust: Sequence[SSlibKey], say: Say) -> list[moves.Stand]:
+def repair(place: StorePlace | DirectoryPlace, store: Store, line: Line, trust: Sequence[SSlibKey], say: Say) -> list[moves.Stand]:
     """Give every channel back to what the signed history says, and bring there what was decided offline."""
     with _turn(place):
         return moves.repair(place, store, line, trust, settle=0, say=say)
