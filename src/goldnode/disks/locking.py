@@ -16,30 +16,41 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import Field
 
-from goldnode import yamlsource
 from goldnode.catalog.compile import class_document
-from goldnode.catalog.load import LOCK_SUFFIX, Catalog, Entry
+from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.disks.definition import Definition, Disk
 from goldnode.errors import DiskError, UnsolvableError
 from goldnode.images.imagelock import LockedDeb
-from goldnode.images.resolve import Moved, pool_path
+from goldnode.images.resolve import Moved, keeper, kept_versions, locked_debs, moved, pool_path, told, wanted_debs, writing
 from goldnode.lock.aptroot import AptRoot, apt_root, cache_directory
-from goldnode.lock.fetch import Fetcher, Progress, Wanted, address
+from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.mirror import Mirror
-from goldnode.lock.model import Digest, Lock, LockedArchive, LockedPackage, _flow, digest_of, find_lock
+from goldnode.lock.model import (
+    Digest,
+    Lock,
+    LockedArchive,
+    LockedPackage,
+    Sealed,
+    digest_of,
+    find_lock,
+    flow,
+    listed,
+    load_sealed,
+    lock_name,
+    write_whole,
+)
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.lock.resolve import Graph, _origin, _records, apt_sources
+from goldnode.lock.resolve import Graph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
-from goldnode.site import Site, archive_url
+from goldnode.site import Site
 
-SCHEMA = 1
 LOCKS = "GOLDNODE_DISK_LOCKS"  # environment: directories searched for locks before the definition's own
 
 Say = Callable[[str], None]
@@ -47,47 +58,29 @@ Say = Callable[[str], None]
 _HEADER = "# Written by `goldnode disks lock {name}`. Not to be edited: run it again.\n"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class DiskLock(Sealed):
+    """What a disk image resolved to.
 
+    `disk` is the class. `modules` are those that were built for it; their package is among `debs`, from archive goldnode-mirror, and is
+    built again where nobody has it. `resolved` is the day (UTC) that the files of the image are dated.
+    """
 
-class _Content(_Model):
-    lock: Literal[1]
     disk: str
     intent: Digest
-    resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
     stack: str
     stack_lock: Digest
     modules: BuiltModules | None
     archives: list[LockedArchive]
     debs: list[LockedDeb]
 
-
-class _Written(_Content):
-    digest: Digest | None = None
-
-
-class DiskLock(_Content):
-    """What a disk image resolved to. Its file carries `digest` as well, by which an edit by hand is seen.
-
-    `disk` is the class. `modules` are those that were built for it; their package is among `debs`, from archive goldnode-mirror, and is
-    built again where nobody has it. `resolved` is the day (UTC) that the files of the image are dated.
-    """
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the canonical JSON of the whole lock."""
-        return digest_of(self.model_dump())
-
-    @property
-    def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH of the image: `resolved` at 00:00 UTC, in seconds."""
-        return int(dt.datetime.fromisoformat(self.resolved).replace(tzinfo=dt.UTC).timestamp())
-
     @property
     def size(self) -> int:
         """Bytes of all packages as they are fetched."""
         return sum(item.size for item in self.debs)
+
+
+class _Written(DiskLock):
+    stated: Digest | None = Field(default=None, alias="digest")
 
 
 @dataclass(frozen=True)
@@ -160,11 +153,6 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
 # -- the file
 
 
-def lock_name(name: str) -> str:
-    """Return the file name of the lock of a class's disk."""
-    return name + LOCK_SUFFIX
-
-
 def lock_directories(definition: Definition) -> list[Path]:
     """Return where locks are searched, in order: $GOLDNODE_DISK_LOCKS, then `locks` beside the definition."""
     named = [Path(part).expanduser() for part in os.environ.get(LOCKS, "").split(os.pathsep) if part]
@@ -195,26 +183,7 @@ def find_disk_lock(item: Target) -> DiskLock:
 
 def load_disk_lock(path: Path) -> DiskLock:
     """Read a lock file. Raises DiskError naming file and line, also where its content does not have the digest it states."""
-    source = yamlsource.read(path, error=DiskError)
-    data = source.data if isinstance(source.data, dict) else {}
-    schema = data.get("lock")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
-        raise DiskError(
-            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
-            file=path,
-            line=source.line(("lock",)),
-            remedy="install the goldnode that wrote it, or a later one",
-        )
-    written = yamlsource.validate(_Written, source, error=DiskError)
-    lock = DiskLock.model_validate(written.model_dump(exclude={"digest"}))
-    if written.digest != lock.digest:
-        raise DiskError(
-            "this lock was edited after goldnode wrote it: its content does not have the digest it states",
-            file=path,
-            line=source.line(("digest",)),
-            remedy=f"restore the file, or run `goldnode disks lock {path.name.removesuffix(LOCK_SUFFIX)}`",
-        )
-    return lock
+    return load_sealed(path, DiskLock, _Written, DiskError, "goldnode disks lock")
 
 
 def dump_disk_lock(lock: DiskLock) -> str:
@@ -225,42 +194,22 @@ def dump_disk_lock(lock: DiskLock) -> str:
         f"digest: {lock.digest}",
         f"intent: {lock.intent}",
     ]
-    lines += [f"resolved: {_flow(lock.resolved)}", f"stack: {lock.stack}", f"stack_lock: {lock.stack_lock}"]
+    lines += [f"resolved: {flow(lock.resolved)}", f"stack: {lock.stack}", f"stack_lock: {lock.stack_lock}"]
     if lock.modules is None:
         lines.append("modules: null")
     else:
         lines.append("modules:")
         for key, value in lock.modules.model_dump().items():
             if key != "builder":
-                lines.append(f"  {key}: {_flow(value)}")
+                lines.append(f"  {key}: {flow(value)}")
         lines.append("  builder:" if lock.modules.builder else "  builder: []")
-        lines += [f"    - {_flow(item.model_dump())}" for item in lock.modules.builder]
-    for key in ("archives", "debs"):
-        items = getattr(lock, key)
-        lines.append(f"{key}:" if items else f"{key}: []")
-        lines += [f"  - {_flow(item.model_dump())}" for item in items]
-    return "\n".join(lines) + "\n"
+        lines += [f"    - {flow(item.model_dump())}" for item in lock.modules.builder]
+    return "\n".join([*lines, *listed(lock, "archives", "debs")]) + "\n"
 
 
 def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises DiskError."""
-    path = directory / lock_name(lock.disk)
-    temporary: Path | None = None
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, prefix=f".{path.name}.", delete=False) as handle:
-            temporary = Path(handle.name)
-            handle.write(dump_disk_lock(lock))
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise DiskError(f"the lock cannot be written: {error.strerror}", file=path, remedy="name another directory with --out") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return path
+    return write_whole(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
 
 
 # -- resolving
@@ -286,14 +235,9 @@ def resolve(
     with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
         if modules is not None:
             _offer(root, pool, modules)
-        if offline:
-            root.require_lists()
-        else:
-            root.update()
+        root.refresh(offline)
         _refuse_vanished(item, root, rows, modules)
-        kept = {deb.name: deb.version for deb in keep.debs} if keep is not None else {}
-        offered = {(stanza["Package"], stanza["Version"]) for stanza in root.show(kept)} if kept else set()
-        pins = {name: version for name, version in kept.items() if (name, version) in offered}
+        pins = kept_versions(keep.debs, root) if keep is not None else {}
         stack = {row.name: row.version for row in rows.values()}
         requests = ["?essential", *item.disk.packages, *(f"{name}={version}" for name, version in stack.items())]
         root.pin({**pins, **stack})
@@ -316,26 +260,8 @@ def resolve(
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
         reasons |= dict.fromkeys((name for name in item.disk.packages if name in stanzas), "requested")
         reasons |= dict.fromkeys(rows, f"of stack {item.stack.name}")
-        suites = root.suites(download.name for download in downloads) if len({s.uri for s in root.sources}) < len(root.sources) else {}
-        debs = []
-        for download in sorted(downloads, key=lambda entry: entry.name):
-            stanza = stanzas[download.name]
-            if modules is not None and download.name == modules.package.name:
-                archive, path = BUILT, modules.package.path
-            else:
-                archive, path = _origin(download, root.sources, suites)
-            debs.append(
-                LockedDeb(
-                    name=download.name,
-                    version=stanza["Version"],
-                    architecture=stanza["Architecture"],
-                    sha256=download.sha256,
-                    size=download.size,
-                    path=path,
-                    archive=archive,
-                    why=reasons.get(download.name, "chosen by apt"),
-                )
-            )
+        built = {} if modules is None else {modules.package.name: (BUILT, modules.package.path)}
+        debs = locked_debs(root, sorted(downloads, key=lambda entry: entry.name), stanzas, reasons, built)
         return DiskLock(
             lock=1,
             disk=item.name,
@@ -351,18 +277,17 @@ def resolve(
 
 def _refuse_vanished(item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None) -> None:
     """Refuse a stack lock of which something has left its archive, or is there with other bytes."""
-    offered: dict[tuple[str, str], set[str]] = {}
-    for stanza in root.show(rows):
-        offered.setdefault((stanza["Package"], stanza["Version"]), set()).add(stanza.get("SHA256", ""))
+    offered = root.offered(rows)
     remedy = f"run `goldnode lock {item.stack.name}`, then lock the disk"
     for name, row in sorted(rows.items()):
-        if (name, row.version) not in offered:
+        hashes = offered.get(name, {}).get(row.version)
+        if hashes is None:
             raise DiskError(
                 f'{name} {row.version}, which the lock of stack "{item.stack.name}" names, has left its archive',
                 file=item.stack.file,
                 remedy=remedy,
             )
-        if row.sha256 not in offered[name, row.version]:
+        if row.sha256 not in hashes:
             raise DiskError(
                 f'{name} {row.version} has other bytes in its archive than the lock of stack "{item.stack.name}" says',
                 file=item.stack.file,
@@ -418,25 +343,10 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 
 def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
     """Return what of `lock` its archives no longer have, or have with other bytes."""
-    found = []
     with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
-        if offline:
-            root.require_lists()
-        else:
-            root.update()
-        offered: dict[str, dict[str, set[str]]] = {}
-        for record in root.show(deb.name for deb in lock.debs):
-            offered.setdefault(record["Package"], {}).setdefault(record["Version"], set()).add(record.get("SHA256", ""))
-        for deb in lock.debs:
-            if deb.archive == BUILT:
-                continue
-            versions = offered.get(deb.name, {})
-            if deb.version not in versions:
-                now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
-                found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}"))
-            elif deb.sha256 not in versions[deb.version]:
-                found.append(Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"))
-    return found
+        root.refresh(offline)
+        offered = root.offered(deb.name for deb in lock.debs)
+    return [row for deb in lock.debs if deb.archive != BUILT for row in moved(deb, offered)]
 
 
 def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None = None, say: Say = lambda text: None) -> int:
@@ -449,7 +359,7 @@ def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None
     stores: list[Callable[[str], Path]] = [lambda sha: cache_directory() / "debs" / f"{sha}.deb"]
     if item.site.mirror is not None:
         stores.append(Mirror.of(item.site).path)
-    try:
+    with writing(pool, DiskError):
         for deb in list(missing):
             known = next((path for store in stores if (path := store(deb.sha256)).is_file() and path.stat().st_size == deb.size), None)
             if known is not None and _sha256(known) == deb.sha256:
@@ -466,27 +376,11 @@ def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None
             missing.remove(deb)
         if not missing:
             return 0
-        places = {archive: archive_url(item.site, archive) for archive in sorted({deb.archive for deb in missing})}
-        wanted = [
-            Wanted(deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive) for deb in missing
-        ]
-        names = {deb.sha256: deb.file for deb in missing}
-
-        def keep(path: Path, sha256: str) -> None:
-            place = pool / sha256
-            place.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o644)
-            path.replace(place / names[sha256])
-
-        faults = Fetcher(pool / "partial", keep, progress=progress).fetch(wanted)
-    except OSError as error:
-        raise DiskError(
-            f"the pool cannot be written: {error.strerror}", file=pool, remedy="make room there, or name another store"
-        ) from error
+        keep = keeper(pool, {deb.sha256: deb.file for deb in missing})
+        faults = Fetcher(pool / "partial", keep, progress=progress).fetch(wanted_debs(missing, item.site))
     if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise DiskError(
-            f"{faults[0]}{more}",
+            told(faults),
             remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it was the network",
         )
     return sum(deb.size for deb in missing)

@@ -6,31 +6,35 @@ through pip's own configuration by name, version and hash.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from goldnode import yamlsource
-from goldnode.catalog.load import LOCK_SUFFIX
 from goldnode.errors import ImageError
 from goldnode.images.matrix import Row
-from goldnode.lock.model import Digest, LockedArchive, Sha256, _flow, digest_of, write_whole
+from goldnode.lock.model import (
+    Digest,
+    LockedArchive,
+    LockModel,
+    Sealed,
+    Sha256,
+    digest_of,
+    flow,
+    listed,
+    load_sealed,
+    lock_name,
+    write_whole,
+)
 
-SCHEMA = 1
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own
 
 _HEADER = "# Written by `goldnode images lock {image}`. Not to be edited: run it again.\n"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LockedDeb(_Model):
+class LockedDeb(LockModel):
     """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it.
 
     `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all that its file is made of.
@@ -64,7 +68,7 @@ class LockedDeb(_Model):
         return self.path.rpartition("/")[2]
 
 
-class LockedWheel(_Model):
+class LockedWheel(LockModel):
     """One wheel, by the name of its file; `size` in bytes, `why` the wheel that needs it."""
 
     name: str
@@ -75,51 +79,37 @@ class LockedWheel(_Model):
     why: str
 
 
-class _Parent(_Model):
+class _Parent(LockModel):
     """The lock of the image this one stands on."""
 
     image: str
     lock: Digest
 
 
-class _Content(_Model):
-    lock: Literal[1]
-    image: str
-    intent: Digest
-    resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
-    parent: _Parent | None
-    vendor: str | None = None
-    tools: dict[str, str] = {}
-    archives: list[LockedArchive]
-    debs: list[LockedDeb]
-    wheels: list[LockedWheel]
-
-
-class _Written(_Content):
-    digest: Digest | None = None
-
-
-class ImageLock(_Content):
-    """What an image resolved to. Its file carries `digest` as well, by which an edit by hand is seen.
+class ImageLock(Sealed):
+    """What an image resolved to.
 
     `debs` and `wheels` are what the image adds; `parent` is the lock of what it stands on. `tools` are the versions of the programs that shape
     the image's bytes. `resolved` is the day (UTC) that its files are dated.
     """
 
-    @property
-    def digest(self) -> str:
-        """sha256 of the canonical JSON of the whole lock."""
-        return digest_of(self.model_dump())
-
-    @property
-    def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH of the image: `resolved` at 00:00 UTC, in seconds."""
-        return int(dt.datetime.fromisoformat(self.resolved).replace(tzinfo=dt.UTC).timestamp())
+    image: str
+    intent: Digest
+    parent: _Parent | None
+    vendor: str | None = None
+    tools: dict[str, str] = Field(default_factory=dict)
+    archives: list[LockedArchive]
+    debs: list[LockedDeb]
+    wheels: list[LockedWheel]
 
     @property
     def size(self) -> int:
         """Bytes of all packages and wheels as they are fetched."""
         return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
+
+
+class _Written(ImageLock):
+    stated: Digest | None = Field(default=None, alias="digest")
 
 
 def intent_digest(row: Row) -> str:
@@ -136,11 +126,6 @@ def intent_digest(row: Row) -> str:
             **({"from_host": list(row.from_host)} if row.from_host else {}),
         }
     )
-
-
-def lock_name(image: str) -> str:
-    """Return the file name of an image's lock."""
-    return image + LOCK_SUFFIX
 
 
 def lock_directories(row: Row) -> list[Path]:
@@ -174,27 +159,7 @@ def find_lock(row: Row) -> ImageLock:
 
 def load_lock(path: Path) -> ImageLock:
     """Read a lock file. Raises ImageError naming file and line, also where its content does not have the digest it states."""
-    source = yamlsource.read(path, error=ImageError)
-    remedy = f"restore the file, or run `goldnode images lock {path.name.removesuffix(LOCK_SUFFIX)}`"
-    data = source.data if isinstance(source.data, dict) else {}
-    schema = data.get("lock")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
-        raise ImageError(
-            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
-            file=path,
-            line=source.line(("lock",)),
-            remedy="install the goldnode that wrote it, or a later one",
-        )
-    written = yamlsource.validate(_Written, source, error=ImageError)
-    lock = ImageLock.model_validate(written.model_dump(exclude={"digest"}))
-    if written.digest != lock.digest:
-        raise ImageError(
-            "this lock was edited after goldnode wrote it: its content does not have the digest it states",
-            file=path,
-            line=source.line(("digest",)),
-            remedy=remedy,
-        )
-    return lock
+    return load_sealed(path, ImageLock, _Written, ImageError, "goldnode images lock")
 
 
 def dump_lock(lock: ImageLock) -> str:
@@ -204,16 +169,12 @@ def dump_lock(lock: ImageLock) -> str:
         f"image: {lock.image}",
         f"digest: {lock.digest}",
         f"intent: {lock.intent}",
-        f"resolved: {_flow(lock.resolved)}",
-        f"parent: {_flow(lock.parent.model_dump() if lock.parent is not None else None)}",
-        *([f"vendor: {_flow(lock.vendor)}"] if lock.vendor is not None else []),
-        f"tools: {_flow(lock.tools)}",
+        f"resolved: {flow(lock.resolved)}",
+        f"parent: {flow(lock.parent.model_dump() if lock.parent is not None else None)}",
+        *([f"vendor: {flow(lock.vendor)}"] if lock.vendor is not None else []),
+        f"tools: {flow(lock.tools)}",
     ]
-    for key in ("archives", "debs", "wheels"):
-        items = getattr(lock, key)
-        lines.append(f"{key}:" if items else f"{key}: []")
-        lines += [f"  - {_flow(item.model_dump())}" for item in items]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *listed(lock, "archives", "debs", "wheels")]) + "\n"
 
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:

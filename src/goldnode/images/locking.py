@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.errors import GoldnodeError, ImageError
-from goldnode.images.imagelock import ImageLock, find_lock, intent_digest, load_lock, lock_directories, lock_file, lock_name, write_lock
+from goldnode.images.imagelock import ImageLock, find_lock, intent_digest, load_lock, lock_directories, lock_file, write_lock
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import Locked, Resolver
+from goldnode.lock.model import lock_name
 from goldnode.site import Site
 
 

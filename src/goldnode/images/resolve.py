@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from goldnode.catalog.load import Catalog, load_catalog
-from goldnode.errors import ImageError, UnsolvableError, nearest
+from goldnode.errors import GoldnodeError, ImageError, UnsolvableError, nearest
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
@@ -150,20 +150,13 @@ class Resolver:
         found: list[Moved] = []
         if lock.debs:
             root = self._root(row.system)
-            offered: dict[str, dict[str, set[str]]] = {}
-            for stanza in root.show(item.name for item in lock.debs):
-                offered.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+            offered = root.offered(item.name for item in lock.debs)
             for deb in lock.debs:
                 if deb.made:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
                         found.append(Moved("changed", deb.name, f"this goldnode makes another {deb.name} than was locked"))
-                    continue
-                versions = offered.get(deb.name, {})
-                if deb.version not in versions:
-                    now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
-                    found.append(Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}"))
-                elif deb.sha256 not in versions[deb.version]:
-                    found.append(Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"))
+                else:
+                    found += moved(deb, offered)
         if lock.wheels and not self.offline:
             index = self._index(row)
             for wheel in lock.wheels:
@@ -181,10 +174,7 @@ class Resolver:
         if key not in self._roots:
             sources = archive_sources(system.archives, system.codename, self.catalog, self.site)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
-            if self.offline:
-                root.require_lists()
-            else:
-                root.update()
+            root.refresh(self.offline)
             self._roots[key] = root
         return self._roots[key]
 
@@ -192,8 +182,7 @@ class Resolver:
         below = self._control(row, root, have)
         pins = {item.name: item.version for item in have}
         if keep is not None:
-            offered = {(stanza["Package"], stanza["Version"]) for stanza in root.show(item.name for item in keep.debs)}
-            pins |= {item.name: item.version for item in keep.debs if (item.name, item.version) in offered}
+            pins |= kept_versions(keep.debs, root)
         root.pin(pins)
         try:
             made, downloads = self._asked(row, root, below)
@@ -216,24 +205,7 @@ class Resolver:
         asked = [name for name in row.debs if name in stanzas]
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"] if "?essential" in row.debs else []
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential"), **dict.fromkeys(asked, "requested")}
-        several = len({source.uri for source in root.sources}) < len(root.sources)
-        suites = root.suites(item.name for item in downloads) if several else {}
-        found = [made] if made is not None else []
-        for item in downloads:
-            archive, path = _origin(item, root.sources, suites)
-            stanza = stanzas[item.name]
-            found.append(
-                LockedDeb(
-                    name=item.name,
-                    version=stanza["Version"],
-                    architecture=stanza["Architecture"],
-                    sha256=item.sha256,
-                    size=item.size,
-                    path=path,
-                    archive=archive,
-                    why=reasons.get(item.name, "chosen by apt"),
-                )
-            )
+        found = locked_debs(root, downloads, stanzas, reasons) + ([made] if made is not None else [])
         return sorted(found, key=lambda entry: entry.name)
 
     def _asked(self, row: Row, root: AptRoot, below: Mapping[str, Stanza]) -> tuple[LockedDeb | None, list[Download]]:
@@ -329,6 +301,53 @@ class Resolver:
                 remedy=nearest(version, known) or "correct the name of the wheel",
             )
         return _Wheel(name, version, found.file, index.sha256(found), found.url, tuple(index.requires(found)), found.size)
+
+
+def kept_versions(debs: Iterable[LockedDeb], root: AptRoot) -> dict[str, str]:
+    """Versions of locked packages, by name, that the archives still have."""
+    debs = list(debs)
+    offered = root.offered(deb.name for deb in debs)
+    return {deb.name: deb.version for deb in debs if deb.version in offered.get(deb.name, {})}
+
+
+def locked_debs(
+    root: AptRoot,
+    downloads: Sequence[Download],
+    stanzas: Mapping[str, Stanza],
+    reasons: Mapping[str, str],
+    elsewhere: Mapping[str, tuple[str, str]] | None = None,
+) -> list[LockedDeb]:
+    """What apt chose, as locks name it. `elsewhere`: archive and path of what is of none of the root's sources."""
+    several = len({source.uri for source in root.sources}) < len(root.sources)
+    suites = root.suites(item.name for item in downloads) if several else {}
+    found = []
+    for item in downloads:
+        stanza = stanzas[item.name]
+        archive, path = (elsewhere or {}).get(item.name) or _origin(item, root.sources, suites)
+        found.append(
+            LockedDeb(
+                name=item.name,
+                version=stanza["Version"],
+                architecture=stanza["Architecture"],
+                sha256=item.sha256,
+                size=item.size,
+                path=path,
+                archive=archive,
+                why=reasons.get(item.name, "chosen by apt"),
+            )
+        )
+    return found
+
+
+def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[Moved]:
+    """What has become of a package in its archive, which has `offered` (`AptRoot.offered`); nothing where it is as it was."""
+    versions = offered.get(deb.name, {})
+    if deb.version not in versions:
+        now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
+        return [Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
+    if deb.sha256 not in versions[deb.version]:
+        return [Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
+    return []
 
 
 class _ResolutionError(ImageError):
@@ -569,14 +588,28 @@ def fetch_all(
     if not missing_debs and not missing_wheels:
         return 0
     site = site if site is not None else load_site()
-    # Once per archive: without a site file it asks this machine's apt each time.
-    places = {archive: archive_url(site, archive) for archive in sorted({item.archive for item in missing_debs})}
-    wanted = [
-        Wanted(item.sha256, item.size, address(places[item.archive], item.path), item.name, item.version, item.archive)
-        for item in missing_debs
-    ]
+    wanted = wanted_debs(missing_debs, site)
     wanted += list(_addresses(missing_wheels, site))
     names = {item.sha256: item.file for item in missing_debs} | {wheel.sha256: wheel.file for _, wheel in missing_wheels}
+
+    with writing(pool, ImageError):
+        transport = PipTransport(connections=parallel)
+        faults = Fetcher(pool / "partial", keeper(pool, names), parallel=parallel, progress=progress, transport=transport).fetch(wanted)
+    if faults:
+        raise ImageError(told(faults), remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network")
+    return sum(item.size for item in wanted)
+
+
+def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
+    """Where a site has packages."""
+    debs = list(debs)
+    # Once per archive: without a site file it asks this machine's apt each time.
+    places = {archive: archive_url(site, archive) for archive in sorted({deb.archive for deb in debs})}
+    return [Wanted(deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive) for deb in debs]
+
+
+def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
+    """What takes a fetched file into a pool; `names` are those of the files, by hash."""
 
     def keep(path: Path, sha256: str) -> None:
         place = pool / sha256
@@ -584,17 +617,18 @@ def fetch_all(
         path.chmod(0o644)
         path.replace(place / names[sha256])
 
+    return keep
+
+
+@contextlib.contextmanager
+def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
+    """Turn a pool that cannot be written into an `error` that says so."""
     try:
-        faults = Fetcher(pool / "partial", keep, parallel=parallel, progress=progress, transport=PipTransport(connections=parallel)).fetch(
-            wanted
-        )
-    except OSError as error:
-        raise ImageError(
-            f"the pool cannot be written: {error.strerror}", file=pool, remedy="make room there, or name another store"
-        ) from error
-    if faults:
-        raise ImageError(_told(faults), remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network")
-    return sum(item.size for item in wanted)
+        yield
+    except OSError as problem:
+        raise error(
+            f"the pool cannot be written: {problem.strerror}", file=pool, remedy="make room there, or name another store"
+        ) from problem
 
 
 def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
@@ -604,7 +638,8 @@ def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> 
             hostpackage.write(deb, pool_path(pool, deb))
 
 
-def _told(faults: Sequence[Fault]) -> str:
+def told(faults: Sequence[Fault]) -> str:
+    """The first fault, and how many more there are."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"
 

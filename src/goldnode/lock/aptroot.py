@@ -130,6 +130,13 @@ class AptRoot:
         if not (self._lists.parent / "complete").exists():
             raise LockError("these archives were never read before", remedy="run once without --offline")
 
+    def refresh(self, offline: bool) -> None:
+        """Bring the indexes up to date, or offline see that there are some. Raises LockError."""
+        if offline:
+            self.require_lists()
+        else:
+            self.update()
+
     def names(self) -> list[str]:
         """Return the names of all packages the archives offer."""
         return sorted(self._run(["apt-cache", "pkgnames"]).stdout.split())
@@ -144,6 +151,13 @@ class AptRoot:
             return []
         done = self._run(["apt-cache", "show", "--all-versions", *wanted], check=False)
         return [stanza for stanza in _stanzas(done.stdout) if "Filename" in stanza]
+
+    def offered(self, names: Iterable[str]) -> dict[str, dict[str, set[str]]]:
+        """Return what the archives have of `names`: name -> version -> hashes."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for stanza in self.show(names):
+            found.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+        return found
 
     def origins(self, names: Iterable[str]) -> dict[tuple[str, str], frozenset[str]]:
         """Return which archives offer which version: (name, version) -> ids of sources."""

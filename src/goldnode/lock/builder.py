@@ -35,7 +35,7 @@ from goldnode.catalog.models import Kernel, Stack
 from goldnode.errors import ModulesError, nearest
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
 from goldnode.lock.model import Lock
-from goldnode.lock.resolve import Graph, _records, _refresh, _resolve, apt_sources
+from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site
 
@@ -190,7 +190,7 @@ def inputs_of(
             status = root.directory / "base-status"
             status.write_bytes(base.status)
             root.use_status(status)
-        _refresh(root, offline)
+        root.refresh(offline)
         if other or lock is None:
             entry = Entry(item.stack, item, stack.source)
             lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())

@@ -1,4 +1,7 @@
-"""The lock document: reading, writing, finding it, and telling whether it still is what its stack asks for."""
+"""The lock document: reading, writing, finding it, and telling whether it still is what its stack asks for.
+
+The locks of images and of disks have the same form and the same seal, so that what reads and writes those is here too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -23,6 +26,7 @@ SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
+_EDITED = "this lock was edited after goldnode wrote it: its content does not have the digest it states"
 _HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.\n"
 # Only what decides which packages a stack resolves to. Prose, dates and waivers can change without a new lock.
 _INTENT: dict[str, Any] = {
@@ -36,11 +40,13 @@ _INTENT: dict[str, Any] = {
 }
 
 
-class _Model(BaseModel):
+class LockModel(BaseModel):
+    """A part of a lock: what it does not know is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LockedArchive(_Model):
+class LockedArchive(LockModel):
     """An archive the packages were resolved from."""
 
     id: str
@@ -48,7 +54,7 @@ class LockedArchive(_Model):
     components: list[str]
 
 
-class LockedPackage(_Model):
+class LockedPackage(LockModel):
     """One package of the closure. `path` is relative to its archive; `size` is in bytes.
 
     `set` is stack for what is pinned and held on a live node, base for what stays free to take updates. `when` is
@@ -69,30 +75,32 @@ class LockedPackage(_Model):
     when: Literal["nvswitch"] | None = None
 
 
-class _Content(_Model):
+class Sealed(LockModel):
+    """A lock of any kind. Its file carries `digest` as well, by which an edit by hand is seen. `resolved` is a day (UTC)."""
+
     lock: Literal[1]
-    stack: str
-    intent: Digest
     resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
-    kernel_release: str
-    driver_version: str | None
-    archives: list[LockedArchive]
-    packages: list[LockedPackage]
-
-
-class _Written(_Content):
-    """A lock as its file has it: with the digest of all the rest."""
-
-    digest: Digest | None = None
-
-
-class Lock(_Content):
-    """What a stack resolved to on one day. Its file carries `digest` as well, by which an edit by hand is seen."""
 
     @property
     def digest(self) -> str:
         """sha256 of the canonical JSON of the whole lock."""
         return digest_of(self.model_dump())
+
+    @property
+    def epoch(self) -> int:
+        """SOURCE_DATE_EPOCH of what is made of it: `resolved` at 00:00 UTC, in seconds."""
+        return int(dt.datetime.fromisoformat(self.resolved).replace(tzinfo=dt.UTC).timestamp())
+
+
+class Lock(Sealed):
+    """What a stack resolved to on one day."""
+
+    stack: str
+    intent: Digest
+    kernel_release: str
+    driver_version: str | None
+    archives: list[LockedArchive]
+    packages: list[LockedPackage]
 
     def stack_set(self, *, nvswitch: bool) -> list[LockedPackage]:
         """Return the packages that are pinned and held on a node, by name."""
@@ -106,6 +114,15 @@ class Lock(_Content):
         """
         lines = sorted(f"{item.name} {item.version} {item.architecture}\n".encode() for item in self.stack_set(nvswitch=nvswitch))
         return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+class _Written(Lock):
+    """A lock as its file has it: with the digest of all the rest."""
+
+    stated: Digest | None = Field(default=None, alias="digest")
+
+
+AnyLock = TypeVar("AnyLock", bound=Sealed)
 
 
 def digest_of(document: Any) -> str:
@@ -122,9 +139,9 @@ def intent_digest(stack: Stack) -> str:
     return digest_of({key: value for key, value in asked.items() if key not in ("runtime", "modules") or value})
 
 
-def lock_name(stack: str) -> str:
-    """Return the file name of a stack's lock."""
-    return stack + LOCK_SUFFIX
+def lock_name(name: str) -> str:
+    """Return the file name of the lock of a stack, of an image, or of a class's disk."""
+    return name + LOCK_SUFFIX
 
 
 def load_lock(path: Path) -> Lock:
@@ -146,37 +163,55 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     except LockError as error:
         error.remedy = f"restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
         raise
-    data = source.data if isinstance(source.data, dict) else {}
-    schema = data.get("lock")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
-        raise NewerLockError(
-            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
-            file=path,
-            line=source.line(("lock",)),
-            remedy="install the goldnode that wrote it, or a later one",
-        )
+    _refuse_newer(source, NewerLockError)
     try:
-        written = yamlsource.validate(_Written, source, error=LockError)
+        lock, stated = _parts(source, Lock, _Written, LockError)
     except LockError as error:
         error.remedy = f"{_before(error.remedy)}restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
         raise
-    lock = Lock.model_validate(written.model_dump(exclude={"digest"}))
     remedy = f"restore the file, or run `goldnode lock {named}`: it keeps the versions and takes the archives' hashes"
-    if written.digest is None:
+    if stated is None:
         return lock, EditedLockError(
             "this lock has no `digest`, so nothing shows that it is as goldnode wrote it",
             file=path,
             line=source.line(("lock",)),
             remedy=remedy,
         )
-    if written.digest != lock.digest:
-        return lock, EditedLockError(
-            "this lock was edited after goldnode wrote it: its content does not have the digest it states",
-            file=path,
-            line=source.line(("digest",)),
-            remedy=remedy,
-        )
+    if stated != lock.digest:
+        return lock, EditedLockError(_EDITED, file=path, line=source.line(("digest",)), remedy=remedy)
     return lock, None
+
+
+def load_sealed(path: Path, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError], command: str) -> AnyLock:
+    """Read the lock file of something else than a stack. `written`: `kind` with the digest that the file states; `command` writes it.
+
+    Raises `error` naming file and line, also where the content does not have the digest it states.
+    """
+    source = yamlsource.read(path, error=error)
+    _refuse_newer(source, error)
+    lock, stated = _parts(source, kind, written, error)
+    if stated != lock.digest:
+        remedy = f"restore the file, or run `{command} {path.name.removesuffix(LOCK_SUFFIX)}`"
+        raise error(_EDITED, file=path, line=source.line(("digest",)), remedy=remedy)
+    return lock
+
+
+def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None:
+    schema = source.data.get("lock") if isinstance(source.data, dict) else None
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise error(
+            f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
+            file=source.file,
+            line=source.line(("lock",)),
+            remedy="install the goldnode that wrote it, or a later one",
+        )
+
+
+def _parts(source: yamlsource.Source, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]) -> tuple[AnyLock, str | None]:
+    """A lock, and the digest that its file states."""
+    content = yamlsource.validate(written, source, error=error).model_dump()
+    stated = content.pop("stated")
+    return kind.model_validate(content), stated
 
 
 def _before(remedy: str | None) -> str:
@@ -229,13 +264,13 @@ def dump_lock(lock: Lock) -> str:
         f"stack: {lock.stack}",
         f"digest: {lock.digest}",
         f"intent: {lock.intent}",
-        f"resolved: {_flow(lock.resolved)}",
-        f"kernel_release: {_flow(lock.kernel_release)}",
-        f"driver_version: {_flow(lock.driver_version)}",
+        f"resolved: {flow(lock.resolved)}",
+        f"kernel_release: {flow(lock.kernel_release)}",
+        f"driver_version: {flow(lock.driver_version)}",
         "archives:",
-        *(f"  - {_flow(item.model_dump())}" for item in lock.archives),
+        *(f"  - {flow(item.model_dump())}" for item in lock.archives),
         "packages:",
-        *(f"  - {_flow(item.model_dump(exclude_none=True))}" for item in lock.packages),
+        *(f"  - {flow(item.model_dump(exclude_none=True))}" for item in lock.packages),
     ]
     return "\n".join(lines) + "\n"
 
@@ -266,11 +301,21 @@ def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
     return path
 
 
+def listed(lock: Sealed, *keys: str) -> list[str]:
+    """Return the lines of lists of a lock, one per item."""
+    lines = []
+    for key in keys:
+        items = getattr(lock, key)
+        lines.append(f"{key}:" if items else f"{key}: []")
+        lines += [f"  - {flow(item.model_dump())}" for item in items]
+    return lines
+
+
 _PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_./+~-]*$")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """Return `value` in YAML's flow style; text is quoted unless it cannot be read as anything else."""
     if value is None:
         return "null"
@@ -279,8 +324,8 @@ def _flow(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
+        return "[" + ", ".join(flow(item) for item in value) + "]"
     text = str(value)
     return text if _PLAIN.match(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)

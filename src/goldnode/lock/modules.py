@@ -13,7 +13,7 @@ from goldnode import yamlsource
 from goldnode.catalog.load import MODULES_SUFFIX, Entry
 from goldnode.catalog.models import Stack
 from goldnode.errors import ModulesError
-from goldnode.lock.model import Digest, Lock, LockedPackage, Sha256, _flow, _Model
+from goldnode.lock.model import Digest, Lock, LockedPackage, LockModel, Sha256, flow
 from goldnode.site import Site
 
 ARCHIVE = "goldnode-mirror"
@@ -21,7 +21,7 @@ ARCHIVE = "goldnode-mirror"
 _HEADER = "# Written by `goldnode modules build {stack}`. Not to be edited: run it again.\n"
 
 
-class BuilderPackage(_Model):
+class BuilderPackage(LockModel):
     """One package of the root in which the modules were built."""
 
     name: str
@@ -29,7 +29,7 @@ class BuilderPackage(_Model):
     sha256: Sha256
 
 
-class BuiltModules(_Model):
+class BuiltModules(LockModel):
     """The modules of one lock. `names` are those of modinfo; `replaces` leave a node, `sources` are the DKMS packages among them.
 
     `key` names the build: a hash of all that went into it. `signer` is the name in the certificate the modules are signed
@@ -91,10 +91,10 @@ def dump_modules(built: BuiltModules) -> str:
     """Return the text of the file: fixed order, one line per package."""
     lines = [_HEADER.format(stack=built.stack) + f"modules: {built.modules}"]
     for key in ("stack", "lock", "key", "flavour", "signer", "names"):
-        lines.append(f"{key}: {_flow(getattr(built, key))}")
-    lines.append(f"package: {_flow(built.package.model_dump(exclude_none=True))}")
-    lines += [f"sources: {_flow(built.sources)}", f"replaces: {_flow(built.replaces)}", "builder:" if built.builder else "builder: []"]
-    lines += [f"  - {_flow(item.model_dump())}" for item in built.builder]
+        lines.append(f"{key}: {flow(getattr(built, key))}")
+    lines.append(f"package: {flow(built.package.model_dump(exclude_none=True))}")
+    lines += [f"sources: {flow(built.sources)}", f"replaces: {flow(built.replaces)}", "builder:" if built.builder else "builder: []"]
+    lines += [f"  - {flow(item.model_dump())}" for item in built.builder]
     return "\n".join(lines) + "\n"
 
 

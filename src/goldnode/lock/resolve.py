@@ -117,11 +117,7 @@ class Archives:
 
     def check(self, lock: Lock) -> list[Finding]:
         """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
-        offered: dict[str, dict[str, set[str]]] = {}
-        for stanza in self._root.show(package.name for package in lock.packages):
-            versions = offered.setdefault(stanza["Package"], {})
-            versions.setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
-        found = []
+        offered, found = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
             versions = offered.get(package.name, {})
             if package.version not in versions:
@@ -197,7 +193,7 @@ def open_archives(
     with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
         if status is not None:
             root.use_status(status)
-        _refresh(root, offline)
+        root.refresh(offline)
         yield Archives(stack, root)
 
 
@@ -284,13 +280,6 @@ def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
             remedy=remedy,
         )
     return chosen
-
-
-def _refresh(root: AptRoot, offline: bool) -> None:
-    if offline:
-        root.require_lists()
-    else:
-        root.update()
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import pytest
 from goldnode.catalog.load import load_catalog
 from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
-from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, lock_name, write_disk_lock
+from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, write_disk_lock
 from goldnode.errors import DiskError, ModulesError
 from goldnode.images.imagelock import LockedDeb
 from goldnode.lock.builder import Result
+from goldnode.lock.model import lock_name
 from goldnode.node.state.family import builds_modules
 from goldnode.site import Site
 
