@@ -23,7 +23,7 @@ from goldnode.disks.model import MANIFEST, BuiltDisk, builds
 from goldnode.errors import DiskError, ImageError
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
-from goldnode.images.gates import Approval, Gate, Waiver, check_asked, order, waived
+from goldnode.images.gates import Approval, Gate, Waiver, check_asked, major, order, waived
 from goldnode.images.history import CHANNELS, History, Line
 from goldnode.images.oci import canonical
 
@@ -273,13 +273,7 @@ def _majors(disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Se
             if against
             else f"whether {part} has another series cannot be told: {lost}"
         )
-        given = next((one for one in approvals if one.part == part), None)
-        if given is not None:
-            found.append(Gate(f"major-{part}", "approved", why, (), "", given.by, given.reason))
-        else:
-            found.append(
-                Gate(f"major-{part}", "failed", why, (), f"record an approval of its own: --approve-major {part} --by WHO --reason WHY")
-            )
+        found.append(major(part, why, approvals))
     return found or [Gate("majors", "passed", "kernel and driver keep their series")]
 
 
@@ -325,29 +319,17 @@ class Store:
         return next((disk for disk in builds(self.root, class_) if digest_of(disk) == digest), None)
 
 
-class StorePlace:
-    """A store by itself; with the `name` of a published directory, this store's copy of what is there, for when that cannot be reached."""
+class StorePlace(moves.KeptPlace):
+    """A store by itself, or its copy of a published directory."""
 
     command = COMMAND
 
     def __init__(self, store: Store, name: str = "store") -> None:
-        self.store, self.name = store, name
-
-    @property
-    def copy(self) -> bool:
-        return self.name != "store"
-
-    def text(self, line: Line) -> bytes:
-        return moves.local_text(self.store, self.name, line)
-
-    def commit(self, line: Line, text: bytes) -> None:
-        moves.keep(self.store, self.name, line, text)
+        super().__init__(store, name)
+        self.store = store
 
     def pointer(self, line: Line, channel: str) -> str | None:
         return self.store.named(moves.local_name(self.name, line, channel))
-
-    def point(self, line: Line, channel: str, digest: str) -> None:
-        self.store.name_as(moves.local_name(self.name, line, channel), digest)
 
     def published(self, line: Line, tag: str) -> str | None:
         found = self.find(line, tag)
@@ -370,10 +352,7 @@ class StorePlace:
         evidence.check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
 
     def lines(self, repository: str) -> list[Line]:
-        return [line_of(line.repository) for line in moves.local_lines(self.store, self.name, repository)]
-
-    def send_again(self, line: Line, digest: str) -> bool:
-        return False
+        return [line_of(line.repository) for line in super().lines(repository)]
 
 
 class DirectoryPlace:

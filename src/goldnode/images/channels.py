@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
 from goldnode.errors import GoldnodeError, ImageError, nearest
-from goldnode.images.gates import MAJORS, NO_SOAK, Approval, Gate, Waiver, judge, parts, refuse
+from goldnode.images.gates import MAJORS, NO_SOAK, Approval, Gate, Waiver, judge, major, parts, refuse
 from goldnode.images.history import CHANNELS, HISTORY, Entry, History, Line, add, line_of, read
 from goldnode.images.oci import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
 from goldnode.images.publish import Published, disk, lane, pull_evidence, push, push_evidence, using
@@ -90,32 +90,46 @@ class Keeper(Protocol):
         """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
 
 
-class StorePlace:
-    """A store by itself: channels are names in its layout. With the `name` of a registry: this store's copy of what is there, for when
-    the registry cannot be reached."""
+class KeptPlace:
+    """What places are alike in that are a store by itself; with the `name` of another place, this store's copy of what is there, for when
+    that cannot be reached."""
+
+    def __init__(self, keeper: Keeper, name: str = "store") -> None:
+        self.keeper, self.name = keeper, name
+
+    @property
+    def copy(self) -> bool:
+        """Whether it stands for another place."""
+        return self.name != "store"
+
+    def text(self, line: Line) -> bytes:
+        return local_text(self.keeper, self.name, line)
+
+    def commit(self, line: Line, text: bytes) -> None:
+        keep(self.keeper, self.name, line, text)
+
+    def point(self, line: Line, channel: str, digest: str) -> None:
+        _local_point(self.keeper, self.name, line, channel, digest)
+
+    def lines(self, repository: str) -> list[Line]:
+        return local_lines(self.keeper, self.name, repository)
+
+    def send_again(self, line: Line, digest: str) -> bool:
+        return False
+
+
+class StorePlace(KeptPlace):
+    """A store by itself, or its copy of a registry: channels are names in its layout."""
 
     command = "goldnode images"
 
     def __init__(self, layout: Layout, name: str = "store") -> None:
-        self.layout, self.name = layout, name
-
-    @property
-    def copy(self) -> bool:
-        """Whether it stands for a registry."""
-        return self.name != "store"
-
-    def text(self, line: Line) -> bytes:
-        return local_text(self.layout, self.name, line)
-
-    def commit(self, line: Line, text: bytes) -> None:
-        keep(self.layout, self.name, line, text)
+        super().__init__(layout, name)
+        self.layout = layout
 
     def pointer(self, line: Line, channel: str) -> str | None:
         found = self.layout.refs().get(local_name(self.name, line, channel))
         return None if found is None else found.digest
-
-    def point(self, line: Line, channel: str, digest: str) -> None:
-        _local_point(self.layout, self.name, line, channel, digest)
 
     def published(self, line: Line, tag: str) -> str | None:
         found = self.layout.refs().get(f"{line.repository}:{tag}")
@@ -126,12 +140,6 @@ class StorePlace:
 
     def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         return self.layout
-
-    def lines(self, repository: str) -> list[Line]:
-        return local_lines(self.layout, self.name, repository)
-
-    def send_again(self, line: Line, digest: str) -> bool:
-        return False
 
 
 class RegistryPlace:
@@ -340,7 +348,8 @@ def promote(
                     against, lost = None, problem.message
             gates = judge(channel, documents, digest, trust=keys, waivers=waivers, approvals=approvals, history=history, against=against)
             if lost and any(gate.name == "majors" for gate in gates):
-                gates = [gate for gate in gates if gate.name != "majors"] + _unknown(lost, approvals)
+                gates = [gate for gate in gates if gate.name != "majors"]
+                gates += [major(part, f"whether {part} has another major version cannot be told: {lost}", approvals) for part in MAJORS]
             return gates, _differences(documents, against, digest)
 
     given = {"by": by, "reason": reason, "expect": expect}
@@ -647,20 +656,6 @@ def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
         return []
     old, new = parts(OciImage(layout, before)), parts(OciImage(layout, after))
     return [f"{name}: {old.get(name, 'none')} to {new.get(name, 'none')}" for name in sorted(old | new) if old.get(name) != new.get(name)]
-
-
-def _unknown(why: str, approvals: Sequence[Approval]) -> list[Gate]:
-    found: list[Gate] = []
-    for part in MAJORS:
-        text = f"whether {part} has another major version cannot be told: {why}"
-        given = next((one for one in approvals if one.part == part), None)
-        if given is None:
-            found.append(
-                Gate(f"major-{part}", "failed", text, (), f"record an approval of its own: --approve-major {part} --by WHO --reason WHY")
-            )
-        else:
-            found.append(Gate(f"major-{part}", "approved", text, (), "", given.by, given.reason))
-    return found
 
 
 def _stamp(now: dt.datetime | None) -> str:

@@ -327,13 +327,16 @@ def majors(image: OciImage, before: OciImage | None, approvals: Sequence[Approva
             continue  # what was not there before breaks nobody
         else:
             why = f"{part} goes from {old[part]} to {new.get(part, 'none')}"
-        approval = next((one for one in approvals if one.part == part), None)
-        if approval is not None:
-            found.append(Gate(f"major-{part}", "approved", why, (), "", approval.by, approval.reason))
-        else:
-            remedy = f"record an approval of its own: --approve-major {part} --by WHO --reason WHY"
-            found.append(Gate(f"major-{part}", "failed", why, (), remedy))
+        found.append(major(part, why, approvals))
     return found or [Gate("majors", "passed", "cuDNN and NCCL keep their major versions")]
+
+
+def major(part: str, why: str, approvals: Sequence[Approval]) -> Gate:
+    """The gate of a part that does not stay what it was, or may not: open only where somebody approved that part."""
+    given = next((one for one in approvals if one.part == part), None)
+    if given is None:
+        return Gate(f"major-{part}", "failed", why, (), f"record an approval of its own: --approve-major {part} --by WHO --reason WHY")
+    return Gate(f"major-{part}", "approved", why, (), "", given.by, given.reason)
 
 
 def _major(version: str | None) -> str | None:
