@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import multiprocessing
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
-from tests.unit.images.registries import make_key
 
 from goldnode.disks import channels
 from goldnode.disks.channels import DirectoryPlace, Store, StorePlace, judge, line_of, promote, repair, rollback, standing
@@ -29,6 +27,7 @@ from goldnode.images.evidence.signatures import load_public, load_signer
 from goldnode.images.gates import Approval, Waiver
 from goldnode.images.history import CHANNELS, read
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = line_of(CLASS)
 NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
 
@@ -79,17 +78,6 @@ class World:
         names = {digest_of(disk): name for name, disk in self.disks.items()}
         history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
         return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files need not reach the disk."""
-    monkeypatch.setattr(os, "fsync", lambda number: None)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a disk keeps the owne
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltDisk, BuiltDisk]:
     """Two disks: bash has moved in the second, which has one file more and one changed that no package has."""
     work = tmp_path_factory.mktemp("disks")

@@ -79,11 +79,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "_PAUSE", 0)
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
-
-
 @pytest.fixture
 def world(tmp_path: Path, keys: tuple[Path, Path]) -> World:
     return World(tmp_path, keys)

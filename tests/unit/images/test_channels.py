@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +32,7 @@ from goldnode.images.oci import Layout, canonical
 from goldnode.images.publish import pull
 from goldnode.images.registry import UnreachableError, where
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = Line("cuda", "12.4-runtime-debian12")
 BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12, "d": "d" * 12}
 NO_PAPERS = ("sbom", "provenance", "vulnerabilities", "order")
@@ -87,17 +87,6 @@ class World:
         names = {digest: name for name, digest in self.digests.items()}
         history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
         return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of small files need not reach the disk."""
-    monkeypatch.setattr(os, "fsync", lambda number: None)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture

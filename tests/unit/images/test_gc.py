@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,19 +18,9 @@ from goldnode.images.oci import Layout, OciImage
 from goldnode.images.publish import publish
 from goldnode.images.registry import UnreachableError, referrers_tag, where
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
 BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of small files need not reach the disk."""
-    monkeypatch.setattr(os, "fsync", lambda number: None)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,18 +21,8 @@ from goldnode.images.oci import INDEX, Layout, OciImage, canonical
 from goldnode.images.publish import Published, find, publish, pull
 from goldnode.images.registry import UnreachableError, where
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 TAG = f"12.4.1-runtime-debian12-{BUILD}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of small files need not reach the disk."""
-    monkeypatch.setattr(os, "fsync", lambda number: None)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(params=[True, False], ids=["api", "tag"])

@@ -18,6 +18,8 @@ from goldnode.images.publish import Published, push, push_evidence
 from goldnode.images.registry import RefusedError, Registry, UnreachableError, referrers_tag, where
 from goldnode.images.registry_auth import Login
 
+pytestmark = pytest.mark.usefixtures("unsynced")
+
 
 @pytest.fixture
 def simulated() -> Iterator[Simulated]:
@@ -29,12 +31,6 @@ def simulated() -> Iterator[Simulated]:
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of small files need not reach the disk."""
-    monkeypatch.setattr(os, "fsync", lambda number: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,22 @@
+"""Fixtures of the tests of images and disks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A key that signs images and disks: its secret and its public file."""
+    from tests.unit.images.registries import make_key  # here, since most tests need nothing of it
+
+    return make_key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of small files need not reach the disk."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
