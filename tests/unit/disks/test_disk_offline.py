@@ -12,10 +12,12 @@ import pytest
 from goldnode.catalog.load import load_catalog
 from goldnode.disks import locking, offline
 from goldnode.disks.definition import load_definition
+from goldnode.disks.model import Loader
 from goldnode.errors import DiskError
 from goldnode.node import remote
 from goldnode.node.host import Host
 from goldnode.node.state.apply import Applier
+from goldnode.node.state.engine import plan
 from goldnode.nodefile import build, payload
 from goldnode.site import Site
 
@@ -87,3 +89,20 @@ def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> No
 def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, Any]) -> None:
     with pytest.raises(DiskError, match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json"):
         offline.prove(root, document, {"program": payload(content=False)})
+
+
+@pytest.mark.parametrize("system", ["debian12", "debian13"])
+@pytest.mark.parametrize(
+    ("loader", "said"), [("systemd-boot", "systemd-boot's entries get the words"), ("grub", "the words are in GRUB's configuration")]
+)
+def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
+    root: Path, document: dict[str, Any], system: str, loader: Loader, said: str
+) -> None:
+    with (root / "var/lib/dpkg/status").open("a") as status:
+        for name in load_definition().document.systems[system].loaders[loader]:
+            status.write(
+                f"\nPackage: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\nMaintainer: x\nDescription: x\n"
+            )
+    asked = {**document, "policy": {**document["policy"], "host": {"cmdline": ["pci=realloc"]}}}
+    notes = {note.subject: note.message for note in plan(Host(str(root)), asked).notes}
+    assert notes["policy.host.cmdline"] == f"the command line of an image is made when its boot loader is installed; {said}"

@@ -505,7 +505,9 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
         return None
     loader = seen.boot.get("loader")
     if not seen.live:
-        return "the command line of an image is made when its boot loader is installed; the words are in GRUB's configuration"
+        # No loader is there yet; which one it will be its package says.
+        where = "systemd-boot's entries get the words" if "systemd-boot-efi" in seen.packages else "the words are in GRUB's configuration"
+        return f"the command line of an image is made when its boot loader is installed; {where}"
     if loader is None:
         where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
         return f"the next boot's command line: {where}"
