@@ -7,7 +7,6 @@ build that fails or is killed leaves no directory in `built`, and the next run t
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +44,7 @@ from goldnode.disks.offline import TREE
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
 from goldnode.errors import DiskError, nearest
+from goldnode.files import full_disk
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.nodefile import payload
 
@@ -358,14 +358,8 @@ def _room(store: Store, lock: DiskLock) -> None:
         )
 
 
-@contextmanager
-def _full_disk(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise DiskError("the disk is full; nothing is left of this build", file=root, remedy="make room there and build again") from problem
+def _full_disk(root: Path) -> AbstractContextManager[None]:
+    return full_disk(DiskError("the disk is full; nothing is left of this build", file=root, remedy="make room there and build again"))
 
 
 def _write(path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from goldnode.disks import evidence
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import MANIFEST, BuiltDisk, builds
 from goldnode.errors import DiskError, ImageError
+from goldnode.files import replace_file, sha256_of
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
 from goldnode.images.gates import Approval, Gate, Waiver, check_asked, major, order, waived
@@ -142,7 +143,7 @@ def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     data = _json(path)
     if data is None and not path.is_file():
         return Gate("booted", "missing", "it was never booted: there is no record of it", remedy=_REMEDY["booted"])
-    proof = (f"sha256:{evidence.sha256_of(path)}",)
+    proof = (f"sha256:{sha256_of(path)}",)
 
     def shut(why: str) -> Gate:
         return Gate("booted", "failed", why, proof, _REMEDY["booted"])
@@ -197,7 +198,7 @@ def _signature(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     path = evidence.document(disk, "signature")
     if not path.is_file():
         return Gate("signature", "missing", "it is not signed", remedy=_REMEDY["signature"])
-    proof = (f"sha256:{evidence.sha256_of(path)}",)
+    proof = (f"sha256:{sha256_of(path)}",)
     if not trust:
         why = "it is signed, and no key to verify it with was given"
         return Gate("signature", "not_verified", why, proof, "name the public key with --trust")
@@ -215,7 +216,7 @@ def _present(name: str, kinds: Sequence[str], disk: BuiltDisk) -> Gate:
         path = evidence.document(disk, kind)
         if not path.is_file():
             return Gate(name, "missing", f"there is no {path.name}", tuple(proof), _REMEDY[name])
-        proof.append(f"sha256:{evidence.sha256_of(path)}")
+        proof.append(f"sha256:{sha256_of(path)}")
         if not isinstance(_json(path), dict):
             return Gate(name, "failed", f"{path.name} cannot be read", tuple(proof), _REMEDY[name])
     return Gate(name, "passed", f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} there", tuple(proof))
@@ -300,7 +301,7 @@ class Store:
     def name_as(self, name: str, digest: str) -> None:
         path = self._file(name)
         if self.disk(digest) is not None:
-            evidence.replace_file(path, digest.encode() + b"\n")
+            replace_file(path, digest.encode() + b"\n")
         else:
             path.unlink(missing_ok=True)
 
@@ -388,7 +389,7 @@ class DirectoryPlace:
 
     def commit(self, line: Line, text: bytes) -> None:
         with full(self.root):
-            evidence.replace_file(self.channels(line) / HISTORY, text)
+            replace_file(self.channels(line) / HISTORY, text)
 
     def pointer(self, line: Line, channel: str) -> str | None:
         try:
@@ -408,11 +409,11 @@ class DirectoryPlace:
         document = {"schema": 1, "class": disk.class_, "channel": channel, "build_id": disk.build_id, "name": disk.name, "digest": digest}
         with full(self.root):
             if script.is_file():
-                evidence.replace_file(chain, f"#!ipxe\nchain --replace ../{disk.build_id}/{script.name}\n".encode())
+                replace_file(chain, f"#!ipxe\nchain --replace ../{disk.build_id}/{script.name}\n".encode())
             else:
                 chain.unlink(missing_ok=True)
             pointer = canonical({**document, "path": f"{disk.class_}/{disk.build_id}"})
-            evidence.replace_file(self.channels(line) / f"{channel}.json", pointer)
+            replace_file(self.channels(line) / f"{channel}.json", pointer)
             refresh(self.root)
 
     def published(self, line: Line, tag: str) -> str | None:
@@ -422,7 +423,7 @@ class DirectoryPlace:
     def disk(self, line: Line, digest: str) -> BuiltDisk:
         """A published build by its digest. Raises DiskError."""
         for path in sorted((self.root / line.repository).glob(f"*/{MANIFEST}")):
-            if "sha256:" + evidence.sha256_of(path) == digest:
+            if "sha256:" + sha256_of(path) == digest:
                 return BuiltDisk.load(path.parent)
         raise DiskError(f"{self.root}/{line.repository} has no build {digest[:19]}", remedy="publish it again: goldnode disks publish")
 

@@ -7,10 +7,7 @@ search for what is foreign to a backend) are those of `goldnode.images`.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from goldnode.disks.contents import DiskContents, digest_of, read
 from goldnode.disks.model import BuiltDisk
 from goldnode.errors import DiskError, ImageError
+from goldnode.files import replace_file, sha256_of
 from goldnode.images.evidence import sbom, signatures, vulnerabilities
 from goldnode.images.evidence.contents import key
 from goldnode.images.evidence.diff import Change, bytes_of, counts, file_changes, growth, listed, package_changes, shown_change, sign
@@ -135,27 +133,6 @@ class _Putter:
             return Written(kind, "kept", line)
         replace_file(document(self.disk, kind), data)
         return Written(kind, "written", line)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Let a file hold `data`: it is seen with the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as out:
-        try:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-            os.fchmod(out.fileno(), 0o644)
-        except BaseException:
-            Path(out.name).unlink(missing_ok=True)
-            raise
-    Path(out.name).replace(path)
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 (hex) of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:

@@ -7,7 +7,6 @@ tar is sorted, with numbers for owners and no date after the image's.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from goldnode.disks import tools
 from goldnode.disks.model import FORMATS, DiskFile
 from goldnode.disks.tools import Progress
 from goldnode.errors import DiskError, nearest
+from goldnode.files import sha256_of
 
 LEVEL = 6  # of zstd
 _CLUSTER = 65536  # of qcow2; compressed clusters are decompressed whole
@@ -67,9 +67,7 @@ def write(raw: Path, root: Path, kind: str, out: Path, *, epoch: int, release: s
 
 def described(path: Path, kind: str) -> DiskFile:
     """Size and SHA-256 of a file, as the manifest has them."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return DiskFile(path.name, kind, path.stat().st_size, digest)
+    return DiskFile(path.name, kind, path.stat().st_size, sha256_of(path))
 
 
 def unpack(packed: Path, raw: Path) -> None:

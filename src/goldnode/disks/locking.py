@@ -25,6 +25,7 @@ from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.disks.definition import Definition, Disk
 from goldnode.errors import DiskError, UnsolvableError
+from goldnode.files import sha256_of
 from goldnode.images.imagelock import LockedDeb
 from goldnode.images.resolve import Moved, keeper, kept_versions, locked_debs, moved, pool_path, told, wanted_debs, writing
 from goldnode.lock.aptroot import AptRoot, apt_root, cache_directory
@@ -362,7 +363,7 @@ def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None
     with writing(pool, DiskError):
         for deb in list(missing):
             known = next((path for store in stores if (path := store(deb.sha256)).is_file() and path.stat().st_size == deb.size), None)
-            if known is not None and _sha256(known) == deb.sha256:
+            if known is not None and sha256_of(known) == deb.sha256:
                 _take(known, pool_path(pool, deb))
                 missing.remove(deb)
         for deb in [row for row in missing if row.archive == BUILT]:
@@ -401,15 +402,10 @@ def checked(pool: Path, debs: Iterable[LockedDeb]) -> dict[str, Path]:
         path = pool_path(pool, deb)
         if not path.is_file():
             raise DiskError(f"{deb.file} is not in the pool of the store", file=pool, remedy="build without --offline to fetch it")
-        if _sha256(path) != deb.sha256:
+        if sha256_of(path) != deb.sha256:
             raise DiskError("this file is not what the lock names: its hash is another", file=path, remedy="delete it and build again")
         found[deb.name] = path
     return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _take(source: Path, to: Path) -> None:

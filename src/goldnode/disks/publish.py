@@ -32,6 +32,7 @@ from goldnode.disks.channels import CLASS_NAME, HISTORY, ClassLine, DirectoryPla
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.errors import DiskError, ImageError, nearest
+from goldnode.files import replace_file, sha256_of
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
 from goldnode.images.gates import Gate, Waiver, refuse
@@ -101,7 +102,7 @@ def bring(
     digest = digest_of(disk)
     found = Published(target, digest)
     if target.exists():
-        there = f"sha256:{evidence.sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
+        there = f"sha256:{sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
         if there != digest and not replace:
             raise DiskError(
                 f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",
@@ -216,7 +217,7 @@ def netboot(disk: BuiltDisk) -> str | None:
 
 def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
     # Read back from where it was copied to: what is signed is what is there.
-    found = {path.name: evidence.sha256_of(path) for path in sorted(stage.iterdir())}
+    found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
     wanted = {row.file: row.sha256 for row in disk.files} | {MANIFEST: digest_of(disk).removeprefix("sha256:")}
     for name, sha256 in found.items():
         if wanted.get(name, sha256) != sha256:
@@ -228,7 +229,7 @@ def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gat
     text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(found.items())).encode()
     (stage / SUMS).write_bytes(text)
     (stage / DETACHED).write_bytes(signer.sign_bytes(text))
-    found[SUMS] = evidence.sha256_of(stage / SUMS)
+    found[SUMS] = sha256_of(stage / SUMS)
     predicate = {
         "class": disk.class_,
         "build_id": disk.build_id,
@@ -261,7 +262,7 @@ def check_published(directory: Path) -> dict[str, str]:
         path = directory / name
         if not path.is_file():
             raise DiskError(f"{name} is named by {SUMS}, and is not there", file=directory, remedy="publish the disk again")
-        if (got := evidence.sha256_of(path)) != sha256:
+        if (got := sha256_of(path)) != sha256:
             raise DiskError(
                 f"{name} is altered: its sha256 is {got[:16]}…, {SUMS} says {sha256[:16]}…",
                 file=directory,
@@ -286,7 +287,7 @@ def refresh(root: Path) -> None:
             if _BUILD.fullmatch(path.parent.name):
                 with suppress(DiskError):  # what cannot be read is offered to nobody; `status` and `gc` tell of it
                     sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
-                    disks[f"sha256:{evidence.sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
+                    disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
         history = _history(place)
         rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
         stand: dict[str, str] = {}
@@ -299,13 +300,13 @@ def refresh(root: Path) -> None:
             products[name] = _product(place.name, channel, history, disks)
         if rows or stand:
             classes[place.name] = {"builds": rows, "channels": stand}
-    evidence.replace_file(root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes}))
+    replace_file(root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes}))
     file = "streams/v1/disks.json"
     content_id = "io.goldnode:disks"
     stream = {"format": "products:1.0", "content_id": content_id, "datatype": "image-downloads", "products": products}
-    evidence.replace_file(root / file, canonical(stream))
+    replace_file(root / file, canonical(stream))
     row = {"format": "products:1.0", "datatype": "image-downloads", "path": file, "products": sorted(products)}
-    evidence.replace_file(root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}}))
+    replace_file(root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}}))
 
 
 def _history(place: Path) -> History | None:
@@ -405,7 +406,7 @@ class Folder:
             return None
 
     def fetch(self, path: str, into: Path, sha256: str) -> bool:
-        if into.is_file() and evidence.sha256_of(into) == sha256:
+        if into.is_file() and sha256_of(into) == sha256:
             return False
         try:
             shutil.copyfile(self.root / path, into)
@@ -460,7 +461,7 @@ class Web:
         fails, before = 0, -1
         while True:
             have = into.stat().st_size if into.is_file() else 0
-            if have and evidence.sha256_of(into) == sha256:
+            if have and sha256_of(into) == sha256:
                 return before >= 0
             fails = fails + 1 if have <= before else 0
             before = have
@@ -469,8 +470,8 @@ class Web:
                     f"{self.name}/{path} cannot be brought: {fails} tries got no further than byte {have}",
                     remedy="run it again: what is here is kept" if have else "look at the server",
                 )
-            if self._go_on(path, into, have) and evidence.sha256_of(into) != sha256:
-                got = evidence.sha256_of(into)
+            if self._go_on(path, into, have) and sha256_of(into) != sha256:
+                got = sha256_of(into)
                 into.unlink()
                 raise DiskError(
                     f"{self.name}/{path} is altered: its sha256 is {got[:16]}…, what was signed says {sha256[:16]}…",
@@ -570,22 +571,20 @@ def pull(
         stage = store.root / "partial" / f"{name}-{build_id}"
         with full(store.root):
             stage.mkdir(parents=True, exist_ok=True)
-            evidence.replace_file(stage / MANIFEST, manifest)
+            replace_file(stage / MANIFEST, manifest)
             disk = BuiltDisk.load(stage)
             found = Pulled(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
             target = store.root / "built" / name / build_id
             own = _own(target, found.digest)
             for file in _files(disk, sums, formats):
                 packed = file == disk.name + FORMATS["raw.zst"]
-                there = (
-                    _raw_whole(target, disk) if packed else (target / file).is_file() and evidence.sha256_of(target / file) == sums[file]
-                )
+                there = _raw_whole(target, disk) if packed else (target / file).is_file() and sha256_of(target / file) == sums[file]
                 if own and there:
                     found.there += 1
                     continue
                 say(f"{place}/{file}")
                 fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
-                if (got := evidence.sha256_of(stage / file)) != sums[file]:
+                if (got := sha256_of(stage / file)) != sums[file]:
                     (stage / file).unlink()
                     raise DiskError(
                         f"{file} is altered: its sha256 is {got[:16]}…, what was signed says {sums[file][:16]}…",
@@ -680,7 +679,7 @@ def _own(target: Path, digest: str) -> bool:
     """Whether the store has this very build. Raises DiskError where it has another one under that id."""
     if not (target / MANIFEST).is_file():
         return False
-    here = f"sha256:{evidence.sha256_of(target / MANIFEST)}"
+    here = f"sha256:{sha256_of(target / MANIFEST)}"
     if here != digest:
         raise DiskError(
             f"{target} is {here[:19]}, and what is published is {digest[:19]}: a build id is given to one content only",
@@ -691,14 +690,14 @@ def _own(target: Path, digest: str) -> bool:
 
 def _raw_whole(target: Path, disk: BuiltDisk) -> bool:
     path = target / f"{disk.name}.raw"
-    return path.is_file() and path.stat().st_size == disk.raw.size and evidence.sha256_of(path) == disk.raw.sha256
+    return path.is_file() and path.stat().st_size == disk.raw.size and sha256_of(path) == disk.raw.sha256
 
 
 def _unpack(stage: Path, disk: BuiltDisk) -> None:
     packed, raw = stage / f"{disk.name}{FORMATS['raw.zst']}", stage / f"{disk.name}.raw"
     with _space():
         formats.unpack(packed, raw)
-    if (got := evidence.sha256_of(raw)) != disk.raw.sha256:
+    if (got := sha256_of(raw)) != disk.raw.sha256:
         raw.unlink()
         packed.unlink()
         raise DiskError(
@@ -721,4 +720,4 @@ def _into(stage: Path, target: Path, disk: BuiltDisk, own: bool) -> None:
             path.replace(target / path.name)
         stage.rmdir()
     here = sorted(path for path in target.iterdir() if path.name != SUMS and path.is_file())
-    evidence.replace_file(target / SUMS, "".join(f"{evidence.sha256_of(path)}  {path.name}\n" for path in here).encode())
+    replace_file(target / SUMS, "".join(f"{sha256_of(path)}  {path.name}\n" for path in here).encode())

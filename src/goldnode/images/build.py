@@ -8,7 +8,6 @@ what hangs on it and no more.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.errors import ImageError
+from goldnode.files import full_disk
 from goldnode.images import engines
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.layers import (
@@ -519,16 +519,9 @@ def _directories(tar: Path) -> dict[str, list[int]]:
         return {clean(info.name): [info.mode, info.uid, info.gid] for info in opened if info.isdir() and clean(info.name)}
 
 
-@contextlib.contextmanager
-def _full_disk(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ImageError(
-            "the disk is full; what was built until now is kept", file=root, remedy="make room there and build again, or name another store"
-        ) from problem
+def _full_disk(root: Path) -> contextlib.AbstractContextManager[None]:
+    remedy = "make room there and build again, or name another store"
+    return full_disk(ImageError("the disk is full; what was built until now is kept", file=root, remedy=remedy))
 
 
 # -- twice

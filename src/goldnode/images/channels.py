@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
 from goldnode.errors import GoldnodeError, ImageError, nearest
+from goldnode.files import replace_file
 from goldnode.images.gates import MAJORS, NO_SOAK, Approval, Gate, Waiver, judge, major, parts, refuse
 from goldnode.images.history import CHANNELS, HISTORY, Entry, History, Line, add, line_of, read
 from goldnode.images.oci import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
@@ -284,13 +285,7 @@ def keep(layout: Keeper, place: str, line: Line, text: bytes) -> None:
     if not text.startswith(have):
         raise _diverged(place, line)
     with disk(layout):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        with fresh.open("wb") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.replace(path)
+        replace_file(path, text)
 
 
 def _diverged(place: str, line: Line) -> ImageError:

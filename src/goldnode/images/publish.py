@@ -7,7 +7,6 @@ repeat sends only what is not there. A tag that is there already with another co
 from __future__ import annotations
 
 import datetime as dt
-import errno
 import fcntl
 import hashlib
 import json
@@ -15,13 +14,14 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from goldnode.errors import ImageError, nearest
+from goldnode.files import full_disk
 from goldnode.images.gates import PUBLICATION, Gate, Waiver, judge, refuse
 from goldnode.images.history import IMMUTABLE, line_of
 from goldnode.images.model import LABELS
@@ -370,14 +370,7 @@ def _ref(image: OciImage, target: Repository) -> str:
     return f"{target}@{image.digest}"
 
 
-@contextmanager
-def disk(layout: Kept) -> Iterator[None]:
+def disk(layout: Kept) -> AbstractContextManager[None]:
     """Turn a full disk into an error that says so."""
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ImageError(
-            f"the disk of {layout.root} is full", remedy="free space (`goldnode images gc`) and run it again: what is whole is kept"
-        ) from None
+    remedy = "free space (`goldnode images gc`) and run it again: what is whole is kept"
+    return full_disk(ImageError(f"the disk of {layout.root} is full", remedy=remedy))

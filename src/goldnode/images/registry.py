@@ -29,6 +29,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from goldnode.errors import ImageError
+from goldnode.files import sha256_of
 from goldnode.images.oci import EMPTY, INDEX, MANIFEST, Descriptor, Layout, canonical, digest_of
 from goldnode.images.registry_auth import Login, login
 
@@ -481,7 +482,7 @@ class Repository:
                     remedy="delete it from the registry's storage and publish again",
                 )
             return False
-        if source.stat().st_size != descriptor.size or _hash(source) != descriptor.digest:
+        if source.stat().st_size != descriptor.size or "sha256:" + sha256_of(source) != descriptor.digest:
             raise ImageError(
                 f"blob {descriptor.digest} in the store is altered", file=source, remedy="delete that file and build or pull again"
             )
@@ -633,7 +634,7 @@ class Repository:
         """
         path = layout.path(descriptor.digest)
         if path.is_file():
-            if path.stat().st_size == descriptor.size and _hash(path) == descriptor.digest:
+            if path.stat().st_size == descriptor.size and "sha256:" + sha256_of(path) == descriptor.digest:
                 return False
             path.unlink()  # an altered one serves nobody
         partial = layout.root / "partial" / path.name
@@ -881,11 +882,6 @@ def _why(problem: BaseException) -> str:
     inner = getattr(problem, "reason", None) or problem
     text = re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]
     return re.sub(r"\w+://\S+", "…", text)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as source:
-        return "sha256:" + hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _missing(repository: Repository, descriptor: Descriptor) -> ImageError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import hashlib
 import json
 import re
 import subprocess
@@ -30,6 +29,7 @@ from packaging.version import Version
 
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.errors import GoldnodeError, ImageError, UnsolvableError, nearest
+from goldnode.files import sha256_of
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
@@ -467,8 +467,7 @@ def _hash_of(url: str) -> str:
     """The hash of a wheel whose index states none: only for one that is a file."""
     if urlsplit(url).scheme != "file":
         raise ImageError(f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does")
-    with Path(unquote(urlsplit(url).path)).open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return sha256_of(Path(unquote(urlsplit(url).path)))
 
 
 def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list[_Wheel], dict[str, str]]:
@@ -649,10 +648,7 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
     try:
         if path.stat().st_size != item.size:
             return False
-        if not verify:
-            return True
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest() == item.sha256
+        return not verify or sha256_of(path) == item.sha256
     except (FileNotFoundError, NotADirectoryError):
         return False
 

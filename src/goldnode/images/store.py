@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
 from goldnode.errors import ImageError
+from goldnode.files import replace_file
 from goldnode.images.model import Built
 from goldnode.images.oci import Layout, canonical
 
@@ -75,21 +75,10 @@ class Store:
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of the store, whole or not at all. Raises ImageError where it cannot be."""
-        temporary: Path | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=".new-", delete=False) as handle:
-                temporary = Path(handle.name)
-                handle.write(data)
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            replace_file(path, data)
         except OSError as problem:
             raise ImageError(f"{path} cannot be written: {problem.strerror}", remedy="make room there, or name another store") from problem
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[None]:

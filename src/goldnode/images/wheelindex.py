@@ -6,7 +6,6 @@ describe them, and pip's configuration and environment say which: `index-url`, `
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
@@ -26,6 +25,7 @@ from packaging.version import Version
 from urllib3.exceptions import HTTPError
 
 from goldnode.errors import ImageError
+from goldnode.files import sha256_of
 from goldnode.images.matrix import System
 from goldnode.lock.transport import Transport, masked
 
@@ -142,8 +142,7 @@ class Index:
             return item.sha256
         if urlsplit(item.url).scheme != "file":
             raise ImageError(f"the index gives no SHA-256 of {masked(item.url)}", remedy="use an index that does")
-        with _path(item.url).open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return sha256_of(_path(item.url))
 
     def _page(self, url: str) -> list[WheelFile]:
         if "://" not in url:

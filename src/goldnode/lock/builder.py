@@ -33,6 +33,7 @@ from typing import Any
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Kernel, Stack
 from goldnode.errors import ModulesError, nearest
+from goldnode.files import sha256_of
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
@@ -151,7 +152,7 @@ class Base:
             raise ModulesError(f"the base root cannot be read: {error}", file=tar, remedy="give a tar of a root directory") from error
         if status is None:
             raise ModulesError("the base root has no var/lib/dpkg/status", file=tar, remedy="give a tar of a root of Debian's family")
-        return cls(tar, _sha256(tar), status)
+        return cls(tar, sha256_of(tar), status)
 
 
 # -- what goes into a build
@@ -309,7 +310,9 @@ def fetch(
     for name in names:
         item = inputs.packages[name]
         known = [place / f"{item.sha256}.deb", *(path for store in stores if (path := store(item.sha256)) is not None)]
-        right = next((path for path in known if path.is_file() and path.stat().st_size == item.size and _sha256(path) == item.sha256), None)
+        right = next(
+            (path for path in known if path.is_file() and path.stat().st_size == item.size and sha256_of(path) == item.sha256), None
+        )
         if right is not None:
             found[name] = right
         else:
@@ -323,7 +326,7 @@ def fetch(
             root.fetch(missing, Path(into))
             for item in missing:
                 got = next((path for path in Path(into).iterdir() if path.name == item.file), None)
-                if got is None or _sha256(got) != item.sha256:
+                if got is None or sha256_of(got) != item.sha256:
                     raise ModulesError(
                         f"{item.name} {item.version}: the archive gave other bytes than its index says",
                         remedy="run again; then ask the archive's owner",
@@ -331,11 +334,6 @@ def fetch(
                 found[item.name] = place / f"{item.sha256}.deb"
                 got.replace(found[item.name])
     return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 # -- the root

@@ -8,9 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -282,22 +280,12 @@ def write_lock(lock: Lock, directory: Path) -> Path:
 
 def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
     """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
-    temporary: Path | None = None
+    from goldnode.files import replace_file  # here, since most that reads locks writes none
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own: two that write at once leave one whole lock of either.
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
-            temporary = Path(handle.name)
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        replace_file(path, text.encode())
     except OSError as problem:
         raise error(f"the lock cannot be written: {problem.strerror}", file=path, remedy="name another directory with --out") from problem
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
     return path
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
 from goldnode.errors import LockError, ModulesError
+from goldnode.files import sha256_of
 from goldnode.lock import modpackage
 from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
 from goldnode.lock.builds import results_directory
@@ -93,8 +94,7 @@ def build_package(
         sources = {tree.package: files[tree.package] for tree in inputs.trees}
         package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
         size = package.file.stat().st_size
-        with package.file.open("rb") as handle:
-            row = _row(package, hashlib.file_digest(handle, "sha256").hexdigest(), size)
+        row = _row(package, sha256_of(package.file), size)
         kept = into / package.file.name
         shutil.move(package.file, kept)
     return _modules(inputs, result, lock, package, row), kept

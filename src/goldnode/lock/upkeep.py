@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import yaml
 
 from goldnode.catalog.load import LOCK_SUFFIX, Catalog
 from goldnode.errors import MirrorError
+from goldnode.files import sha256_of
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
@@ -88,8 +88,7 @@ def _store(mirror: Mirror, only: set[str] | None) -> Iterator[Damage]:
 
 def _digest(path: Path) -> str | None:
     try:
-        with path.open("rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError:
         return None
 

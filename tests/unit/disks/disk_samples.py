@@ -12,8 +12,9 @@ from typing import Any
 
 from goldnode.disks import assemble
 from goldnode.disks.contents import digest_of
-from goldnode.disks.evidence import PREDICATE, document, documents, sha256_of
+from goldnode.disks.evidence import PREDICATE, document, documents
 from goldnode.disks.model import BuiltDisk, DiskFile, Driver, Hygiene, Package, Partition, Raw, System
+from goldnode.files import sha256_of
 from goldnode.images.evidence import signatures
 from goldnode.images.evidence.signatures import load_signer
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from goldnode.errors import ImageError
+from goldnode.files import sha256_of
 from goldnode.images import evidence
 from goldnode.images.evidence import signatures
 from goldnode.images.oci import Layout, OciImage
@@ -153,17 +154,10 @@ def _blobs(image: OciImage, layers: bool) -> Row:
         path = image.layout.path(layer.digest)
         if not path.is_file():
             return Row("image", "refused", f"layer {layer.digest} is not in {image.layout.root}")
-        if path.stat().st_size != layer.size or (layers and _sha256(path) != layer.digest):
+        if path.stat().st_size != layer.size or (layers and f"sha256:{sha256_of(path)}" != layer.digest):
             return Row("image", "refused", f"layer {layer.digest} is altered")
     how = "" if layers else "; the layers' content was not read"
     return Row("image", "ok" if layers else "note", f"manifest, configuration and {len(image.layers)} layers are whole{how}")
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _about(row: Document, digest: str) -> str | None:
