@@ -164,6 +164,9 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool) -> str 
         lost = re.findall(r"insert (?:module )?'([^']+)'", said)
         own = lost and all(module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost)
         return "the driver finds no device" if own and "No such device" in said and not UNFIT.search(said) else None
+    if name == "nvidia-persistenced.service":
+        # The policy starts it. It opens the device files, of which a played library has none.
+        return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in said else None
     return "there is no GPU to set" if name == "goldnode-policy.service" and not simulated else None
 
 

@@ -518,7 +518,9 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> E
     if to in CHANNELS:
         found = history.current(to)
         if found is None:
-            raise ImageError(f"{to} of {history.line} stands for nothing", remedy="name a digest of the history instead; `status --history` lists them")
+            raise ImageError(
+                f"{to} of {history.line} stands for nothing", remedy="name a digest of the history instead; `status --history` lists them"
+            )
     elif to is not None:
         fits = {
             entry.now: entry

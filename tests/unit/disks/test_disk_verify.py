@@ -468,7 +468,11 @@ modprobe: ERROR: could not insert 'nvidia_current_drm': No such device
 Error running install command 'modprobe nvidia-modeset ; modprobe -i nvidia-current-drm ' for module nvidia_drm: retcode 1
 Failed to insert module 'nvidia_drm': Invalid argument
 systemd-modules-load.service: Failed with result 'exit-code'."""
-LOADS, SETS = "systemd-modules-load.service", "goldnode-policy.service"
+LOADS, SETS, HOLDS = "systemd-modules-load.service", "goldnode-policy.service", "nvidia-persistenced.service"
+# … and at its third, with simulated GPUs.
+NO_FILES = """Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist, and that user 102 has \
+read and write permissions for those files.
+nvidia-persistenced failed to initialize. Check syslog for more details."""
 
 
 @pytest.mark.parametrize(
@@ -483,6 +487,9 @@ LOADS, SETS = "systemd-modules-load.service", "goldnode-policy.service"
         pytest.param(True, False, LOADS, "", None, id="nothing-said"),
         pytest.param(True, False, SETS, "", "there is no GPU to set", id="policy"),
         pytest.param(True, True, SETS, "", None, id="policy-with-simulated-gpus"),
+        pytest.param(True, True, HOLDS, NO_FILES, "the driver's daemon finds no device", id="persistenced"),
+        pytest.param(True, True, HOLDS, "nvidia-persistenced failed to initialize.", None, id="persistenced-for-another-reason"),
+        pytest.param(False, False, HOLDS, NO_FILES, None, id="persistenced-of-a-class-without-gpus"),
         pytest.param(True, False, "docker.service", NO_DEVICE, None, id="another-unit"),
     ],
 )
