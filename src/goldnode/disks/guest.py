@@ -121,11 +121,11 @@ def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:
     return ", ".join(words[:most]) + more if words else none
 
 
-def judge(facts: Facts, wanted: Wanted, *, first: Facts | None = None, simulated: bool = False) -> list[Check]:
+def judge(facts: Facts, wanted: Wanted, *, first: Facts | None = None, simulated: bool = False, missing: bool = False) -> list[Check]:
     """All checks of one boot. `first`: the facts of the first boot of the same disk, for a later one. `simulated`: simulated GPUs are installed in
-    the guest, so that what the class declares of them has to be shown."""
+    the guest, so that what the class declares of them has to be shown. `missing`: one of these is not, on purpose."""
     document = facts.get("class") or {}
-    found = [*_system(facts, wanted, document, simulated), *_class(facts, wanted)]
+    found = [*_system(facts, wanted, document, simulated, missing), *_class(facts, wanted)]
     found += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
     found += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
     found += [*_identity(facts, first)]
@@ -151,11 +151,11 @@ def _unit(facts: Facts, name: str) -> Mapping[str, str]:
     return found
 
 
-def wants_gpu(name: str, said: str, document: Document, simulated: bool) -> str | None:
+def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing: bool = False) -> str | None:
     """Why a unit of a class with GPUs fails where there are none; None where that is no reason for it. Pure.
 
     :param said: its lines of the journal. :param simulated: the GPUs' library and bus are played, so that a policy can be set. A driver finds no
-    device even then.
+    device even then. :param missing: one of them is taken away.
     """
     if not document.get("gpu") or (document.get("driver") or {}).get("in_tree"):
         return None
@@ -167,13 +167,17 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool) -> str 
     if name == "nvidia-persistenced.service":
         # The policy starts it. It opens the device files, of which a played library has none.
         return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in said else None
-    return "there is no GPU to set" if name == "goldnode-policy.service" and not simulated else None
+    if name != "goldnode-policy.service":
+        return None
+    if missing:
+        return "it refuses to set the others" if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", said) else None
+    return None if simulated else "there is no GPU to set"
 
 
-def _system(facts: Facts, wanted: Wanted, document: Document, simulated: bool) -> Iterator[Check]:
+def _system(facts: Facts, wanted: Wanted, document: Document, simulated: bool, missing: bool) -> Iterator[Check]:
     yield same("boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown"))
     logs = facts.get("failures") or {}
-    whys = {name: wants_gpu(name, logs.get(name, ""), document, simulated) for name in facts.get("failed") or ()}
+    whys = {name: wants_gpu(name, logs.get(name, ""), document, simulated, missing) for name in facts.get("failed") or ()}
     said = [f"{name}: {logs.get(name, '').splitlines()[-1:]}" for name, why in whys.items() if why is None]
     yield holds("units.failed", not said, "none", "; ".join(said) or "none")
     for name, why in whys.items():

@@ -39,6 +39,7 @@ SPARE = 512 * MIB  # what the guest's disk is larger than image and second slot,
 ROOM = 2048 * MIB  # free space that the overlays of one run need at most
 
 Say = Callable[[str], None]
+Judge = Callable[[list[Check], Facts], list[Check]]
 
 
 @dataclass
@@ -285,8 +286,11 @@ class _Run:
             raise machine.error(text) from None
         return found
 
-    def boot(self, machine: Machine, number: int, what: str, *, first: Boot | None = None, gpus: bool = False) -> Boot:
-        """A boot, or a reboot of a machine that runs, judged; the report has it from here on."""
+    def boot(
+        self, machine: Machine, number: int, what: str, *, first: Boot | None = None, gpus: Judge | None = None, missing: bool = False
+    ) -> Boot:
+        """A boot, or a reboot of a machine that runs, judged; the report has it from here on. `gpus`: with simulated ones, it makes of the checks
+        of every boot those of this one."""
         self.say(f"boot {number}: {what}" + (" with simulated GPUs" if gpus else ""))
         before = None
         if machine.booted:
@@ -296,9 +300,10 @@ class _Run:
         machine.booted = machine.wait_ssh(BOOT, other_than=before)
         seconds = machine.time() - began
         facts = self.ask(machine)
-        checks = guest.judge(facts, self.wanted, first=first.facts if first else None, simulated=gpus)
+        checks = guest.judge(facts, self.wanted, first=first.facts if first else None, simulated=gpus is not None, missing=missing)
         checks.insert(0, Check("ssh", PASSED, "answers with the key of this run", f"after {seconds:.0f} s of the guest's time"))
-        found = Boot(number, what, seconds, checks, gpus, facts)
+        checks = gpus(checks, facts) if gpus else checks
+        found = Boot(number, what, seconds, checks, gpus is not None, facts)
         (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
         self.report.boots.append(found)
         self.say(f"boot {number}: {guest.outcome(checks)}" + "".join(f"\n  {check.id}: {check.got}" for check in guest.failed(checks)))
@@ -312,9 +317,15 @@ class _Run:
         self.say("bringing simulated GPUs into the guest")
         closing = simulated.install(machine, document)
         self.wanted = replace(self.wanted, class_digest=closing["digest"])
-        healthy = self.boot(machine, len(self.report.boots) + 1, "all GPUs there", gpus=True)
-        healthy.checks += simulated.healthy(healthy.facts, closing)
+
+        def healthy(checks: list[Check], facts: Facts) -> list[Check]:
+            return checks + simulated.healthy(facts, closing)
+
+        def faulty(checks: list[Check], facts: Facts) -> list[Check]:
+            # The fault is meant: what follows from it is judged, and not that all is well.
+            still = [check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")]
+            return still + simulated.faulty(facts, closing)
+
+        self.boot(machine, len(self.report.boots) + 1, "all GPUs there", gpus=healthy)
         simulated.lose(machine, closing)
-        faulty = self.boot(machine, len(self.report.boots) + 1, "a GPU missing", gpus=True)
-        # The fault is meant: what follows from it is judged, and not that all is well.
-        faulty.checks = [check for check in faulty.checks if check.id in simulated.STILL] + simulated.faulty(faulty.facts, closing)
+        self.boot(machine, len(self.report.boots) + 1, "a GPU missing", gpus=faulty, missing=True)

@@ -475,6 +475,17 @@ read and write permissions for those files.
 nvidia-persistenced failed to initialize. Check syslog for more details."""
 
 
+# … and at its fourth, with one of them taken away.
+REFUSES = """goldnode-node: refused before anything was touched: The PCI bus shows 7 A100-SXM4-40GB; class demo_disk_r535 has 8. Look at lspci and the \
+BMC for a GPU that fell off the bus, or correct `count` in the class.
+goldnode-policy.service: Failed with result 'exit-code'."""
+
+
+@pytest.mark.parametrize(("said", "why"), [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)])
+def test_a_policy_refuses_where_a_gpu_was_taken_away(said: str, why: str | None) -> None:
+    assert guest.wants_gpu(SETS, said, good.facts(gpu=True)["class"], simulated=True, missing=True) == why
+
+
 @pytest.mark.parametrize(
     ("gpu", "simulated", "unit", "said", "why"),
     [
