@@ -31,7 +31,7 @@ def variant(site: Site, word: str) -> BuiltDisk:
     """
     definition = site.home / f"disks-{re.sub('[^a-z]', '-', word)}.yml"
     text = (site.home / "disks.yml").read_text()
-    for shipped, wanted in (("command_line: [", f'command_line: ["{word}", '), ("root_mib: 3072", "root_mib: 1024")):
+    for shipped, wanted in (("command_line: [", f'command_line: ["{word}", '), ("root_mib: 3072", "root_mib: 1152")):
         assert text.count(shipped) == 1
         text = text.replace(shipped, wanted)
     definition.write_text(text)

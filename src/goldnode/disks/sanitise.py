@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.node.state import shaping
+
 MACHINE_ID = "uninitialized\n"  # machine-id(5): the first boot of each clone makes its own
 
 # Removed wherever it is: what programs can make again, what they wrote about how they were installed, and the identity of one machine.
@@ -37,7 +39,8 @@ _GONE = (
     "var/lib/systemd/catalog/database",
     "var/log/*",
     "var/tmp/*",
-    "var/lib/goldnode/initramfs",
+    # Digests of an /etc that had keys and names of the machine it was built on: a node's own are others, and its first change makes an initramfs.
+    shaping.FILE.lstrip("/"),
     "dev/*",
     "run/*",
     "tmp/*",

@@ -12,6 +12,7 @@ import pytest
 from goldnode.disks.definition import Waiver
 from goldnode.disks.hygiene import CHECKS, check
 from goldnode.disks.sanitise import sanitise
+from goldnode.node.state import shaping
 
 Fault = Callable[[Path], object]
 
@@ -154,6 +155,7 @@ def test_sanitising_takes_away_what_the_checks_object_to(root: Path) -> None:
         "dev/console",
         "etc/passwd-",
         "usr/lib/python3/__pycache__/a.pyc",
+        shaping.FILE.lstrip("/"),
     ):
         put(root, name)
     put(root, "etc/machine-id", "0123456789abcdef0123456789abcdef\n")
@@ -161,6 +163,7 @@ def test_sanitising_takes_away_what_the_checks_object_to(root: Path) -> None:
     sanitise(root, 1_700_000_000)
     assert failed(root) == {}
     assert not (root / "usr/lib/python3/__pycache__").exists()
+    assert not (root / shaping.FILE.lstrip("/")).exists(), "it tells of the /etc of one build, and no two are the same"
     assert (root / "efi").is_dir()
     late = [path for path in (root, *root.rglob("*")) if os.lstat(path).st_mtime > 1_700_000_000]
     assert late == []
