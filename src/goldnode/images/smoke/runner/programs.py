@@ -1,4 +1,7 @@
-"""Compilers of a devel image: each says its version and compiles a few lines, which needs its headers, its assembler and its linker."""
+"""Compilers of a devel image: each says its version and makes something of a few lines, which needs its headers, its assembler and its linker.
+
+What gcc and nvcc make is run. CUDA's program needs no driver for that: without one its runtime tells a code.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,48 @@ from .report import Failed, Json, passed
 
 
 class Program(NamedTuple):
-    """How a compiler is asked for its version, the name and text of a source, and how that becomes a file (whose name follows)."""
+    """How a compiler is asked for its version, the name and text of a source, the arguments that make of it the file `made`, what that prints
+    when it is run (a pattern; empty where it is no program), and a library for linking alone, with the arguments of a program that needs it."""
 
     version: List[str]
     pattern: str
     source: str
     text: str
     build: List[str]
+    prints: str = ""
+    stub: str = ""
+    linked: List[str] = []  # noqa: RUF012 - never changed
 
 
 _C = '#include <stdio.h>\nint main(void) { return puts("goldnode") < 0; }\n'
-_CUDA = "#include <cuda_runtime.h>\n__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+# Device code, the runtime, and a call of the driver's in what is only linked (with the stub: a program with it starts on a host with a driver).
+_CUDA = """#include <stdio.h>
+#include <cuda.h>
+#include <cuda_runtime.h>
+__global__ void twice(float *x) { x[threadIdx.x] *= 2; }
+int main() {
+    int count = 0, code = (int)cudaGetDeviceCount(&count);
+#ifdef DRIVER
+    code = (int)cuInit(0);
+#endif
+    if (count > 9999) twice<<<1, 1>>>(0);
+    return printf("code %d\\n", code) < 0;
+}
+"""
 _HIP = "#include <hip/hip_runtime.h>\n__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
 PROGRAMS: Dict[str, Program] = {
-    "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["-o"]),
-    "nvcc": Program(["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["-c", "-o"]),
-    "hipcc": Program(["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP, ["--offload-arch=gfx90a", "-c", "-o"]),
+    "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
+    "nvcc": Program(
+        ["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["a.cu", "-o", "made"], r"code \d+",
+        "libcuda.so", ["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
+    ),
+    "hipcc": Program(["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP, ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"]),
 }  # fmt: skip
 PLACES = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 
 
 def compiles(program: str, version: str) -> Json:
-    """Compare the version as far as both go, and compile."""
+    """Compare the version as far as both go, compile and link, and run what was made."""
     known = PROGRAMS[program]
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES])
     path = shutil.which(program, path=search)
@@ -48,13 +71,31 @@ def compiles(program: str, version: str) -> Json:
     if not told or numbers(told)[:count] != numbers(version)[:count]:
         raise Failed(f"{program} is another version than the image states", expected=version, got=told or said.strip()[:120])
     with tempfile.TemporaryDirectory() as folder:
-        source, made = os.path.join(folder, known.source), os.path.join(folder, "made")
-        with open(source, "w", encoding="utf-8") as opened:
+        made = os.path.join(folder, "made")
+        with open(os.path.join(folder, known.source), "w", encoding="utf-8") as opened:
             opened.write(known.text)
-        _run([path, *known.build, made, source], folder)
+        _run([path, *known.build], folder)
         if not os.path.getsize(made):
             raise Failed(f"{program} makes an empty file")
-    return passed({"version": version}, {"version": told, "compiles": known.source})
+        got = {"version": told, "compiles": known.source}
+        if known.prints:
+            got["runs"] = _prints(program, made, known.prints)
+        if known.stub:
+            there = any(os.path.exists(os.path.join(place, known.stub)) for place in os.environ.get("LIBRARY_PATH", "").split(":") if place)
+            if there:
+                _run([path, *known.linked], folder)
+            got["stub"] = f"links with {known.stub}" if there else f"no {known.stub} in LIBRARY_PATH"
+    return passed({"version": version}, got)
+
+
+def _prints(program: str, made: str, pattern: str) -> str:
+    try:
+        said = _run([made]).strip()
+    except PermissionError:
+        return "not run: no program may be run in the temporary directory here"
+    if not re.fullmatch(pattern, said):
+        raise Failed(f"what {program} makes does not say what it has to", expected=pattern, got=said[:120])
+    return said
 
 
 def _run(command: List[str], folder: str = "/") -> str:
