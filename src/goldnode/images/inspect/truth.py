@@ -50,6 +50,12 @@ _CALLED = {
     "hsa": "hsa-runtime64",
     "openblas": "libopenblas0-pthread",
 }
+# Debian's packages of a component, where neither its name nor that tells them: several, or of another name.
+_OF_DEBIAN = {
+    "npp": re.compile(r"libnpp[a-z]+[0-9.]*"),
+    "nvtx": re.compile(r"libnvtoolsext[0-9.]*"),
+    "nvcc": re.compile(r"nvidia-cuda-toolkit"),
+}
 
 
 @dataclass(frozen=True)
@@ -382,6 +388,8 @@ def _is_called(package: Package, component: str) -> bool:
     called = _CALLED.get(name, name)
     if package.kind == "wheel":
         return package.name in (name, called) or re.fullmatch(rf"nvidia-{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+    if name in _OF_DEBIAN and _OF_DEBIAN[name].fullmatch(package.name):
+        return True
     return (
         package.name in (name, called)
         or re.fullmatch(rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name) is not None
@@ -446,7 +454,10 @@ def _same(left: Any, right: Any) -> Result:
 
 def _upstream(version: str) -> str:
     """A Debian version without epoch and revision; a wheel's without its local part."""
-    return re.split(r"[-+~]", version.partition(":")[2] or version)[0]
+    version = version.partition(":")[2] or version
+    # The library's own version behind one that was too high once: libcurand10 11.1.1+~10.3.5.147~12.4.1-2.
+    hidden = re.match(r"[\d.]+\+~([\d.]+)~\d", version)
+    return hidden[1] if hidden else re.split(r"[-+~]", version)[0]
 
 
 def _begins(version: str, start: str) -> bool:

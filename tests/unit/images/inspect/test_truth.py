@@ -221,10 +221,14 @@ def test_names(name: str, image_name: str, build: str) -> None:
         ("openblas", "libopenblas0-pthread", "0.3.21+ds-4"),
         ("rocblas", "librocblas0", "5.5.1+dfsg-8"),
         ("cublas", "libcublas12", "12.4.5.8~12.4.1-2"),
+        ("curand", "libcurand10", "11.1.1+~10.3.5.147~12.4.1-2"),
+        ("npp", "libnppicc12", "12.2.5.30~12.4.1-2"),
+        ("nvtx", "libnvtoolsext1", "12.4.127~12.4.1-2"),
+        ("nvcc", "nvidia-cuda-toolkit", "12.4.131~12.4.1-2"),
     ],
 )
 def test_what_a_part_is_called_in_debian(tmp_path: Path, part: str, package: str, version: str) -> None:
-    upstream = version.split("-")[0].split("+")[0].split("~")[0]
+    upstream = version.rpartition("+~")[2].split("-")[0].split("+")[0].split("~")[0]
     for said, result in ((upstream, "ok"), ("99.1", "differs")):
         labels = {"io.goldnode.parts": json.dumps({part: said})}
         found = check(tmp_path / result, TAG, runtime(), debs({package: (version, "", [])}), labels=labels)
