@@ -383,7 +383,8 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
                 )
             )
             continue
-        copies = {path.rpartition("/")[0]: size for files in majors.values() for path, size in files.items()}
+        # What lies in `stubs` is there to be linked with, and no loader looks there.
+        copies = {path.rpartition("/")[0]: size for files in majors.values() for path, size in files.items() if "/stubs/" not in path}
         if len(set(copies.values())) > 1:
             places = sorted(copies)
             found.append(

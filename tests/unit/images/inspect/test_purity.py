@@ -112,6 +112,12 @@ def test_two_copies_of_one_major_are_a_warning(tmp_path: Path) -> None:
     assert found.passed
 
 
+def test_a_stub_to_link_with_is_no_copy(tmp_path: Path) -> None:
+    stub = {"usr/lib/x86_64-linux-gnu/stubs/libcudnn.so": elf(soname="libcudnn.so.9") + b"other"}
+    found = inspect(tmp_path, "cuda", installed(CUDNN9), stub)
+    assert (found.findings, found.passed) == ([], True)
+
+
 def test_a_library_renamed_by_auditwheel_and_one_known_by_soname(tmp_path: Path) -> None:
     files = {
         "opt/a/libcudart-a7b20f20.so.11.0": elf(),
