@@ -387,7 +387,7 @@ def _is_called(package: Package, component: str) -> bool:
     name = canonical(component)
     called = _CALLED.get(name, name)
     if package.kind == "wheel":
-        return package.name in (name, called) or re.fullmatch(rf"nvidia-{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+        return package.name in (name, called) or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name) is not None
     if name in _OF_DEBIAN and _OF_DEBIAN[name].fullmatch(package.name):
         return True
     return (

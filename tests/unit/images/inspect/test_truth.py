@@ -233,3 +233,13 @@ def test_what_a_part_is_called_in_debian(tmp_path: Path, part: str, package: str
         labels = {"io.goldnode.parts": json.dumps({part: said})}
         found = check(tmp_path / result, TAG, runtime(), debs({package: (version, "", [])}), labels=labels)
         assert claims(found)[f"part {part}"].result == result
+
+
+@pytest.mark.parametrize(
+    ("part", "wheel"), [("cccl", "nvidia-cuda-cccl"), ("nvml-dev", "nvidia-nvml-dev"), ("cublas", "nvidia-cublas-cu12")]
+)
+def test_what_a_part_is_called_as_a_wheel(tmp_path: Path, part: str, wheel: str) -> None:
+    for said, result in (("13.5.37", "ok"), ("13.5.38", "differs")):
+        labels = {"io.goldnode.parts": json.dumps({part: said})}
+        found = check(tmp_path / result, TAG, runtime(), installed(wheel_files(wheel, "13.5.37", {})), labels=labels)
+        assert claims(found)[f"part {part}"].result == result
