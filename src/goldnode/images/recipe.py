@@ -338,6 +338,9 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
             f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
             "etc/ld.so.conf.d/000_cuda.conf": {"text": "/usr/local/cuda/targets/x86_64-linux/lib\n", "mode": 0o644},
         }
+    if row.image.flavour == "devel" and not _as_debs(row):
+        # The nvcc of wheels looks for libraries in `lib` beside its `bin` (nvcc.profile).
+        found[f"{home[1:]}/lib"] = {"link": "targets/x86_64-linux/lib"}
     if row.image.flavour == "devel" and _as_debs(row):
         # Debian's toolkit keeps NVIDIA's layout in a directory of its own; libraries and headers are where the compiler looks anyway.
         found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "nvvm")}

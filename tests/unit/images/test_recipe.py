@@ -10,6 +10,8 @@ from tests.unit.images.image_rows import TOOLS, World
 
 from goldnode.errors import ImageError
 from goldnode.images import build
+from goldnode.images.imagelock import find_lock
+from goldnode.images.matrix import load_matrix
 from goldnode.images.recipe import Recipe, recipe, search_path
 
 
@@ -166,3 +168,12 @@ def test_debians_toolkit_has_the_stubs_where_the_linker_is_led(world: World) -> 
     parent = recipes(world)["cuda-12.4.1-runtime-debian12"]
     files = recipe(*rows["cuda-12.4.1-devel-debian12"], parent, TOOLS).files
     assert files["usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs"] == {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
+    assert "usr/local/cuda-12.4/lib" not in files
+
+
+def test_the_compiler_of_wheels_finds_libraries_where_its_profile_looks() -> None:
+    """nvcc.profile of NVIDIA's wheel 13.5.37: LIBRARIES =+ "-L$(TOP)/lib/stubs" "-L$(TOP)/lib"."""
+    rows = load_matrix(None).select(("cuda-13.5.0-devel-debian13",), exercised=True)
+    found = {item.image.name: item for item in build.recipes([(row, find_lock(row)) for row in rows], TOOLS)}
+    assert found["cuda-13.5.0-devel-debian13"].files["usr/local/cuda-13.5/lib"] == {"link": "targets/x86_64-linux/lib"}
+    assert "usr/local/cuda-13.5/lib" not in found["cuda-13.5.0-runtime-debian13"].files

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.images.smoke.conftest import Run, one
 
 from goldnode.images.smoke.runner import libraries, native
 from goldnode.images.smoke.runner.report import Failed
@@ -43,3 +44,25 @@ def test_cudart_says_its_version(
     assert found["state"] == "passed"
     assert said in (found["why"] or found["got"]["version"])
     assert found["got"]["loads"] == soname
+
+
+@pytest.mark.parametrize(("lacks", "state"), [("libcuda.so.1", "passed"), ("libother.so.1", "failed")])
+def test_what_is_linked_with_the_driver_waits_for_one(run: Run, tmp_path: Path, lacks: str, state: str) -> None:
+    """cuDNN 9.28 as its wheel is: the compiled engines need libcuda.so.1 itself. Any other library that is missing is a fault."""
+
+    def make(name: str, text: str = "", *needs: str) -> None:
+        command = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed", f"-Wl,-soname,{name}", "-x", "c", "-", "-x", "none", *needs]
+        subprocess.run([*command, "-o", str(tmp_path / name)], input=text, text=True, check=True)
+
+    make(lacks)
+    make("libcudnn.so.9", "unsigned long cudnnGetVersion(void) { return 92800; }")
+    for name in libraries._CUDNN["9"]:
+        make(f"libcudnn_{name}.so.9", "", *([str(tmp_path / lacks)] if name == "engines_runtime_compiled" else []))
+    (tmp_path / lacks).unlink()
+    described = {"name": "cuda-13.5.0-runtime-debian13", "backend": "cuda", "parts": {"cudnn": "9.28.0.42"}}
+    _, record = run("--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(tmp_path))
+    found = one(record, "cpu", "load cudnn")
+    assert found["state"] == state
+    if state == "passed":
+        assert found["got"] == {"loads": "libcudnn.so.9", "version": "9.28.0"}
+        assert found["why"] == "libcudnn_engines_runtime_compiled.so.9 can be loaded only where a driver is"

@@ -10,7 +10,7 @@ from . import libraries, native, ptx
 from .device import Driver, Gpu
 from .report import Failed, Json, passed
 
-LIBCUDA = "libcuda.so.1"
+LIBCUDA = native.LIBCUDA
 # cudaError_t and CUresult (driver_types.h, cuda.h): the same numbers for these two.
 INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 

@@ -14,6 +14,8 @@ from .report import Failed, NotRun
 # Sonames of what is loaded and says itself that it is a simulator: it exports an int `goldnode_simulated` that is not 0.
 SIMULATED: List[str] = []
 
+LIBCUDA = "libcuda.so.1"  # NVIDIA's driver; the host's
+
 _ABSENT = re.compile(r"^(\S+): cannot open shared object file: No such file or directory$")
 
 
@@ -41,9 +43,14 @@ def absent(soname: str, wheels: bool = True) -> bool:
     try:
         load(soname, wheels)
     except Failed as problem:
-        told = _ABSENT.match(str(problem.result["got"]))
-        return told is not None and told[1] == soname
+        return lacks(problem, soname)
     return False
+
+
+def lacks(problem: Failed, soname: str) -> bool:
+    """Whether a library could not be loaded because there is no file `soname`, which it needs or is."""
+    told = _ABSENT.match(str(problem.result["got"]))
+    return told is not None and told[1] == soname
 
 
 def which(sonames: Sequence[str]) -> Optional[str]:
