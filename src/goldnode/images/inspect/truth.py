@@ -410,7 +410,8 @@ def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
         # A lock may have moved on since the image was built; what it was then is not here.
         return [*rows, Claim("packages", shown(label), "", f"the lock here is another one now ({lock.digest})", "not_verified")]
     for kind, wanted in (("deb", lock.debs), ("wheel", {canonical(name): version for name, version in lock.wheels.items()})):
-        got = {name: package.version for name, package in packages.of(kind).items()}
+        # What a wheel carries within itself (setuptools/_vendor) is part of that wheel.
+        got = {row.name: row.version for row in packages.all.values() if row.kind == kind and "/_vendor/" not in row.path}
         differences = list(_differences(wanted, got))
         rows.append(
             Claim(

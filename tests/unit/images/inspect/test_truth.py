@@ -180,7 +180,13 @@ def test_parts_and_the_file_inside(tmp_path: Path) -> None:
 
 
 def test_packages_against_the_lock(tmp_path: Path) -> None:
-    files = [runtime(), debs({"libc6": ("2.36-9", "", []), "extra": ("1", "", [])}), installed(wheel_files("Some_Wheel", "1.0", {}))]
+    within = installed(wheel_files("zipp", "3.23.0", {}), root="usr/local/lib/python3.11/dist-packages/setuptools/_vendor")
+    files = [
+        runtime(),
+        debs({"libc6": ("2.36-9", "", []), "extra": ("1", "", [])}),
+        installed(wheel_files("Some_Wheel", "1.0", {})),
+        within,
+    ]
     wheels = {"nvidia-cuda-runtime-cu12": "12.4.127", "some.wheel": "1.0"}
     labels = {"io.goldnode.lock": "sha256:1"}
     lock = Locked("sha256:1", {"libc6": "2.36-10", "gone": "1"}, wheels)
