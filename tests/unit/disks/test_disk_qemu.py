@@ -33,7 +33,7 @@ def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=3,sleep=on -rtc clock=vm", "-smp 1"))]
+    ("name", "words"), [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1"))]
 )
 def test_an_emulated_guest_has_its_own_time(tmp_path: Path, name: str, words: tuple[str, str]) -> None:
     line = " ".join(machine(tmp_path, chosen=Accelerator(name)).command(7))

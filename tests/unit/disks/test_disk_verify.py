@@ -515,11 +515,24 @@ def test_which_unit_may_fail_for_want_of_gpus(gpu: bool, simulated: bool, unit: 
         assert [checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")] == [PASSED, UNVERIFIABLE, UNVERIFIABLE]
 
 
-@pytest.mark.parametrize(("load", "outcome"), [(False, UNVERIFIABLE), (True, FAILED)])
-def test_a_module_that_the_class_does_not_load_need_not_load(load: bool, outcome: str) -> None:
+# As the disk of demo_disk_r550 told at its first boot, 2026-11-22.
+PEERLESS = "[  753.149817] nvidia-peermem nv_mem_client_init:560 ERROR module compiled without IB peer memory symbols present"
+
+
+@pytest.mark.parametrize(
+    ("modules", "kernel", "outcome"),
+    [
+        pytest.param([{"name": "peermem", "load": False}], "", UNVERIFIABLE, id="the-class-does-not-load-it"),
+        pytest.param([{"name": "peermem", "load": True}], "", FAILED, id="the-class-loads-it"),
+        pytest.param([], PEERLESS, UNVERIFIABLE, id="it-came-with-the-driver"),
+        pytest.param([{"name": "peermem", "load": True}], PEERLESS, FAILED, id="the-class-loads-what-cannot-work"),
+        pytest.param([], "", FAILED, id="for-another-reason"),
+    ],
+)
+def test_a_module_that_the_class_does_not_load_need_not_load(modules: list[dict[str, Any]], kernel: str, outcome: str) -> None:
     facts = good.facts(gpu=True)
-    facts["class"]["modules"] = [{"name": "peermem", "load": load}]
+    facts["class"]["modules"] = modules
     facts["modules"]["peermem"] = {**copy.deepcopy(facts["modules"][good.MODULE]), "name": "peermem"}
-    facts["modules"]["peermem"].update(rc=1, said="could not insert 'peermem': Invalid argument", kernel="", loaded=False)
+    facts["modules"]["peermem"].update(rc=1, said="could not insert 'peermem': Invalid argument", kernel=kernel, loaded=False)
     checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=True))}
     assert checks["module.peermem.fits"].outcome == outcome
