@@ -28,8 +28,8 @@ from goldnode.lab.nodes import Node, NodeSpec
 
 ROOT = Path(__file__).parents[2]
 LAB, STACK, CLASS = "provision", "debian12_r535", "e2e_r535"
-# The class of the same kernel without a GPU: what a node is before its driver comes.
-KERNEL_STACK, KERNEL_CLASS = "debian12_cpu", "e2e_cpu"
+# The same without the driver: what a node is before that comes.
+KERNEL = "e2e_plain"
 LEGS = ("first run", "first run without a driver", "driver step")
 WITHOUT, STEP = LEGS[1:]
 
@@ -62,8 +62,8 @@ def main() -> None:
     os.environ["GOLDNODE_CATALOG"] = str(ROOT / "tests/e2e/catalog")
     made = stacks.up(chosen.lab, [STACK], client=engine.connect(), say=say)
     try:
-        made.goldnode("lock", KERNEL_STACK, "--out", str(made.locks))
-        made.goldnode("mirror", KERNEL_STACK)
+        made.goldnode("lock", KERNEL, "--out", str(made.locks))
+        made.goldnode("mirror", KERNEL)
         bench(made, chosen)
     finally:
         if not chosen.keep:
@@ -80,7 +80,7 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
     for contender in contenders if STEP in (chosen.leg or LEGS) else ():
         say(f"making a node that has its kernel and no driver: {contender.title}")
         node = fresh(made, None)
-        run(made, node, KERNEL_CLASS, contender)
+        run(made, node, KERNEL, contender)
         images[contender.name] = node.snapshot({"benchmark": "provision", "made": time.time()})
         node.destroy()
     rows: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str |
     node = fresh(made, image if leg == STEP else None)
     try:
         before = busy([node]), received(node)
-        wall, controller = run(made, node, KERNEL_CLASS if leg == WITHOUT else CLASS, contender)
+        wall, controller = run(made, node, KERNEL if leg == WITHOUT else CLASS, contender)
         used = {"wall": wall, "controller_cpu": controller, "node_cpu": busy([node]) - before[0], "bytes": received(node) - before[1]}
         document = json.loads(node.read("/etc/goldnode/class.json"))
         release, driver = document["kernel"]["release"], document["driver"]
@@ -127,7 +127,7 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str |
 
 def fresh(made: stacks.StackLab, image: str | None) -> Node:
     """A node that nothing has happened to: bare, or as the image says."""
-    spec = NodeSpec("bench1", CLASS, os=stacks.OS, flavour=stacks.FLAVOUR, image=image, engine=True)  # the kernel's stack has docker
+    spec = NodeSpec("bench1", CLASS, os=stacks.OS, flavour=stacks.FLAVOUR, image=image)
     return made.lab.up([spec])[0]
 
 
