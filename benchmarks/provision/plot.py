@@ -27,7 +27,7 @@ for axis, (measure, title, unit) in zip(axes, PANELS, strict=True):
             axis.plot([at] * len(samples), samples, "o", color="#222222", markersize=3)
             axis.annotate(f"{middle:.0f}", (at, max(samples)), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9)
     axis.set_title(title, fontsize=11, loc="left")
-    axis.set_xticks([place * 3 + 0.5 for place in range(len(legs))], legs)
+    axis.set_xticks([place * 3 + 0.5 for place in range(len(legs))], [leg.replace(" without ", "\nwithout ") for leg in legs], fontsize=9)
     axis.margins(y=0.15)
     axis.spines[["top", "right"]].set_visible(False)
 figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=9)

@@ -42,7 +42,7 @@ def tables(found: Mapping[str, Any]) -> str:
     told = (
         f"{found['date']}, commit `{found['commit']}`: {machine['cores']} cores ({machine['processor']}), kernel {machine['kernel']}, "
         f"ansible-core {machine['ansible_core']}. Stack `{found['stack']}`: kernel {rows[0]['kernel']}, driver {rows[0]['driver']}. "
-        f"{found['runs']} paired runs, in turns; the median, with least and most in brackets.{note}\n"
+        f"{found['runs']} paired run{'s'[: found['runs'] != 1]}, in turns; the median, with least and most in brackets.{note}\n"
     )
     ratios, verdicts = [], []
     for leg in legs:
