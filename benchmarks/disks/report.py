@@ -32,8 +32,8 @@ def tables(found: Mapping[str, Any]) -> str:
     why = f" ({machine['why']})" if machine["why"] else ""
     told = (
         f"{found['date']}, commit `{found['commit']}`: {machine['cores']} cores ({machine['processor']}), kernel {machine['kernel']}, virtual machines "
-        f"by {machine['accelerator']}{why}; load {machine['load']} at the end. Class `{found['class']}`, {found['runs']} paired run{'s'[: found['runs'] != 1]}, in turns; "
-        f"the median, with least and most in brackets.{note}\n"
+        f"by {machine['accelerator']}{why}; load {machine['load']} at the end. Class `{found['class']}`, "
+        f"{found['runs']} paired run{'s'[: found['runs'] != 1]}, in turns; the median, with least and most in brackets.{note}\n"
     )
     ratios = [
         ["image, nothing there before", _ratio([total(two, *PEER) / total(one, "cold") for one, two in pairs])],
