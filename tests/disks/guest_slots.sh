@@ -7,6 +7,7 @@ slot=$(sed -n 's/.*root=PARTLABEL=root-\([ab]\).*/\1/p' /proc/cmdline)
 i=0; while [ ! -e /efi/goldnode ] && [ $i -lt 600 ]; do sleep 1; i=$((i + 1)); done
 step=$(cat /efi/step 2>/dev/null || echo begin)
 say "BOOT slot=$slot root=$(findmnt -no SOURCE /) step=$step state=$(state)"
+[ "$(state)" != indeterminate ] || say "TRIED $(systemctl show -P RuntimeWatchdogUSec)"
 # A boot that tries an image is left to what judges it.
 while [ "$(state)" = indeterminate ]; do sleep 1; done
 i=0; while [ "$(systemctl is-active goldnode-sanity.service)" != active ] && [ $i -lt 600 ]; do sleep 1; i=$((i + 1)); done
@@ -14,6 +15,7 @@ i=0; while [ "$(systemctl is-active goldnode-sanity.service)" != active ] && [ $
 tell() {
     say "SLOTS $($program slot status --json | tr -d '\n')"
     say "FINDINGS $(python3 -c 'import json; print(json.dumps([f for f in json.load(open("/run/goldnode/verdict.json"))["findings"] if f["outcome"] != "match"]))')"
+    say "WATCHDOG $(cat /sys/class/watchdog/watchdog0/identity) $(cat /sys/class/watchdog/watchdog0/state) $(systemctl show -P RuntimeWatchdogUSec)"
     say "MOTD $(sh /etc/update-motd.d/90-goldnode | tr '\n' '|')"
 }
 other=b; [ "$slot" = b ] && other=a
@@ -34,6 +36,12 @@ damage() { # damage on|off CAUSE
     "on program") mv /run/other$program /run/other/root/program; echo '#!/bin/false' >/run/other$program; chmod 755 /run/other$program ;;
     "off program") mv /run/other/root/program /run/other$program ;;
     "on mount") echo 'LABEL=gone /gone ext4 x-systemd.device-timeout=2s 0 0' >>/run/other/etc/fstab ;;
+    "on hang")
+        # PID 1 takes a signal of a fault, says that it freezes, and does nothing more: no reboot, no panic.
+        printf '[Unit]\nAfter=basic.target\n[Service]\nExecStart=/bin/kill -ABRT 1\n' >/run/other/etc/systemd/system/hang.service
+        ln -s ../hang.service /run/other/etc/systemd/system/multi-user.target.wants/hang.service
+        ;;
+    "off hang") rm /run/other/etc/systemd/system/hang.service /run/other/etc/systemd/system/multi-user.target.wants/hang.service ;;
     "off mount") sed -i '/LABEL=gone/d' /run/other/etc/fstab ;;
     esac
     umount /run/other

@@ -257,6 +257,7 @@ def guest(target: Path, more: Path, scratch: Path, *extra: str, name: str = "con
         "setpriv", "--pdeathsig", "KILL",
         "nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "qemu64,-svm", "-smp", "2", "-m", "1024", "-M", "q35",
         "-display", "none", "-serial", "stdio", "-monitor", "none", *net, "-device", "virtio-rng-pci",
+        "-device", "i6300esb", "-action", "watchdog=reset",
         "-drive", f"if=pflash,format=raw,readonly=on,file={OVMF_CODE}", "-drive", f"if=pflash,format=raw,file={variables}",
         "-drive", f"file={target},if=virtio,format=raw,cache=unsafe", "-drive", f"file={more},if=virtio,format=raw,readonly=on", *extra,
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A disk with two slots heals itself, shown by booting one: a new image is written and found good, broken ones fall back by themselves, and a GPU
 that is missing takes no image back. Real firmware (OVMF), systemd-boot, partitions and units, emulated.
 
-One machine does it all in one run. Of the ways in which an image can be broken, three are tried here, one boot each; the variable
+One machine does it all in one run. Of the ways in which an image can be broken, four are tried here, one boot each; the variable
 GOLDNODE_SLOT_CAUSES=all tries all of them, GOLDNODE_SLOT_TRIES=3 with as many tries as an update gives (some 40 seconds a boot).
 """
 
@@ -28,13 +28,14 @@ from goldnode.site import archive_url, load_site
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("slots")]
 
-FEW, MORE = ("panic", "module", "unit"), ("root", "program", "mount")
+FEW, MORE = ("panic", "module", "unit", "hang"), ("root", "program", "mount")
 CAUSES = (*FEW, *MORE) if os.environ.get("GOLDNODE_SLOT_CAUSES") == "all" else FEW
 TRIES = int(os.environ.get("GOLDNODE_SLOT_TRIES", "1"))
 # What is told of each after the fallback. A panic leaves nobody to say anything.
 SAID = {
     "panic": "it left no reason",
     "root": "it left no reason",
+    "hang": "it left no reason",
     "module": "modules.dummy: modinfo -k .* finds no dummy",
     "unit": "unit ssh.service: failed",
     "program": "the boot did not complete|it left no reason",
@@ -161,12 +162,17 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         # The new image is tried, found good and blessed; the node is the same.
         said, at = told(machine, "BOOT", at)
         assert said.startswith("slot=b root=/dev/vda3 step=written state=indeterminate"), said
+        said, at = told(machine, "TRIED", at)
+        assert said == "1min", "the entry that is tried asks for the watchdog"
         found = json.loads(told(machine, "SLOTS", at)[0])
         assert (found["running"], found["tried"], found["next"], found["slots"]["b"]["state"]) == ("b", None, "b", "good")
         assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
         # The GPU that it lacks drains the node, and is no reason to take the image back.
         findings, at = told(machine, "FINDINGS", at)
         assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == ["mismatch"]
+        # Once it is good, nobody feeds the machine's watchdog any more, and it does not wait to be fed.
+        said, at = told(machine, "WATCHDOG", at)
+        assert said == "i6300ESB timer inactive 0", said
         kept, at = told(machine, "IDENTITY", at)
         assert kept == identity
         size, at = told(machine, "SIZE", at)
