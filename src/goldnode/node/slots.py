@@ -423,16 +423,18 @@ def good(host: Host) -> Tuple[bool, str]:
         record(host, where, FAILED, slot, about, text)
         return False, f"image {about.get('name')} is not good: {text}"
     name = f"{where}/loader/entries/{entry.file}"
-    text = host.text(name) or ""
+    text, still = host.text(name) or "", ""
     if WATCHDOG in text:  # from the next boot on a hang is nobody's trial; now, systemd lets go of the device
         put(host, name, text.replace(f" {WATCHDOG}", "").encode())
-        host.run(
+        done = host.run(
             "busctl", "set-property", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
             "RuntimeWatchdogUSec", "t", "0",
         )  # fmt: skip
+        if done.rc != 0:  # no reason to take the image back
+            still = f"; a hang still resets the machine until the next boot (busctl: {done.err.strip() or done.rc})"
     put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
     record(host, where, GOOD, slot, about)
-    return True, f"image {about.get('name')} is good"
+    return True, f"image {about.get('name')} is good{still}"
 
 
 def failed(host: Host) -> str:
