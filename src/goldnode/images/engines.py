@@ -30,6 +30,10 @@ Name = Literal["buildah", "buildkit"]
 NAMES: tuple[Name, ...] = ("buildkit", "buildah")
 VARIABLE = "GOLDNODE_IMAGE_ENGINE"
 BUILDER = "BUILDX_BUILDER"  # docker's own: which of its builders
+# Steps that run at once in one storage lose an image or layer now and then, in buildah's own bookkeeping (its issues 2925 and 5674); the step is
+# made again then.
+_LOST = re.compile(r"image not known|layer not known|locating image with ID")
+_TRIES = 3
 
 # In namespaces of its own, without a network; killed with the program that started it.
 _ALONE = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=KILL")
@@ -191,7 +195,14 @@ class Buildah:
             "RUN": str(self.storage / "run"),
             "DRIVER": "overlay" if _overlay() else "vfs",
         }
-        _run([*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH], environment, "buildah cannot make the layer")
+        for left in reversed(range(_TRIES)):
+            try:
+                _run([*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH], environment, "buildah cannot make the layer")
+                break
+            except ImageError as problem:
+                if not left or not _LOST.search(problem.message):
+                    raise
+                shutil.rmtree(step.work / "out", ignore_errors=True)
         manifest = json.loads((step.work / "out/manifest.json").read_bytes())
         if len(manifest["layers"]) != len(step.parent) + 1:
             raise ImageError(f"buildah made {len(manifest['layers'])} layers where {len(step.parent) + 1} were expected")
@@ -375,7 +386,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> N
     if done.returncode:
         if _FULL.search(done.stdout):
             raise ImageError(f"{what}: the disk is full", remedy="make room in the store's file system; what was built until now is kept")
-        lines = [line[:300] for line in done.stdout.strip().splitlines() if line.strip()][-8:]
+        # The cause is at the end of a line, and what was being done at its beginning.
+        lines = [
+            line if len(line) <= 400 else f"{line[:150]} … {line[-250:]}" for line in done.stdout.strip().splitlines() if line.strip()
+        ][-8:]
         raise ImageError(f"{what}: exit {done.returncode}\n  " + "\n  ".join(lines) + "\n")
 
 

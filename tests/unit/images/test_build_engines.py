@@ -125,6 +125,33 @@ def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "tries"),
+    [
+        ('Error: pushing image "x": reading blob: locating image with ID "ada5": image not known', 3),
+        ("Error: creating image: layer not known", 3),
+        ("E: Unable to locate package x", 1),
+    ],
+)
+def test_a_step_whose_image_buildah_lost_is_made_again(
+    machine: Callable[[Answers], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, tries: int
+) -> None:
+    machine(BUILDAH)
+    one, runs = step(tmp_path), 0
+
+    def run(*_: object) -> None:
+        nonlocal runs
+        runs += 1
+        (one.work / "out").mkdir()  # what is left of an earlier run would be in the way
+        raise ImageError(f"buildah cannot make the layer: exit 125\n  {said}")
+
+    monkeypatch.setattr(engines, "_run", run)
+    monkeypatch.setattr(engines, "_root", lambda: None)
+    with pytest.raises(ImageError, match="buildah cannot make the layer"), engines.Buildah(tmp_path / "storage").run(one):
+        pass
+    assert runs == tries
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("exit 1\ndpkg: error: cannot write: No space left on device", r"the disk is full\. Make room"),
