@@ -306,6 +306,16 @@ def search_path(version: str) -> tuple[str, tuple[str, ...]]:
     return ":".join((*nvidia, cuda)), (cuda,)
 
 
+# Programs of Debian's nvidia-cuda-toolkit 11.8 and 12.4 beside nvcc.
+_TOOLKIT = ("bin2c", "compute-sanitizer", "cu++filt", "cudafe++", "cuobjdump", "fatbinary", "nvdisasm", "nvlink", "nvprune", "ptxas")
+# nvcc looks for gcc before it reads its profile, and Debian's gcc of that name, which takes the release that nvcc can work with, is in a
+# directory that only the profile names. Debian 13's own wrapper does as this one does, Debian 12's does not.
+_NVCC = """#!/bin/sh
+export PATH="/usr/lib/nvidia-cuda-toolkit/bin:$PATH"
+exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
+"""
+
+
 # Runtimes that OpenCL's loader finds by a file of /etc: a wheel, that file, and the library it names. The wheel's own such file goes to
 # /usr/local/etc, where no loader looks, and names the directory it was packed in.
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
@@ -342,8 +352,10 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
         # The nvcc of wheels looks for libraries in `lib` beside its `bin` (nvcc.profile).
         found[f"{home[1:]}/lib"] = {"link": "targets/x86_64-linux/lib"}
     if row.image.flavour == "devel" and _as_debs(row):
-        # Debian's toolkit keeps NVIDIA's layout in a directory of its own; libraries and headers are where the compiler looks anyway.
-        found |= {f"{home[1:]}/{part}": {"link": f"/usr/lib/cuda/{part}"} for part in ("bin", "nvvm")}
+        # Debian's toolkit has its programs in /usr/bin; builds look for them in CUDA's own directory.
+        found |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
+        found[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
+        found[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
         # What a program is linked with in place of the host's driver; LIBRARY_PATH leads there.
         found[f"{home[1:]}/targets/x86_64-linux/lib/stubs"] = {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
     return found

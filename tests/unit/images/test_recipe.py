@@ -169,6 +169,11 @@ def test_debians_toolkit_has_the_stubs_where_the_linker_is_led(world: World) -> 
     files = recipe(*rows["cuda-12.4.1-devel-debian12"], parent, TOOLS).files
     assert files["usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs"] == {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
     assert "usr/local/cuda-12.4/lib" not in files
+    # Builds look for the compiler in CUDA's own directory; Debian's there finds no gcc of its own (seen with 11.8 on Debian 12).
+    assert files["usr/local/cuda-12.4/bin/ptxas"] == {"link": "/usr/bin/ptxas"}
+    nvcc = files["usr/local/cuda-12.4/bin/nvcc"]
+    assert nvcc["mode"] == 0o755
+    assert 'PATH="/usr/lib/nvidia-cuda-toolkit/bin:' in nvcc["text"]
 
 
 def test_the_compiler_of_wheels_finds_libraries_where_its_profile_looks() -> None:
