@@ -56,7 +56,7 @@ def difference(
     actions += driver.initramfs(document, seen)
     boot, notes = kernel.boot_entry(document, seen)
     actions += boot
-    actions += program.link(seen)
+    actions += program.links(seen)
     reload, waiting = units.reload(seen, actions)
     actions += reload
     for domain in DOMAINS:

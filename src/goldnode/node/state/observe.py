@@ -59,8 +59,9 @@ MANAGED = (
     ("/etc/profile.d", "goldnode.sh"),
     ("/etc/update-motd.d", "90-goldnode"),
 )
-# Units goldnode enables: the links that `systemctl enable` would make.
+# Units goldnode enables: the links that `systemctl enable` would make; and the program's name where a shell finds it.
 LINKS = (
+    "/usr/sbin/goldnode-node",
     "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",

@@ -18,6 +18,7 @@ CLASS = "/etc/goldnode/class.json"
 # Exit status of the program that is asked for a plan as another program, or of another class document: see node/resident.py.
 OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
+COMMAND = "/usr/sbin/goldnode-node"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
 Document: TypeAlias = "Mapping[str, Any]"
@@ -67,10 +68,17 @@ def files(payloads: Mapping[str, Any]) -> List[Wanted]:
     return wanted
 
 
-def link(seen: Observed) -> List[Action]:
-    """`systemctl enable`, as the link it makes: true in an image too, and no daemon-reload."""
-    have = seen.links.get(WANTS)
-    if have == UNIT:
-        return []
-    reason = "the boot check is not enabled" if have is None else f"it points at {have}"
-    return [Action("sanity", "link", WANTS, reason, IMAGE, have, UNIT, None, {"to": UNIT})]
+def links(seen: Observed) -> List[Action]:
+    """What leads to the program: its name where a shell finds it, and `systemctl enable` as the link it makes (true in an image too, and no
+    daemon-reload)."""
+    wanted = (
+        ("node_class", COMMAND, PROGRAM, "the on-node program has no name that a shell finds"),
+        ("sanity", WANTS, UNIT, "the boot check is not enabled"),
+    )
+    actions = []
+    for part, name, target, missing in wanted:
+        have = seen.links.get(name)
+        if have != target:
+            reason = missing if have is None else f"it points at {have}"
+            actions.append(Action(part, "link", name, reason, IMAGE, have, target, None, {"to": target}))
+    return actions
