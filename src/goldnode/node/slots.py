@@ -114,6 +114,37 @@ def survey(host: Host) -> Optional[Json]:
     return found
 
 
+def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
+    """Why a partition that was found by its label is not this node's other slot: it lies on another disk than `/`, or the ESP does.
+
+    None where all are of one disk. One whose disk sysfs does not tell (device-mapper, a container) counts for none.
+    """
+    numbers = {}
+    for line in (host.text("/proc/self/mountinfo") or "").splitlines():
+        words = line.split()
+        if len(words) > 4 and words[4] in ("/", where):  # the last of a place is what is seen there
+            numbers[words[4]] = words[2]
+    name = os.path.relpath(os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))).replace("/", "!")
+    disks = {
+        f"{device} (/dev/{name.replace('!', '/')})": disk(host, f"/sys/class/block/{name}"),
+        "/": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
+        f"the ESP at {where}": disk(host, f"/sys/dev/block/{numbers.get(where)}"),
+    }
+    told = {what: found for what, found in disks.items() if found}
+    if len(set(told.values())) < 2:
+        return None
+    return (
+        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. All have to be on one disk, and labels of two are the same: "
+        "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. Nothing was written."
+    )
+
+
+def disk(host: Host, link: str) -> Optional[str]:
+    """The disk of a partition, by its link in sysfs; None where it is none, or not there."""
+    here = os.path.realpath(host.located(link))
+    return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
+
+
 def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
     """What a slot is: empty, tried, good, or failed. `now`: this boot tries it, be it for the last time. Pure."""
     if entry is None or not about:

@@ -126,13 +126,15 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         why = refusal(found, image, own, _size(host.located(device)) if device else None)
         if why or found is None:
             raise NodeError(str(why))
-        where = found["place"]
+        where, real = found["place"], os.path.realpath(host.located(device))
+        stray = slots.elsewhere(host, where, device)
+        if stray:
+            raise NodeError(stray)
         sequence = 1 + max(int(row["sequence"] or 0) for row in found["slots"].values())
         about = {name: image[name] for name in ("name", "class", "build_id", "kernel")}
         about.update(sequence=sequence, unverified=image.get("unverified"))
         say(f"slot {slot}: {image['name']} is written to {device}")
         withdraw(host, where, slot)
-        real = os.path.realpath(host.located(device))
         copy(stream, real, image["root"], say)
         say("every byte is as it was built; taking along what belongs to the node")
         fit(host, real, slot)

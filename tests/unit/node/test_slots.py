@@ -418,6 +418,53 @@ def test_a_disk_without_a_second_slot_is_refused(writing: Node) -> None:
         slotwrite.write(writing, stream(), lambda text: None)
 
 
+def disks(node: Node, **partitions: str) -> None:
+    """The disk of `/`, of the ESP and of slot b, as sysfs tells it; what is not named has no partition there."""
+    root = Path(node.root)
+    rows = ["22 1 0:21 / /efi rw - autofs systemd-1 rw"]
+    for what, (place, number) in {"root": ("/", "8:2"), "esp": ("/efi", "8:1"), "slot": ("", "8:3")}.items():
+        if place:
+            rows.append(f"30 1 {number} / {place} rw - ext4 /dev/root rw")
+        if what not in partitions:
+            continue
+        own = root / f"sys/devices/pci0/block/{partitions[what]}/{partitions[what]}{number[-1]}"
+        own.mkdir(parents=True)
+        (own / "partition").write_text(number[-1])
+        for link in (f"sys/dev/block/{number}", f"sys/class/block/{own.name}"):
+            (root / link).parent.mkdir(parents=True, exist_ok=True)
+            (root / link).symlink_to(os.path.relpath(own, (root / link).parent))
+        if not place:
+            (root / "dev/disk/by-partlabel/root-b").rename(root / f"dev/{own.name}")
+            (root / "dev/disk/by-partlabel/root-b").symlink_to(f"../../{own.name}")
+    (root / "proc/self").mkdir()
+    (root / "proc/self/mountinfo").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "text"),
+    [
+        ({"root": "sda", "esp": "sda", "slot": "sda"}, None),
+        (
+            {"root": "sda", "esp": "sda", "slot": "sdb"},
+            r"root-b \(/dev/sdb3\) is on disk sdb; / is on disk sda; the ESP at /efi is on disk sda",
+        ),
+        ({"root": "sda", "esp": "sdb", "slot": "sda"}, "the ESP at /efi is on disk sdb"),
+        ({"esp": "sda", "slot": "sdb"}, "is on disk sdb; the ESP"),
+        ({"root": "sda", "slot": "sda"}, None),
+        ({"root": "sda", "esp": "sda"}, None),  # the slot is of device-mapper
+    ],
+)
+def test_a_slot_is_of_the_disk_that_runs(writing: Node, partitions: dict[str, str], text: str | None) -> None:
+    disks(writing, **partitions)
+    if text is None:
+        assert slotwrite.write(writing, stream(), lambda text: None)["next"] == "b"
+        return
+    device, before = Path(writing.root) / "dev/disk/by-partlabel/root-b", listing(writing)
+    with pytest.raises(NodeError, match=text):
+        slotwrite.write(writing, stream(), lambda text: None)
+    assert (device.read_bytes(), listing(writing)) == (b"\0" * 8192, before)
+
+
 def test_while_the_running_image_is_tried_nothing_is_written(writing: Node) -> None:
     (Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf").rename(Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf")
     counted(writing, "goldnode-aaa-a+2-1.conf")
