@@ -51,6 +51,9 @@ class Carried(NamedTuple):
     why: str
 
 
+STAMP = "/var/lib/goldnode/disk/first-boot"  # goldnode-first-boot.service does nothing where it is
+# Of a root without a machine-id, which a slot that is written does not stay; the first boot would take it away.
+PRESET = "/etc/systemd/system-preset/00-goldnode-image.preset"
 # The one list of what is taken from the slot that runs into the one that is written. Users come beside it (:func:`users`).
 CARRIED = (
     Carried("/etc/machine-id", False, "the node's identity"),
@@ -64,7 +67,10 @@ CARRIED = (
     Carried("/etc/netplan/*.yaml", True, "addresses that are the node's own"),
     Carried("/etc/sudoers.d/90-cloud-init-users", True, "the users that the node was given at its first boot"),
     Carried("/etc/goldnode/*", True, "the site's files; the class document is the image's"),
+    Carried("/etc/ssh/sshd_config.d/50-cloud-init.conf", True, "who may log in, as cloud-init wrote it at the node's first boot"),
     Carried("/root/.ssh/authorized_keys", False, "who may log in"),
+    Carried(STAMP, False, "the seed was read at the node's first boot, and is not read again"),
+    Carried("/var/lib/cloud", False, "what cloud-init has done once for the node, and of what data"),
     Carried("/var/lib/goldnode/sanity.json", False, "counters of the node's hardware, and what was acknowledged of them"),
     Carried("/var/lib/goldnode/gate.json", False, "whom the gate has told that the node is drained"),
     Carried("/var/lib/goldnode/history", False, "what was done to the node"),
@@ -300,6 +306,8 @@ def carry(host: Host, root: str) -> List[str]:
                 continue
             if _take(host, there, path):
                 taken.append(path)
+    if STAMP in taken:  # what else a first boot does to its root
+        there.remove(PRESET)
     return taken + users(host, there)
 
 

@@ -16,6 +16,8 @@ from tests.unit.disks.disk_trees import EPOCH, spec, tree
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
 from goldnode.errors import DiskError
+from goldnode.node import slotwrite
+from goldnode.node.host import Host
 
 PROGRAM = firstboot.FILES / "common/usr/lib/goldnode/disk/first-boot"
 
@@ -106,6 +108,7 @@ def test_cloud_init_gets_its_file_only_where_it_is(tmp_path: Path) -> None:
     settings = yaml.safe_load((root / "etc/cloud/cloud.cfg.d/90-goldnode.cfg").read_text())
     assert settings["growpart"] == {"mode": "off"}
     assert settings["resize_rootfs"] is False
+    assert settings["ssh_deletekeys"] is False
     assert settings["datasource_list"][-1] == "None"
     assert len(settings["datasource_list"]) > 2  # of one alone, or one and None, ds-identify takes it for given
 
@@ -210,6 +213,42 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
     run(tmp_path, "run")
     assert (tmp_path / "root/.ssh/authorized_keys").read_text().count("AAAA") == 1
+
+
+def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
+    """The writer knows the stamp that the program leaves, the unit that asks for it, and what the program would have taken away."""
+    units = firstboot.FILES / "common/usr/lib/systemd/system"
+    assert f"ConditionPathExists=!{slotwrite.STAMP}\n" in (units / "goldnode-first-boot.service").read_text()
+    assert f"rm -f {slotwrite.PRESET}\n" in PROGRAM.read_text()
+    root = tree(tmp_path / "image")
+    firstboot.install(root, spec())
+    assert (root / slotwrite.PRESET.lstrip("/")).exists()
+    node = tmp_path / "node"
+    (node / "efi/goldnode/seed").mkdir(parents=True)
+    (node / "efi/goldnode/seed/authorized_keys").write_text("ssh-ed25519 AAAA gone\n")
+    run(node, "run")
+    (node / "root/.ssh/authorized_keys").write_text("ssh-ed25519 BBBB kept\n")
+    for name in ("instances/i-1/sem/config_ssh", "seed/nocloud/user-data"):
+        (node / "var/lib/cloud" / name).parent.mkdir(parents=True)
+        (node / "var/lib/cloud" / name).touch()
+    (node / "var/lib/cloud/instance").symlink_to("/var/lib/cloud/instances/i-1")
+    slotwrite.carry(Host(str(node), live=True), str(root))
+    assert (root / slotwrite.STAMP.lstrip("/")).read_text() == (node / slotwrite.STAMP.lstrip("/")).read_text()
+    assert (root / "root/.ssh/authorized_keys").read_text() == "ssh-ed25519 BBBB kept\n"
+    assert not (root / slotwrite.PRESET.lstrip("/")).exists()
+    assert (root / "var/lib/cloud/seed/nocloud/user-data").exists()
+    assert (root / "var/lib/cloud/instances/i-1/sem/config_ssh").exists()
+    assert str((root / "var/lib/cloud/instance").readlink()) == "/var/lib/cloud/instances/i-1"
+
+
+def test_a_seed_that_nobody_has_read_is_read_in_the_other_slot(tmp_path: Path) -> None:
+    """Neither the stamp nor the loss of the preset come before the first boot of the node."""
+    root = tree(tmp_path / "image")
+    firstboot.install(root, spec())
+    (tmp_path / "node/etc").mkdir(parents=True)
+    slotwrite.carry(Host(str(tmp_path / "node"), live=True), str(root))
+    assert (root / slotwrite.PRESET.lstrip("/")).exists()
+    assert not (root / slotwrite.STAMP.lstrip("/")).exists()
 
 
 def test_a_seed_that_is_no_name_is_said_and_not_used(tmp_path: Path) -> None:
