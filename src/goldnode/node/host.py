@@ -149,8 +149,11 @@ class Host:
             return Result(argv, 124, out, f"{argv[0]}: no answer within {timeout:g} s")
         return Result(argv, status, out, process.text(process.err))
 
-    def write(self, name: str, content: bytes, mode: int = 0o644) -> None:
-        """Put a file in place atomically: readers see the old content or the new, and so does the next boot."""
+    def write(self, name: str, content: bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
+        """Put a file in place atomically: readers see the old content or the new, and so does the next boot.
+
+        :param owner: numbers of user and group; None: of whoever writes.
+        """
         target = self.located(name)
         folder, _, base = target.rpartition("/")
         os.makedirs(folder or "/", exist_ok=True)
@@ -160,6 +163,8 @@ class Host:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)
                 out.flush()
+                if owner:  # before the mode, of which it takes setuid away
+                    os.fchown(out.fileno(), *owner)
                 os.fchmod(out.fileno(), mode)
                 if not name.startswith("/run/"):  # in memory: it does not outlast the power
                     os.fsync(out.fileno())
@@ -173,10 +178,10 @@ class Host:
         return (self.data(name) or b"").decode("utf-8", "surrogateescape").splitlines(True)
 
     def write_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Put changed lines of somebody else's file in place, with its mode; where it is a link, what that leads to is changed."""
+        """Put changed lines of somebody else's file in place, with its mode and owner; where it is a link, what that leads to is changed."""
         here = self.real(name)
-        content = "".join(lines).encode("utf-8", "surrogateescape")
-        self.write("/" + os.path.relpath(here, self.root), content, os.stat(here).st_mode & 0o7777)
+        content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
+        self.write("/" + os.path.relpath(here, self.root), content, own.st_mode & 0o7777, (own.st_uid, own.st_gid))
 
     def remove(self, name: str) -> None:
         """Take a file away; that it is not there is no error."""

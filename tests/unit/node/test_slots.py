@@ -525,6 +525,10 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
     (here / "etc/ssh/ssh_host_ed25519_key").chmod(0o600)
+    (there / "etc/shadow").chmod(0o640)
+    if not os.geteuid():  # nobody else can give a file to another group
+        os.chown(there / "etc/shadow", 0, 42)
+    shadow = (there / "etc/shadow").stat()
     slotwrite.carry(Host(str(here), live=True), str(there))
 
     def at(name: str) -> str:
@@ -539,6 +543,8 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     assert (there / "etc/ssh/ssh_host_ed25519_key").stat().st_mode & 0o777 == 0o600
     assert at("etc/passwd") == image["etc/passwd"] + "ann:x:1001:1001::/home/ann:/bin/sh\n"
     assert at("etc/shadow").endswith("ann:!:1::::::\n")
+    after = (there / "etc/shadow").stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (shadow.st_mode, shadow.st_uid, shadow.st_gid)
     assert at("etc/group") == "root:x:0:\nsudo:x:27:debian,ann\ndebian:x:1000:\nann:x:1001:\n"
     assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == ("ann's", "debian's")
 
