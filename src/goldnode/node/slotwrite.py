@@ -146,7 +146,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         fit(host, real, slot)
         with mounted(host, real) as root:
             told = inside(root, image)
-            carry(host, root)
+            carry(host, root, say)
             linux, initrd = slots.bring(host, where, slot, [(told[0], "vmlinuz"), (told[1], "initrd.img")])
         options = f"{slots.without_root(image['options'], slots.WATCHDOG)} {slots.WATCHDOG}"
         slots.put(host, f"{where}/{slots.FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
@@ -291,8 +291,8 @@ def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
 # -- what belongs to the node
 
 
-def carry(host: Host, root: str) -> List[str]:
-    """Take what belongs to the node from the running root into another. Returns the paths that were taken."""
+def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
+    """Take what belongs to the node from the running root into another. Returns the paths that were taken; tells what could not be."""
     there = Host(root, live=False)
     rows = list(CARRIED)
     for line in (host.text(SITE) or "").splitlines():
@@ -308,7 +308,7 @@ def carry(host: Host, root: str) -> List[str]:
                 taken.append(path)
     if STAMP in taken:  # what else a first boot does to its root
         there.remove(PRESET)
-    return taken + users(host, there)
+    return taken + users(host, there, say)
 
 
 def _take(host: Host, there: Host, path: str) -> bool:
@@ -343,8 +343,11 @@ def _folders(host: Host, there: Host, path: str) -> None:
     os.chown(there.located(path), own.st_uid, own.st_gid)
 
 
-def users(host: Host, there: Host) -> List[str]:
-    """People's accounts (numbers from 1000 on) that the image does not have, and their authorized_keys. Returns what was taken."""
+def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
+    """People's accounts (numbers from 1000 on) that the image does not have, and their authorized_keys. Returns what was taken.
+
+    A home that root cannot read (NFS with root_squash) is told of, and is no reason to end.
+    """
     rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
     people = {row[0]: row for row in rows if len(row) == 7 and row[2].isdigit() and int(row[2]) in PEOPLE}
     have = {line.split(":")[0]: line.split(":") for line in (there.text("/etc/passwd") or "").splitlines() if line.count(":") == 6}
@@ -364,8 +367,16 @@ def users(host: Host, there: Host) -> List[str]:
     taken += [groups] if groups else []
     for name, row in people.items():
         keys = f"{row[5]}/.ssh/authorized_keys"
-        if (name in fresh or (name in have and have[name][2] == row[2])) and row[5].startswith("/") and host.exists(keys):
-            taken += [keys] if _take(host, there, keys) else []
+        if not (name in fresh or (name in have and have[name][2] == row[2])) or not row[5].startswith("/"):
+            continue
+        try:
+            found = host.data(keys) is not None
+        except OSError as problem:
+            say(
+                f"{keys} of {name} is not taken along: {problem.strerror}. A home on a file server needs no copy; put any other there after the boot."
+            )
+            continue
+        taken += [keys] if found and _take(host, there, keys) else []
     return taken
 
 

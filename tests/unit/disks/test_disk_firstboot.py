@@ -232,7 +232,7 @@ def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
         (node / "var/lib/cloud" / name).parent.mkdir(parents=True)
         (node / "var/lib/cloud" / name).touch()
     (node / "var/lib/cloud/instance").symlink_to("/var/lib/cloud/instances/i-1")
-    slotwrite.carry(Host(str(node), live=True), str(root))
+    slotwrite.carry(Host(str(node), live=True), str(root), print)
     assert (root / slotwrite.STAMP.lstrip("/")).read_text() == (node / slotwrite.STAMP.lstrip("/")).read_text()
     assert (root / "root/.ssh/authorized_keys").read_text() == "ssh-ed25519 BBBB kept\n"
     assert not (root / slotwrite.PRESET.lstrip("/")).exists()
@@ -246,7 +246,7 @@ def test_a_seed_that_nobody_has_read_is_read_in_the_other_slot(tmp_path: Path) -
     root = tree(tmp_path / "image")
     firstboot.install(root, spec())
     (tmp_path / "node/etc").mkdir(parents=True)
-    slotwrite.carry(Host(str(tmp_path / "node"), live=True), str(root))
+    slotwrite.carry(Host(str(tmp_path / "node"), live=True), str(root), print)
     assert (root / slotwrite.PRESET.lstrip("/")).exists()
     assert not (root / slotwrite.STAMP.lstrip("/")).exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gzip
 import hashlib
 import io
@@ -529,7 +530,7 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     if not os.geteuid():  # nobody else can give a file to another group
         os.chown(there / "etc/shadow", 0, 42)
     shadow = (there / "etc/shadow").stat()
-    slotwrite.carry(Host(str(here), live=True), str(there))
+    slotwrite.carry(Host(str(here), live=True), str(there), print)
 
     def at(name: str) -> str:
         return (there / name).read_text()
@@ -547,6 +548,32 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     assert (after.st_mode, after.st_uid, after.st_gid) == (shadow.st_mode, shadow.st_uid, shadow.st_gid)
     assert at("etc/group") == "root:x:0:\nsudo:x:27:debian,ann\ndebian:x:1000:\nann:x:1001:\n"
     assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == ("ann's", "debian's")
+
+
+def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "node", tmp_path / "image"
+    for name in ("etc/passwd", "home/ann/.ssh/authorized_keys", "home/bob/.ssh/authorized_keys"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(f"ann:x:1001:1001::/home/ann:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n{name}")
+    (there / "etc").mkdir(parents=True)
+    (there / "etc/passwd").write_text("")
+
+    def squashed(real: Any) -> Any:
+        def call(name: Any, *more: Any, **options: Any) -> Any:
+            if str(name).startswith(str(here / "home/ann/")):
+                raise PermissionError(13, "Permission denied", name)
+            return real(name, *more, **options)
+
+        return call
+
+    monkeypatch.setattr(os, "stat", squashed(os.stat))
+    monkeypatch.setattr(builtins, "open", squashed(open))
+    told: list[str] = []
+    taken = slotwrite.carry(Host(str(here), live=True), str(there), told.append)
+    monkeypatch.undo()
+    assert taken == ["/etc/passwd", "/home/bob/.ssh/authorized_keys"]
+    (line,) = told
+    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not taken along: Permission denied")
 
 
 def test_every_row_of_what_is_carried_says_why() -> None:
