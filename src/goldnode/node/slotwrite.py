@@ -38,13 +38,14 @@ BLOCK = 1 << 20
 FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: what is read next comes from the device
 OURS = "GOLDNODE_SLOT_MOUNTS"  # in the environment: mounts are this process's own
 MOUNT = "/run/goldnode/slot-root"
-SITE = "/etc/goldnode/carry"  # one path a line (with * and ?): what else of the site's belongs to the node
+SITE = "/etc/goldnode/carry"  # one path a line (with * and ?, also in directories; # begins a comment): what else of the site's belongs to the node
+BY_SITE = "the site says so"
 
 _IMAGE = {"schema": str, "name": str, "class": str, "build_id": str, "kernel": str, "options": str, "root": dict, "tries": int}
 
 
 class Carried(NamedTuple):
-    """What belongs to the node and not to its image: a path (with `*`), whether the image's own file stays where it has one, and why."""
+    """What belongs to the node and not to its image: a path (with `*` and `?`), whether the image's own file stays where it has one, and why."""
 
     pattern: str
     keep: bool
@@ -295,20 +296,32 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
     """Take what belongs to the node from the running root into another. Returns the paths that were taken; tells what could not be."""
     there = Host(root, live=False)
     rows = list(CARRIED)
-    for line in (host.text(SITE) or "").splitlines():
+    for line in (text.strip() for text in (host.text(SITE) or "").splitlines()):
         if line.startswith("/") and ".." not in line.split("/"):
-            rows.append(Carried(line.strip(), False, "the site says so"))
-    taken = []
+            rows.append(Carried(line, False, BY_SITE))
+        elif line and not line.startswith("#"):
+            say(f"{SITE}: `{line}` is not taken along: expected a path from / on, without `..`")
+    taken: List[str] = []
     for row in rows:
-        folder, _, name = row.pattern.rpartition("/")
-        for path in host.glob(folder or "/", name):
+        before = len(taken)
+        for path in matches(host, row.pattern):
             if path in NEVER or path.rpartition("/")[2].startswith("goldnode-") or (row.keep and there.exists(path)):
                 continue
             if _take(host, there, path):
                 taken.append(path)
+        if row.why == BY_SITE and len(taken) == before:
+            say(f"{SITE}: `{row.pattern}` takes nothing along: there is no such file here. Correct the line, or take it out.")
     if STAMP in taken:  # what else a first boot does to its root
         there.remove(PRESET)
     return taken + users(host, there, say)
+
+
+def matches(host: Host, pattern: str) -> List[str]:
+    """What is there by a path in any part of which `*` and `?` may stand."""
+    found = ["/"]
+    for part in filter(None, pattern.split("/")):
+        found = [path for folder in found for path in host.glob(folder, part)]
+    return found
 
 
 def _take(host: Host, there: Host, path: str) -> bool:

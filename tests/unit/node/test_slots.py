@@ -498,7 +498,7 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
         "etc/ssh/ssh_host_ed25519_key.pub": "public",
         "etc/goldnode/class.json": "of the node",
         "etc/goldnode/site.yml": "of the site",
-        "etc/goldnode/carry": "/opt/site/*\n/../etc/passwd\nrelative\n",
+        "etc/goldnode/carry": "# the site's\n/opt/site/*\n/opt/*/con?\n  /opt/*/none\n\n/../etc/passwd\nrelative\n",
         "etc/systemd/network/10-static.network": "address",
         "etc/systemd/network/80-dhcp.network": "of the node",
         "root/.ssh/authorized_keys": "root's",
@@ -507,6 +507,9 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
         "var/lib/goldnode/sanity.json": "counters",
         "var/lib/goldnode/state.json": "of the root",
         "opt/site/munge.key": "munge",
+        "opt/one/conf/deep": "of one",
+        "opt/two/conf": "of two",
+        "opt/two/confused": "of nobody",
         "etc/passwd": "root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/home/ann:/bin/sh\ndebian:x:1000:1000::/home/debian:/bin/sh\n",
         "etc/shadow": "root:*:1::::::\nann:!:1::::::\ndebian:!:1::::::\n",
         "etc/group": "root:x:0:\nsudo:x:27:ann,debian\nann:x:1001:\ndebian:x:1000:\n",
@@ -530,7 +533,8 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     if not os.geteuid():  # nobody else can give a file to another group
         os.chown(there / "etc/shadow", 0, 42)
     shadow = (there / "etc/shadow").stat()
-    slotwrite.carry(Host(str(here), live=True), str(there), print)
+    told: list[str] = []
+    slotwrite.carry(Host(str(here), live=True), str(there), told.append)
 
     def at(name: str) -> str:
         return (there / name).read_text()
@@ -539,6 +543,10 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
         assert at(name) == rows[name], name
     for name in ("var/lib/goldnode/sanity.json", "opt/site/munge.key", "etc/systemd/network/10-static.network", "etc/goldnode/carry"):
         assert at(name) == rows[name], name
+    for name in ("opt/one/conf/deep", "opt/two/conf"):
+        assert at(name) == rows[name], name
+    assert not (there / "opt/two/confused").exists()
+    assert [line.partition("`")[2].partition("`")[0] for line in told] == ["/../etc/passwd", "relative", "/opt/*/none"]
     for name in ("etc/hosts", "etc/goldnode/class.json", "etc/systemd/network/80-dhcp.network", "var/lib/goldnode/state.json"):
         assert at(name) == image[name], name
     assert (there / "etc/ssh/ssh_host_ed25519_key").stat().st_mode & 0o777 == 0o600
