@@ -485,6 +485,20 @@ def failed(host: Host) -> str:
     return text
 
 
+# -- what boots next
+
+
+def boots_next(host: Host, slot: str, done: str) -> Json:
+    """The survey, where a slot boots next to which something was done. Raises NodeError where a wish of systemd-boot's says otherwise."""
+    after = survey(host) or {}
+    if after.get("next") != slot:
+        raise NodeError(
+            f"slot {slot} {done}, and does not boot next: {after.get('why')}. "
+            "Take the wish back (`bootctl set-default ''`, `bootctl set-oneshot ''`) or correct `default` in loader.conf."
+        )
+    return after
+
+
 # -- the way back
 
 
@@ -524,4 +538,4 @@ def back(host: Host, tries: int = TRIES) -> Json:
             settle(host.located(folder))
         put(host, f"{folder}/{target}", text.encode())
         record(host, where, "back", other, about, f"asked for while {found['slots'][runs]['image']} ran")
-    return survey(host) or {}
+        return boots_next(host, other, "has its last good image again")

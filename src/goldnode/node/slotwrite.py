@@ -155,13 +155,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         name = loader.with_counter(f"goldnode-{image['build_id']}-{slot}.conf", image["tries"])
         slots.put(host, f"{where}/loader/entries/{name}", slots.entry_text(about, slot, linux, initrd, options).encode())
         slots.clean(host, where, slot)
-        after = slots.survey(host) or {}
-        if after.get("next") != slot:
-            raise NodeError(
-                f"slot {slot} is written, and does not boot next: {after.get('why')}. "
-                "Take the wish back (`bootctl set-default ''`, `bootctl set-oneshot ''`) or correct `default` in loader.conf."
-            )
-        return after
+        return slots.boots_next(host, slot, "is written")
 
 
 def withdraw(host: Host, where: str, slot: str) -> None:

@@ -480,12 +480,19 @@ def test_an_image_of_another_class_inside_gets_no_entry(writing: Node, monkeypat
     assert listing(writing) == {"goldnode-aaa-a.conf"}
 
 
-def test_a_standing_wish_for_another_entry_is_told(writing: Node) -> None:
-    place = Path(writing.root) / boot.VARIABLES.lstrip("/")
-    place.mkdir(parents=True)
-    (place / f"LoaderEntryDefault-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + "goldnode-aaa-a.conf\0".encode("utf-16-le"))
-    with pytest.raises(NodeError, match="does not boot next"):
+@pytest.mark.parametrize("wish", ["goldnode-aaa-a.conf", "auto-windows"])
+@pytest.mark.parametrize("variable", ["LoaderEntryDefault", "LoaderEntryOneShot"])
+def test_a_standing_wish_for_another_entry_is_told(writing: Node, variable: str, wish: str) -> None:
+    file = Path(writing.root) / boot.VARIABLES.lstrip("/") / f"{variable}-{boot.VENDOR}"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x06\0\0\0" + f"{wish}\0".encode("utf-16-le"))
+    with pytest.raises(NodeError, match=f"slot b is written, and does not boot next: {variable} is {wish}"):
         slotwrite.write(writing, stream(), lambda text: None)
+    hold(Path(writing.root), "b", 0, "goldnode-ccc-b.conf", good=True)
+    with pytest.raises(NodeError, match=f"slot b has its last good image again, and does not boot next: {variable} is {wish}"):
+        slots.back(writing)
+    file.unlink()  # as the error says
+    assert told(writing)["next"] == "b"
 
 
 def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
