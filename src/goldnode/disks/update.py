@@ -375,9 +375,10 @@ def boot_id(target: Node) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def restart(target: Node, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """Reboot the node and wait until the image that is tried is good. Raises DiskError where it is not, or the node does not come back.
 
+    :param slot: the one that boots next: the other may hold the same image.
     :param limit: seconds until the node has to be settled; all tries of a broken image fit into that, or are waited for in vain.
     """
     before = boot_id(target)
@@ -396,9 +397,9 @@ def restart(target: Node, image: str, limit: float, say: Say, clock: Callable[[]
         except DiskError:
             continue  # it is on its way up, or down again
         runs = found["slots"][found["running"]]
-        if runs["image"] == image and found["tried"] is None:
+        if found["running"] == slot and found["tried"] is None:
             return found
-        if runs["image"] != image and not found["tried"]:
+        if found["running"] != slot and not found["tried"]:
             reason = found["fallback"] or f"image {runs['image']} in slot {found['running']} runs"
             raise DiskError(
                 f"{target.name} fell back: {reason}", remedy="see `goldnode-node check` on the node; it is in service as before"
@@ -439,7 +440,8 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
             )
         after = write(there, wish.image, say) if wish.image is not None else there.back()
-        image = str(after["slots"][after["next"]]["image"])
+        slot = str(after["next"])
+        image = str(after["slots"][slot]["image"])
         if not wish.reboot:
             return after
         name = str(target.variables.get("goldnode_drain_name") or target.name)
@@ -450,7 +452,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
                 remedy="stop them and reboot the node; it stays drained",
             )
     # A node that does not settle stays drained: somebody has to look at it.
-    found = restart(target, image, wish.limit, say)
+    found = restart(target, slot, image, wish.limit, say)
     drain.resume(name, in_service)
     return found
 

@@ -277,6 +277,7 @@ esac"""
 
 TRIED = survey(running="b", tried="x+2-1.conf", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", left=2, state="tried")})
 FINE = survey(running="b", next="b", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab")})
+SAME = survey(slots={"a": row("cpu-0123456789ab"), "b": row("cpu-0123456789ab", state="failed")}, fallback="modules.dummy: missing")
 FELL = survey(fallback="image cpu-0123456789ab in slot b failed 3 tries: modules.dummy: missing; cpu-1 in slot a runs")
 
 
@@ -287,14 +288,15 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(disk: BuiltDisk, tmp_pat
     assert said == ["gpu07 boots cpu-0123456789ab", "cpu-0123456789ab is tried, 2 tries left after this one"]
 
 
+@pytest.mark.parametrize("after", [FELL, SAME])  # SAME: both slots hold the image
 def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
-    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Mapping[str, Any]
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
     words = {"goldnode_drain": "command", "goldnode_drain_command": [str(here.place / "drain")], "goldnode_resume_command": ["false"]}
     (here.place / "drain").write_text(f"#!/bin/sh\necho drained >>{here.log}\n")
     (here.place / "drain").chmod(0o755)
-    node = replace(booting(here, TRIED, FELL), variables=words)
+    node = replace(booting(here, TRIED, after), variables=words)
     with pytest.raises(DiskError, match=r"gpu07 fell back: .*modules.dummy: missing"):
         update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
     lines = here.log.read_text().splitlines()
