@@ -36,6 +36,7 @@ BLOCK = 1 << 20
 VERIFIED = "verified.json"
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
+OWN = "goldnode disks update:"  # with what the reason of a drain of ours begins, and none of site.yml's or of the gate on the node
 PAUSE = 5.0  # seconds between two looks at a node that boots
 
 Say = Callable[[str], None]
@@ -445,7 +446,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         if not wish.reboot:
             return after
         name = str(target.variables.get("goldnode_drain_name") or target.name)
-        in_service = drain.drain(name, f"goldnode: {image} is booted")
+        in_service = drain.drain(name, f"{OWN} {image} is booted", OWN)
         if used := holders(there.survey()):
             raise DiskError(
                 f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and boots with the next boot",
@@ -454,6 +455,8 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
     # A node that does not settle stays drained: somebody has to look at it.
     found = restart(target, slot, image, wish.limit, say)
     drain.resume(name, in_service)
+    if not in_service:
+        say(drain.stays(name))
     return found
 
 

@@ -1,11 +1,14 @@
 """Taking a node out of service and back, by whatever schedules work on it. Run on the controller, through the site's own programs.
 
-A node that somebody else had already drained or cordoned stays so afterwards: what is restored is the state that was found.
+A node that somebody else had already drained or cordoned stays so afterwards: what is restored is the state that was found. A drain that a
+run of our own has left when it was cut off is somebody else's too, but where the scheduler keeps the reason and it begins as the caller says.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -37,22 +40,31 @@ def run(argv: Sequence[str]) -> str:
 
 
 class Drain(Protocol):
-    """One way to drain. `drain` returns what has to be given to `resume`: whether the node was in service before."""
+    """One way to drain. `drain` returns what has to be given to `resume`: whether the node was in service before.
 
-    def drain(self, node: str, reason: str) -> bool: ...
+    `own`: with what a reason begins that a run of the caller alone gives; a node that is drained for such a one counts as in service.
+    `stays`: why a node that was not stays drained, and what returns it.
+    """
+
+    def drain(self, node: str, reason: str, own: str | None = None) -> bool: ...
 
     def resume(self, node: str, was_in_service: bool) -> None: ...
+
+    def stays(self, node: str) -> str: ...
 
 
 @dataclass
 class Nothing:
     """No scheduler: nobody to tell."""
 
-    def drain(self, node: str, reason: str) -> bool:
+    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
         return True
 
     def resume(self, node: str, was_in_service: bool) -> None:
         return None
+
+    def stays(self, node: str) -> str:
+        return f"{node} is drained by nobody"
 
 
 @dataclass
@@ -63,7 +75,7 @@ class Command:
     drain_command: Sequence[str]
     resume_command: Sequence[str]
 
-    def drain(self, node: str, reason: str) -> bool:
+    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
         try:
             done = subprocess.run([*self.drain_command, node, reason], capture_output=True, text=True, check=False)
         except FileNotFoundError:
@@ -79,6 +91,9 @@ class Command:
         if was_in_service:
             run([*self.resume_command, node])
 
+    def stays(self, node: str) -> str:
+        return f"{node} was out of service before, as {self.drain_command[0]} says, and stays so. `{shlex.join([*self.resume_command, node])}` returns it"
+
 
 @dataclass
 class Slurm:
@@ -89,18 +104,21 @@ class Slurm:
     pause: float = 15.0
     sleep: Callable[[float], None] = field(default=time.sleep)
 
-    def _state(self, node: str) -> set[str]:
-        for word in self.run(["scontrol", "show", "node", node, "--oneliner"]).split():
-            if word.startswith("State="):
-                return set(word.removeprefix("State=").rstrip("*").split("+"))
-        raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
+    def _show(self, node: str) -> tuple[set[str], str]:
+        """State and reason; the reason is empty where there is none, and ends with who gave it and when."""
+        text = self.run(["scontrol", "show", "node", node, "--oneliner"])
+        state, reason = re.search(r"\bState=(\S+)", text), re.search(r"\bReason=(.*?)(?:\s+Comment=.*)?$", text, re.MULTILINE)
+        if state is None:
+            raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
+        return set(state.group(1).rstrip("*").split("+")), reason.group(1).strip() if reason else ""
 
-    def drain(self, node: str, reason: str) -> bool:
-        in_service = "DRAIN" not in self._state(node)
+    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
+        state, why = self._show(node)
+        in_service = "DRAIN" not in state
         if in_service:
             self.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
         waited = 0.0
-        while self._state(node) & {"ALLOCATED", "MIXED", "COMPLETING"}:
+        while self._show(node)[0] & {"ALLOCATED", "MIXED", "COMPLETING"}:
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -108,11 +126,15 @@ class Slurm:
                 )
             self.sleep(self.pause)
             waited += self.pause
-        return in_service
+        return in_service or bool(own and why.startswith(own))
 
     def resume(self, node: str, was_in_service: bool) -> None:
         if was_in_service:
             self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+
+    def stays(self, node: str) -> str:
+        why = self._show(node)[1] or "no reason"
+        return f"{node} was drained before (Slurm: {why}), and stays so. `scontrol update NodeName={node} State=RESUME` returns it"
 
 
 @dataclass
@@ -121,7 +143,7 @@ class Kubectl:
 
     run: Run = run
 
-    def drain(self, node: str, reason: str) -> bool:
+    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
         found = json.loads(self.run(["kubectl", "get", "node", node, "-o", "json"]))
         in_service = not found.get("spec", {}).get("unschedulable", False)
         self.run(["kubectl", "annotate", "--overwrite", "node", node, f"goldnode/drained-for={reason}"])
@@ -132,6 +154,9 @@ class Kubectl:
         self.run(["kubectl", "annotate", "node", node, "goldnode/drained-for-"])
         if was_in_service:
             self.run(["kubectl", "uncordon", node])
+
+    def stays(self, node: str) -> str:
+        return f"{node} was cordoned before, and stays so. `kubectl uncordon {node}` returns it"
 
 
 def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()) -> Drain:

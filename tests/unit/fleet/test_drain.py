@@ -46,6 +46,33 @@ def test_slurm_leaves_a_node_drained_that_was_drained() -> None:
     assert not [line for line in recorder.asked if "update" in line]
 
 
+@pytest.mark.parametrize(
+    ("reason", "in_service"),
+    [
+        ("goldnode disks update: cpu-1 is booted [root@2026-01-01T00:00:00]", True),
+        ("goldnode: gpu.count: 7, want 8 [slurm@2026-01-01T00:00:00]", False),  # the gate on the node
+        ("disk is failing [ann@2026-01-01T00:00:00] Comment=goldnode disks update: of another", False),
+        ("", False),
+    ],
+)
+def test_slurm_returns_what_a_run_of_ours_left_drained_and_nothing_else(reason: str, in_service: bool) -> None:
+    recorder = Recorder(
+        f"NodeName=n1 Arch=x86_64 State=IDLE+DRAIN RealMemory=1 Reason={reason}\n" if reason else "NodeName=n1 State=IDLE+DRAIN\n"
+    )
+    drain = Slurm(run=recorder)
+    assert drain.drain("n1", "goldnode disks update: cpu-2 is booted", "goldnode disks update:") is in_service
+    assert drain.drain("n1", "kernel") is False  # who says nothing of reasons of its own
+    drain.resume("n1", in_service)
+    assert ("scontrol update NodeName=n1 State=RESUME" in recorder.asked) is in_service
+
+
+def test_what_stays_drained_is_told_with_what_returns_it() -> None:
+    told = Slurm(run=Recorder("NodeName=n1 State=IDLE+DRAIN Reason=disk is failing [ann@now] Comment=x\n")).stays("n1")
+    assert "(Slurm: disk is failing [ann@now]), and stays so. `scontrol update NodeName=n1 State=RESUME` returns it" in told
+    assert "`kubectl uncordon n1` returns it" in Kubectl(run=Recorder("")).stays("n1")
+    assert "as off says, and stays so. `on -f n1` returns it" in Command(["off"], ["on", "-f"]).stays("n1")
+
+
 def test_slurm_gives_up_on_jobs_that_do_not_end() -> None:
     drain, _ = slurm("ALLOCATED", "ALLOCATED+DRAIN")
     with pytest.raises(GoldnodeError, match="still has jobs after 60 s"):
