@@ -82,7 +82,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     found = Site(tmp_path_factory.mktemp("disks"))
     text = builtin_definition().read_text()
     assert "esp_mib: 512" in text
-    (found.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 128"))
+    (found.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
     for arguments in (("lock", STACK, "--out", str(found.home / "locks")), ("disks", "lock", CLASS)):
         done = found.run(*arguments)
         assert done.returncode == 0, done.stderr

@@ -346,11 +346,12 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
             remedy=f"raise `root_mib` of the definition to at least {_rounded(spec.sizes.root + short)}",
         )
     held = esp.content_size(files)
-    # The other slot of an update has its kernel beside this one.
-    want = (2 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
+    # The other slot of an update has its kernel beside this one, and a new kernel of the slot that runs is written before its old one goes.
+    want = (3 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
     if want > spec.sizes.esp:
+        times = "three times that (one for each slot, and one while a slot's kernel is replaced)" if spec.layout == "ab" else "which"
         raise DiskError(
-            f"kernel, initramfs and loader are {_mib(held)}, {'twice that' if spec.layout == 'ab' else 'which'} does not fit an ESP of {_mib(spec.sizes.esp)}",
+            f"kernel, initramfs and loader are {_mib(held)}, {times} does not fit an ESP of {_mib(spec.sizes.esp)}",
             file=root,
             remedy=f"raise `esp_mib` of the definition to at least {_rounded(want + MIB)}",
         )
