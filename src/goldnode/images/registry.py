@@ -222,9 +222,10 @@ class Registry:
         while True:
             left -= 1
             try:
-                raw = self._send(method, full, repository, actions, headers or {}, body)
+                raw, place = self._send(method, full, repository, actions, headers or {}, body)
                 answer = Answer(raw.status, {key.lower(): value for key, value in raw.headers.items()}, raw)
-                if answer.status == 401 and fresh and self._authenticate(answer, repository, actions):
+                # Only the registry itself may ask for its login, and say where a token is had for it.
+                if answer.status == 401 and fresh and self._own(place) and self._authenticate(answer, repository, actions):
                     fresh, left = False, left + 1
                     raw.close()
                     if hasattr(body, "seek"):
@@ -255,13 +256,14 @@ class Registry:
                 ) from None
             try:
                 if answer.status not in expected:
-                    raise self._refusal(answer, what)
+                    raise self._refusal(answer, what, place)
                 yield answer
             finally:
                 raw.close() if not whole else raw.release_conn()
             return
 
-    def _send(self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any) -> Any:
+    def _send(self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any) -> tuple[Any, str]:
+        """The answer, redirects followed, and the address that gave it."""
         sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **headers}
         for _ in range(6):
             if self._own(url):
@@ -281,7 +283,7 @@ class Registry:
             )
             target = answer.headers.get("Location")
             if method not in ("GET", "HEAD") or answer.status not in (301, 302, 303, 307, 308) or not target:
-                return answer
+                return answer, url
             answer.close()
             url = urljoin(url, target)
             if urlsplit(url).scheme != "https" and not self.plain_http:
@@ -295,17 +297,20 @@ class Registry:
     def _wait(self, left: int, said: str) -> None:
         time.sleep(min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1))
 
-    def _refusal(self, answer: Answer, what: str) -> ImageError:
+    def _refusal(self, answer: Answer, what: str, place: str) -> ImageError:
         reason = f"{answer.status} {_told(answer.data)}".rstrip()
+        who = self.host if self._own(place) else f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
         if answer.status in _AGAIN:
-            return UnreachableError(f"{what}: {self.host} answers {reason}", remedy="run it again when the registry is well")
+            return UnreachableError(f"{what}: {who} answers {reason}", remedy="run it again when the registry is well")
         remedy = {
             401: f"log in with `docker login {self.host}`",
             403: f"ask for the right to do this, or log in as somebody else with `docker login {self.host}`",
             405: "let the registry's configuration allow it",
             413: "let the registry, or the proxy before it, take larger requests",
         }.get(answer.status)
-        error = RefusedError(f"{what}: {self.host} answers {reason}", remedy=remedy)
+        if answer.status in (401, 403) and not self._own(place):
+            remedy = f"let {self.host} send to addresses that ask for no login, or give out blobs itself"
+        error = RefusedError(f"{what}: {who} answers {reason}", remedy=remedy)
         error.status = answer.status
         return error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.images.registries import Simulated, always, make_image, make_key, once, prove, running
+from tests.unit.images.registries import Response, Simulated, always, make_image, make_key, once, prove, running
 
 from goldnode.errors import ImageError
 from goldnode.images import registry_auth
@@ -331,24 +331,42 @@ class TestAnswers:
             target.put_manifest(name, canonical({"mediaType": INDEX, "manifests": []}), INDEX)
         assert target.tags() == list("abcde")
 
-    def test_a_redirect_elsewhere_gets_no_login(self, simulated: Simulated, layout: Layout) -> None:
-        with running(Simulated(login=("me", "s3cret"))) as front:
+    @pytest.mark.parametrize("kind", ["basic", "password", "identity", "token"])
+    @pytest.mark.parametrize("asks", ["nothing", "Basic", "Bearer"])
+    def test_a_redirect_elsewhere_gets_no_login(self, simulated: Simulated, layout: Layout, asks: str, kind: str) -> None:
+        with running(Simulated(login=("me", "s3cret"), token=kind != "basic")) as front:
             assert isinstance(front, Simulated)
             row = blob(layout, 10)
             simulated.blobs["cuda", row.digest] = layout.read(row.digest)
             front.blobs["cuda", row.digest] = b""
-            original = front.answer
+            if kind == "identity":
+                front._refused = _identity(front)  # type: ignore[method-assign]
+            original, elsewhere = front.answer, simulated.answer
+            challenge = f'{asks} realm="http://{simulated.host}/token",service="simulated"'
 
             def answer(request):  # type: ignore[no-untyped-def]
                 found = original(request)
-                if found.status == 200 and request.method == "GET":
+                if found.status == 200 and "/blobs/" in request.path:
                     found.status, found.headers["Location"] = 307, f"http://{simulated.host}{request.target}"
                 return found
 
+            def asking(request):  # type: ignore[no-untyped-def]
+                return elsewhere(request) if request.path == "/token" else Response(401, {"WWW-Authenticate": challenge})
+
             front.answer = answer  # type: ignore[method-assign]
-            target = front.client(logins=lambda host, name: Login("me", "s3cret")).repository("cuda")
-            assert target.read_blob(row) == layout.read(row.digest)
-            assert all("authorization" not in request.headers for request in simulated.log)
+            given = {"identity": Login("", "refresh", "identity"), "token": Login("", "t0", "token")}
+            target = front.client(logins=lambda host, name: given.get(kind, Login("me", "s3cret"))).repository("cuda")
+            if asks == "nothing":
+                assert target.read_blob(row) == layout.read(row.digest)
+            else:
+                simulated.answer = asking  # type: ignore[method-assign]
+                for read in (lambda: target.read_blob(row), lambda: target.pull_blob(row, Layout(layout.root.parent / "other"))):
+                    with pytest.raises(RefusedError, match=rf"{simulated.host}, where {front.host} sends, answers 401.*ask for no login"):
+                        read()
+            assert simulated.log
+            for request in simulated.log:
+                assert "authorization" not in request.headers
+                assert request.path != "/token"
 
 
 class TestReferrers:
