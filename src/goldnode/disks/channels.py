@@ -24,7 +24,7 @@ from goldnode.errors import DiskError, ImageError
 from goldnode.files import replace_file, sha256_of
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
-from goldnode.images.gates import Approval, Gate, Waiver, check_asked, major, order, waived
+from goldnode.images.gates import NOT_CHECKED, Approval, Gate, Waiver, check_asked, checked, major, order, waived
 from goldnode.images.history import CHANNELS, History, Line
 from goldnode.images.oci import canonical
 
@@ -226,9 +226,8 @@ def _vulnerabilities(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     gate = _present("vulnerabilities", ("vulnerabilities",), disk)
     if not gate.open:
         return gate
-    data = _json(evidence.document(disk, "vulnerabilities"))
-    if not isinstance(data, dict) or data.get("state") == "not_checked":
-        return Gate("vulnerabilities", "not_run", "no package was held against a database", gate.evidence, _REMEDY["vulnerabilities"])
+    if not checked(_json(evidence.document(disk, "vulnerabilities"))):
+        return Gate("vulnerabilities", "not_run", NOT_CHECKED, gate.evidence, _REMEDY["vulnerabilities"])
     return Gate("vulnerabilities", "passed", "a report is there; its findings are not judged", gate.evidence)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PUBLICATION = "application/vnd.goldnode.publication.v1+json"
 
+NOT_CHECKED = "no package was held against a database"
 NO_SOAK = "no soak gate exists yet: goldnode does not measure how long an image ran well before it is promoted"
 
 # What each step asks for, in the order it is told. A step of a channel asks for that of the one before as well.
@@ -165,6 +166,8 @@ def _attached(name: str, image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
         return _present(name, "provenance", PROVENANCE, image)
     if name == "vulnerabilities":
         gate = _present(name, "vulnerability report", VULNERABILITIES, image)
+        if gate.open and not any(checked(data) for _, data in documents(image, VULNERABILITIES)):
+            return Gate(name, "not_run", NOT_CHECKED, gate.evidence, _REMEDY[name])
         return Gate(name, gate.state, "a report is attached; its findings are not judged", gate.evidence) if gate.open else gate
     if name == "signature":
         return _signature(image, trust)
@@ -185,6 +188,11 @@ def documents(image: OciImage, kind: str) -> list[tuple[str, Any]]:
             except ValueError:
                 found.append((descriptor.digest, None))
     return found
+
+
+def checked(report: Any) -> bool:
+    """Whether a vulnerability report says that packages were held against a database."""
+    return isinstance(report, dict) and report.get("state") in ("checked", "partly_checked")
 
 
 def _missing(name: str, what: str) -> Gate:

@@ -94,6 +94,7 @@ def prove(
     simulated: bool = False,
     signed: bool = True,
     papers: bool = True,
+    vulnerabilities: str = "checked",
 ) -> None:
     """Attach to an image what the gates read, and sign it. None leaves a document out."""
     if inspection is not None:
@@ -106,7 +107,7 @@ def prove(
     layout.attach(digest, evidence.SMOKE, canonical({"tiers": tiers, "simulated": simulated}))
     if papers:
         for kind in (evidence.CYCLONEDX, evidence.SPDX, evidence.PROVENANCE, evidence.VULNERABILITIES):
-            layout.attach(digest, kind, canonical({"about": digest, "kind": kind}))
+            layout.attach(digest, kind, canonical({"about": digest, "kind": kind, "state": vulnerabilities}))
     if signed:
         sign(layout, digest, key)
 

@@ -53,7 +53,7 @@ class World:
         return RegistryPlace(where(f"http://{self.server.host}/gpu"), self.server.client(tries=1), self.layout)
 
     def publish(self, name: str, **given: Any) -> str:
-        proof: dict[str, Any] = {"gpu": "passed"} | {key: given.pop(key) for key in ("gpu", "papers", "inspection") if key in given}
+        proof: dict[str, Any] = {"gpu": "passed"} | {key: given.pop(key) for key in ("gpu", "papers", "inspection", "vulnerabilities") if key in given}
         ref, digest = make_image(self.layout, build=BUILDS[name], content=name.encode(), **given)
         prove(self.layout, digest, self.keys[0], **proof)
         self.server.load(self.layout, digest, "gpu/cuda", ref.partition(":")[2])
@@ -147,6 +147,8 @@ class TestGates:
         [
             ("canary", {"papers": False}, "sbom: no CycloneDX is attached"),
             ("stable", {"gpu": "not_run"}, "smoke-gpu: the smoke tests of tier gpu were not run: no GPU here"),
+            ("stable", {"vulnerabilities": "not_checked"}, "vulnerabilities: no package was held against a database.*that you give"),
+            ("known-good", {"vulnerabilities": ""}, "vulnerabilities: no package was held against a database"),
             ("canary", {}, "order: it never was candidate"),
             ("stable", {}, "order: it never was canary"),
             ("known-good", {}, "order: it never was stable"),
@@ -156,7 +158,7 @@ class TestGates:
         world.publish("a", **given)
         if "order" not in why:
             for before_it in CHANNELS[: CHANNELS.index(channel)]:
-                world.promote("a", before_it)
+                world.promote("a", before_it, waivers=[Waiver("vulnerabilities", "ana", "a test")] if before_it == "stable" else [])
         stands, text = world.stands(), world.place.text(LINE)
         with pytest.raises(ImageError, match=why):
             world.promote("a", channel)
@@ -178,6 +180,14 @@ class TestGates:
         last = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test").entries[-1]
         gate = next(gate for gate in last.gates if gate["gate"] == "smoke-gpu")
         assert (gate["state"], gate["by"], gate["reason"]) == ("waived", "ana", "no GPU in this lab")
+
+    def test_a_report_that_was_made_with_a_database_counts_beside_one_without(self, world: World) -> None:
+        world.publish("a", vulnerabilities="not_checked")
+        world.layout.attach(world.digests["a"], evidence.VULNERABILITIES, canonical({"state": "partly_checked"}))
+        sign(world.layout, world.digests["a"], world.keys[0])
+        world.server.load(world.layout, world.digests["a"], "gpu/cuda", world.tag("a"))
+        world.all_the_way("a")
+        assert world.stands()["stable"] == "a"
 
     def test_what_counts_is_what_the_registry_has(self, world: World) -> None:
         world.publish("a")
