@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from goldnode.errors import ImageError, nearest
-from goldnode.images.evidence import CYCLONEDX, INSPECTION, PROVENANCE, SIGNATURE, SIGNED, SMOKE, SPDX, TRUTH, VULNERABILITIES, signatures
+from goldnode.images.evidence import CYCLONEDX, INSPECTION, PROVENANCE, SIGNATURE, SMOKE, SPDX, TRUTH, VULNERABILITIES, verify
 from goldnode.images.history import History
 from goldnode.images.model import LABELS
 from goldnode.images.oci import Layout, OciImage
@@ -266,36 +266,27 @@ def _smoke(tier: str, image: OciImage) -> Gate:
 
 
 def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
-    """A good signature of the image by a trusted key that covers every document that a gate may read."""
-    found = image.layout.attached(image.digest, SIGNATURE)
-    if not found:
+    """A good signature of the image by a trusted key, and of every document that it covers, or should: what `images verify` says of them.
+
+    A signature that nobody here knows stands in nobody's way.
+    """
+    attached = verify.documents(image.layout, image.digest)
+    evidence = tuple(row.artefact for row in attached if row.type == SIGNATURE)
+    if not evidence:
         return _missing("signature", "signature")
-    evidence = tuple(descriptor.digest for descriptor, _ in found)
     if not trust:
         why = "it is signed, and no key to verify it with was given"
         return Gate("signature", "not_verified", why, evidence, "name the public key with --trust")
-    covered: set[tuple[str, str]] = set()
-    key, why = "", ""
-    for _, manifest in found:
-        try:
-            opened = signatures.open_envelope(image.layout.read(manifest["layers"][0]["digest"]), trust)
-        except ImageError as problem:
-            why = problem.message
-            continue
-        if image.digest not in signatures.subjects(opened.payload):
-            why = "the signature is for another image"
-            continue
-        rows = json.loads(opened.payload).get("predicate", {}).get("documents", [])
-        covered |= {(str(row.get("type")), str(row.get("digest"))) for row in rows if isinstance(row, dict)}
-        key = opened.keyid
-    if not key:
-        return Gate("signature", "failed", why, evidence, _REMEDY["signature"])
-    for kind in SIGNED:
-        for _, manifest in image.layout.attached(image.digest, kind):
-            if any((kind, layer["digest"]) not in covered for layer in manifest["layers"]):
-                why = f"a document of type {kind} was attached after the signature"
-                return Gate("signature", "failed", why, evidence, "sign it anew: `goldnode images evidence --key`")
-    return Gate("signature", "passed", f"signed, with its documents, by key {key[:12]}", evidence)
+    rows = verify.signed(attached, image.digest, trust)
+    own = [row for row in rows if row.what == "signature"]
+    good = next((row for row in own if row.state == "ok"), None)
+    if good is None:
+        return Gate("signature", "failed", own[0].detail, evidence, _REMEDY["signature"])
+    bad = next((row for row in rows if row.what != "signature" and row.state == "refused"), None)
+    if bad is not None:
+        remedy = "let all its documents be there again (publish it from the store that has them), or sign it anew: `goldnode images evidence --key`"
+        return Gate("signature", "failed", f"{bad.what}: {bad.detail}", evidence, remedy)
+    return Gate("signature", "passed", f"signed, with its documents, {good.detail}", evidence)
 
 
 def order(step: str, digest: str, history: History | None) -> Gate:

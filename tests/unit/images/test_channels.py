@@ -53,7 +53,9 @@ class World:
         return RegistryPlace(where(f"http://{self.server.host}/gpu"), self.server.client(tries=1), self.layout)
 
     def publish(self, name: str, **given: Any) -> str:
-        proof: dict[str, Any] = {"gpu": "passed"} | {key: given.pop(key) for key in ("gpu", "papers", "inspection", "vulnerabilities") if key in given}
+        proof: dict[str, Any] = {"gpu": "passed"} | {
+            key: given.pop(key) for key in ("gpu", "papers", "inspection", "vulnerabilities") if key in given
+        }
         ref, digest = make_image(self.layout, build=BUILDS[name], content=name.encode(), **given)
         prove(self.layout, digest, self.keys[0], **proof)
         self.server.load(self.layout, digest, "gpu/cuda", ref.partition(":")[2])

@@ -215,7 +215,7 @@ class TestGates:
         _, other = image(layout, keys, build="ba9876543210", content=b"two")
         _, manifest = layout.attached(other, evidence.SIGNATURE)[0]
         layout.attach(digest, evidence.SIGNATURE, layout.read(manifest["layers"][0]["digest"]))
-        with pytest.raises(ImageError, match=r"signature: the signature is for another image"):
+        with pytest.raises(ImageError, match=r"signature: it was given for something else"):
             send(layout, ref, plain, keys)
 
     def test_a_document_that_came_after_the_signature_counts_for_nothing(
@@ -226,6 +226,31 @@ class TestGates:
         with pytest.raises(ImageError, match=r"attached after the signature"):
             send(layout, ref, plain, keys)
         sign(layout, digest, keys[0])
+        send(layout, ref, plain, keys)
+
+    def test_a_document_that_was_signed_for_and_is_gone_is_missed(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+        ref, digest = image(layout, keys)
+        failed = {"tiers": {"cpu": {"state": "failed", "why": "", "tests": []}}, "simulated": False}
+        artefact = layout.attach(digest, evidence.SMOKE, canonical(failed)).digest
+        earlier, _ = layout.attached(digest, evidence.SIGNATURE)[0]
+        sign(layout, digest, keys[0])
+        with pytest.raises(ImageError, match=r"tier cpu failed"):
+            send(layout, ref, plain, keys)
+        layout.detach(artefact)
+        with pytest.raises(ImageError, match=r"signature: smoke: sha256:\w+ is signed for, and is not attached.*publish it from the store"):
+            send(layout, ref, plain, keys)
+        # Neither does an earlier signature help that knew nothing of it.
+        layout.attach(digest, evidence.SIGNATURE, layout.read(layout.document(earlier.digest)["layers"][0]["digest"]))
+        with pytest.raises(ImageError, match=r"is signed for, and is not attached"):
+            send(layout, ref, plain, keys)
+
+    def test_a_signature_of_a_stranger_beside_a_good_one_is_in_nobodys_way(
+        self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
+    ) -> None:
+        ref, digest = image(layout, make_key(tmp_path, "other"))
+        _, manifest = layout.attached(digest, evidence.SIGNATURE)[0]
+        sign(layout, digest, keys[0])
+        layout.attach(digest, evidence.SIGNATURE, layout.read(manifest["layers"][0]["digest"]))
         send(layout, ref, plain, keys)
 
     def test_one_failed_record_beside_a_passed_one_is_enough(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:

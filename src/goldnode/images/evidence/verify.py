@@ -105,11 +105,13 @@ def signature_statement(name: str, digest: str, attached: Sequence[Document]) ->
 
 
 def sign(layout: Layout, digest: str, name: str, signer: Signer) -> str:
-    """Sign an image with all that is attached to it, in place of an earlier signature by the same key. Returns the artefact's digest.
+    """Sign an image with all that is attached to it, in place of an earlier signature by the same key, and of one by another that names a
+    document which left since. Returns the artefact's digest.
 
     A signature by this key that says the same and holds is kept: one by ECDSA would have other bytes each time.
     """
     attached = documents(layout, digest)
+    here = {(row.type, row.digest) for row in attached}
     payload = signature_statement(name, digest, attached)
     for row in attached:
         if row.type != evidence.SIGNATURE:
@@ -117,7 +119,7 @@ def sign(layout: Layout, digest: str, name: str, signer: Signer) -> str:
         try:
             opened = signatures.open_envelope(row.data, [signer.public])
         except ImageError:
-            if signer.keyid in row.data.decode("utf-8", "replace"):
+            if signer.keyid in row.data.decode("utf-8", "replace") or not _listed(row.data) <= here:
                 layout.detach(row.artefact)
             continue
         if opened.payload == payload:
@@ -140,7 +142,7 @@ def verify(layout: Layout, digest: str, keys: Sequence[SSlibKey], *, layers: boo
         fault = _about(row, digest)
         if fault is not None:
             rows.append(Row(_name(row), "refused", fault))
-    rows += _signatures(attached, digest, keys)
+    rows += signed(attached, digest, keys)
     return Verification(digest, rows)
 
 
@@ -197,7 +199,18 @@ def _subjects(row: Document) -> list[str]:
     return [str(document["subject"])] if isinstance(document, dict) and isinstance(document.get("subject"), str) else []
 
 
-def _signatures(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+def _listed(data: bytes) -> set[tuple[str, str]]:
+    """Type and digest of the documents that a signature names; none where it cannot be read."""
+    try:
+        rows = json.loads(signatures.payload_of(data))["predicate"]["documents"]
+        return {(str(row["type"]), str(row["digest"])) for row in rows}
+    except (ImageError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+    """Check what is attached to an image against the signatures among it: a row for each signature, and where one is good, for each document
+    that is covered, that should be, or that is gone."""
     rows: list[Row] = []
     listed: set[tuple[str, str]] | None = None
     found = [row for row in attached if row.type == evidence.SIGNATURE]
@@ -217,7 +230,7 @@ def _signatures(attached: Sequence[Document], digest: str, keys: Sequence[SSlibK
             rows.append(Row("signature", "refused", "it was given for something else"))
             continue
         rows.append(Row("signature", "ok", f"by key {opened.keyid[:12]}"))
-        listed = (listed or set()) | {(item["type"], item["digest"]) for item in statement["predicate"]["documents"]}
+        listed = (listed or set()) | _listed(row.data)
     if listed is None:
         return rows
     here = {(row.type, row.digest) for row in attached}

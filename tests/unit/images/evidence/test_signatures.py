@@ -157,6 +157,26 @@ def test_documents_that_came_went_or_changed_after_the_signature(layout: Layout,
     assert states(layout, digest, public)["passed"] == "False"
 
 
+def test_the_key_is_changed_over_and_documents_move_on(layout: Layout, tmp_path: Path) -> None:
+    digest, old, new = sample(layout), key(tmp_path, "old"), key(tmp_path, "new")
+    layout.attach(digest, evidence.SMOKE, canonical({"tiers": {}}))
+    write_all(layout, digest, old)
+    both = tmp_path / "both.pub"
+    both.write_bytes(old.with_suffix(".pub").read_bytes() + new.with_suffix(".pub").read_bytes())
+    write_all(layout, digest, new)
+    assert len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 1  # the provenance is another since
+    write_all(layout, digest, old)
+    sign(layout, digest, "x", signatures.load_signer(new))
+    assert len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 2  # they say the same
+    assert states(layout, digest, both) == {"passed": "True"}
+    (smoke,) = (row for row in documents(layout, digest) if row.type == evidence.SMOKE)
+    layout.detach(smoke.artefact)
+    layout.attach(digest, evidence.SMOKE, canonical({"tiers": {"gpu": {"state": "passed"}}}))
+    assert states(layout, digest, both)["passed"] == "False"
+    sign(layout, digest, "x", signatures.load_signer(new))
+    assert states(layout, digest, both) == {"passed": "True"}
+
+
 def test_what_is_not_signed_or_not_checked_is_not_verified(layout: Layout, tmp_path: Path) -> None:
     digest, public = sample(layout), key(tmp_path).with_suffix(".pub")
     write_all(layout, digest, None)
