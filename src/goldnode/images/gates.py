@@ -290,8 +290,12 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
 
 
 def order(step: str, digest: str, history: History | None) -> Gate:
-    """Whether an image was in the channel before this one."""
+    """Whether an image was in the channel before this one, and was not rolled back there since. One that a later image followed still counts."""
     before = BEFORE[step]
+    back = history.taken_back(before).get(digest) if history is not None else None
+    if back is not None:
+        why = f"{before} was rolled back from it on {back.date[:10]}{f' ({back.reason})' if back.reason else ''}"
+        return Gate("order", "failed", why, remedy=f"promote it to {before} again where it is good after all")
     if history is not None and history.was_in(before, digest):
         return Gate("order", "passed", f"it was {before}")
     return Gate("order", "failed", f"it never was {before}", remedy=f"promote it to {before} first")

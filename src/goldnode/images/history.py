@@ -155,17 +155,25 @@ class History:
 
     def stack(self, channel: str) -> list[Entry]:
         """Where a channel stood, oldest first, what was rolled back left out: the last one is where it stands."""
+        return self._walk(channel)[0]
+
+    def taken_back(self, channel: str) -> dict[str, Entry]:
+        """Images that a channel was rolled back from, or past, each with that rollback; what it stood for again since is none of them."""
+        return self._walk(channel)[1]
+
+    def _walk(self, channel: str) -> tuple[list[Entry], dict[str, Entry]]:
         found: list[Entry] = []
+        back: dict[str, Entry] = {}
         for entry in self.entries:
             if entry.channel != channel:
                 continue
             if entry.action == "rollback":
                 while found and found[-1].now != entry.now:
-                    found.pop()
-                if found:
-                    continue
-            found.append(entry)
-        return found
+                    back[found.pop().now] = entry
+            back.pop(entry.now, None)
+            if entry.action != "rollback" or not found:
+                found.append(entry)
+        return found, back
 
     def digests(self) -> dict[str, str]:
         """Every image it names, and why it is named."""
@@ -180,10 +188,6 @@ class History:
     def was_in(self, channel: str, digest: str) -> bool:
         """Whether a channel ever led to an image."""
         return any(entry.channel == channel and entry.now == digest for entry in self.entries)
-
-    def tag_of(self, digest: str) -> str | None:
-        """The immutable tag of an image the history names."""
-        return next((entry.tag for entry in reversed(self.entries) if entry.now == digest), None)
 
 
 def add(history: History, entry: Entry, signer: Signer) -> History:

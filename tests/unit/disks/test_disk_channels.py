@@ -221,6 +221,17 @@ def test_the_order_of_channels_is_kept(world: World) -> None:
         world.promote("a", "stable")
 
 
+def test_one_that_was_rolled_back_as_bad_goes_no_further(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+        world.promote(name, "candidate")
+        world.promote(name, "canary")
+    world.rollback(channel="canary")
+    with pytest.raises(ImageError, match=r"order: canary was rolled back from it .*to canary again"):
+        world.promote("b", "stable")
+    world.promote("a", "stable")
+
+
 @pytest.mark.parametrize(
     ("given", "part", "said"),
     [

@@ -166,6 +166,33 @@ class TestGates:
             world.promote("a", channel)
         assert (world.stands(), world.place.text(LINE)) == (stands, text)
 
+    def test_one_that_was_rolled_back_as_bad_goes_no_further(self, world: World) -> None:
+        for name in "abc":
+            world.publish(name)
+            world.promote(name, "candidate")
+            world.promote(name, "canary")
+        # One that another followed was not found bad.
+        world.promote("a", "stable")
+        world.rollback(channel="canary")
+        with pytest.raises(ImageError, match=r"order: canary was rolled back from it on 2026-11-22 \(it is slow\).*to canary again"):
+            world.promote("c", "stable")
+        world.promote("b", "stable")
+        # Nor does it help that it was one that another followed before.
+        world.promote("a", "canary")
+        world.rollback(channel="canary")
+        world.rollback(channel="stable")
+        assert world.stands() == {"candidate": "c", "canary": "b", "stable": "a"}
+        with pytest.raises(ImageError, match=r"order: stable was rolled back from it"):
+            world.promote("b", "known-good")
+        world.promote("a", "known-good")
+        # What is promoted there again, or what the rollback itself leads to, stands there.
+        world.promote("c", "canary")
+        world.promote("c", "stable")
+        # Several steps at once: what was passed is out as well.
+        world.rollback(channel="canary", to=world.digests["a"])
+        with pytest.raises(ImageError, match=r"order: canary was rolled back from it"):
+            world.promote("b", "stable")
+
     def test_a_cpu_image_needs_no_gpu(self, world: World) -> None:
         ref, digest = make_image(world.layout, backend="cpu", version="1", flavour="base", build=BUILDS["a"], parts="")
         prove(world.layout, digest, world.keys[0])
