@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from goldnode.images.gates import Approval, Gate, Waiver
     from goldnode.images.gc import Gone
     from goldnode.images.history import Line
+    from goldnode.lock.model import Sealed
 
 Command = Callable[..., Any]
 
@@ -187,6 +188,12 @@ def show_moved(place: str, done: Moved) -> None:
         click.echo(f"{place}/{done.line} {done.channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
     for note in done.notes:
         click.echo(f"note: {note}")
+
+
+def lock_digests(files: Mapping[str, Path], load: Callable[[Path], Sealed], what: str) -> dict[str, str]:
+    """Digests of locks, and whose they are, for what keeps what they would build. Raises GoldnodeError for one that cannot be read: what it
+    names is not known, and must not go."""
+    return {load(path).digest: f"the {what} of {name}" for name, path in sorted(files.items())}
 
 
 def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool) -> None:

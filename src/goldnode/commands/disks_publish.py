@@ -387,10 +387,10 @@ def _known(kept: DiskStore, place: str) -> list[str]:
 
 
 def _locks() -> dict[str, str]:
-    """Digests of the present disk locks, and whose they are. Raises DiskError for one that cannot be read: what it names is not known."""
+    """Digests of the present disk locks, and whose they are. Raises GoldnodeError."""
     from goldnode.catalog.load import LOCK_SUFFIX
     from goldnode.disks.definition import load_definition
     from goldnode.disks.locking import load_disk_lock, lock_directories
 
     files = {path.name: path for place in reversed(lock_directories(load_definition())) for path in place.glob(f"*{LOCK_SUFFIX}")}
-    return {load_disk_lock(path).digest: f"the disk lock of {name.removesuffix(LOCK_SUFFIX)}" for name, path in sorted(files.items())}
+    return shared.lock_digests({name.removesuffix(LOCK_SUFFIX): path for name, path in files.items()}, load_disk_lock, "disk lock")

@@ -287,18 +287,12 @@ def _layout(store: Path | None) -> Layout:
 
 
 def _locks() -> dict[str, str]:
-    """Digests of the matrix's locks, and whose they are; rows without a lock keep nothing."""
-    from goldnode.errors import LockError
-    from goldnode.images.imagelock import find_lock
+    """Digests of the locks of the matrix's rows, stale ones too, and whose they are; rows without a lock keep nothing. Raises GoldnodeError."""
+    from goldnode.images.imagelock import load_lock, lock_file
     from goldnode.images.matrix import load_matrix
 
-    found: dict[str, str] = {}
-    for name, row in load_matrix().images.items():
-        try:
-            found[find_lock(row).digest] = f"the lock of {name}"
-        except (ImageError, LockError):
-            continue
-    return found
+    files = {name: path for name, row in load_matrix().images.items() if (path := lock_file(row)) is not None}
+    return shared.lock_digests(files, load_lock, "lock")
 
 
 def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:

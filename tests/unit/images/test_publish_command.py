@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.unit.images.registries import Simulated, always, make_image, make_key
 
 from goldnode.cli import main
 from goldnode.images.gates import NO_SOAK
+from goldnode.images.imagelock import ImageLock, dump_lock, find_lock, load_lock
+from goldnode.images.matrix import load_matrix
 from goldnode.images.oci import Layout
 
 BUILDS = {"a": "a" * 12, "b": "b" * 12}
@@ -144,6 +147,48 @@ def test_what_is_wrong_is_one_line(desk: Desk) -> None:
         assert done.output.startswith("error: ")
         assert why in done.output
         assert done.output.count("\n") == 1
+
+
+def _conflicted(lock: ImageLock, path: Path) -> None:
+    path.write_text(f"<<<<<<< HEAD\n{dump_lock(lock)}")
+
+
+def _edited(lock: ImageLock, path: Path) -> None:
+    path.write_text(dump_lock(lock).replace("resolved: ", "resolved: 2000-01-01 # ", 1))
+
+
+def _stale(lock: ImageLock, path: Path) -> None:
+    path.write_text(dump_lock(lock.model_copy(update={"intent": "sha256:" + "0" * 64})))
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda lock, path: path.write_text(dump_lock(lock)), None),
+        (_stale, None),
+        (_conflicted, r"error: \S+cuda-12\.4\.1-runtime-debian12\.lock\.yml"),
+        (_edited, r"error: \S+cuda-12\.4\.1-runtime-debian12\.lock\.yml:\d+: .*goldnode images lock cuda-12"),
+    ],
+    ids=["good", "stale", "conflicted", "edited"],
+)
+def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[ImageLock, Path], object], said: str | None
+) -> None:
+    name = "cuda-12.4.1-runtime-debian12"
+    lock, path = find_lock(load_matrix().images[name]), tmp_path / "locks" / f"{name}.lock.yml"
+    path.parent.mkdir()
+    write(lock, path)
+    monkeypatch.setenv("GOLDNODE_IMAGE_LOCKS", str(path.parent))
+    digest = load_lock(path).digest if said is None else lock.digest
+    made, _ = make_image(desk.layout, build="c" * 12, content=b"c", labels={"lock": digest})
+    before = set(desk.layout.refs())
+    done = desk.run("gc", "--days", "0")
+    if said is None:
+        assert (done.exit_code, set(desk.layout.refs())) == (0, {made}), done.output
+    else:
+        assert done.exit_code == 2
+        assert re.match(said, done.output), done.output
+        assert set(desk.layout.refs()) == before
 
 
 def test_gc_tells_what_would_go(desk: Desk) -> None:
