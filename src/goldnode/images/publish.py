@@ -298,23 +298,27 @@ def pull(
 ) -> Pulled:
     """Bring an image into the store by digest or tag, every byte of it held against its digest; then, and only then, it gets its name.
 
-    `system` (`linux/amd64`) chooses from an index; default: this machine's. Raises ImageError.
+    `system` (`linux/amd64`) chooses from an index; default: this machine's. Raises ImageError, also where its labels give it the immutable
+    name of another image of the store.
     """
     with using(layout):
         manifest = _one(target, reference, system)
         document = manifest.document
         if "layers" not in document or "config" not in document:
             raise ImageError(f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one")
-        rows = {row["digest"]: Descriptor.of(row) for row in (document["config"], *document["layers"])}
+        config = Descriptor.of(document["config"])
+        rows = {row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest}
         found = Pulled(f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, "")
+        first = target.pull_blob(config, layout)  # it says what the image is to be called, before the rest is fetched
+        found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
         with ThreadPoolExecutor(parallel) as pool:
-            for new in pool.map(lambda row: target.pull_blob(row, layout), rows.values()):
+            for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
                 found.fetched, found.there = found.fetched + new, found.there + (not new)
         with disk(layout):
             layout.put(manifest.data, manifest.media_type)
             if evidence:
                 found.evidence = pull_evidence(layout, target, manifest.digest)
-            found.ref = _ref(OciImage(layout, manifest.digest), target)
+            _ref(layout, layout.document(config.digest), manifest.digest, target)  # another may have come meanwhile
             layout.set_ref(found.ref, manifest.descriptor)
     return found
 
@@ -362,12 +366,22 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
     return inner
 
 
-def _ref(image: OciImage, target: Repository) -> str:
-    """The name of a pulled image in the store: its immutable one where its labels say it, else where it came from."""
-    labels = {key: image.labels.get(LABELS + key) for key in ("backend", "runtime", "flavour", "os", "build-id")}
-    if all(labels.values()):
-        return f"{labels['backend']}:{labels['runtime']}-{labels['flavour']}-{labels['os']}-{labels['build-id']}"
-    return f"{target}@{image.digest}"
+def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository) -> str:
+    """The name of a pulled image in the store: its immutable one where its labels say it, else where it came from. Raises ImageError where
+    the store has that name for another image: anybody can write labels."""
+    labels = (config.get("config") or {}).get("Labels") or {}
+    said = {key: labels.get(LABELS + key) or "" for key in ("backend", "runtime", "flavour", "os", "build-id")}
+    tag = f"{said['runtime']}-{said['flavour']}-{said['os']}-{said['build-id']}"
+    if not said["backend"] or not IMMUTABLE.fullmatch(tag):
+        return f"{target}@{digest}"
+    name = f"{said['backend']}:{tag}"
+    have = layout.refs().get(name)
+    if have is not None and have.digest != digest:
+        raise ImageError(
+            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an immutable name is given to one content only",
+            remedy="find out whose labels are wrong or whose build is not reproducible; to look at it, pull it into another store (--store)",
+        )
+    return name
 
 
 def disk(layout: Kept) -> AbstractContextManager[None]:

@@ -336,6 +336,35 @@ class TestPull:
         again = pull(other, simulated.client().repository("gpu/cuda"), TAG)
         assert (again.fetched, again.there, again.digest) == (0, 3, published)
 
+    def test_what_an_images_labels_claim_takes_no_name_from_another(
+        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
+    ) -> None:
+        other = Layout(tmp_path / "other")
+        ref, own = make_image(other, content=b"another")
+        refusal = rf"{ref} is {own} in .*, and {published} in .*/gpu/cuda by its labels.*--store"
+        target = simulated.client().repository("gpu/cuda")
+        with pytest.raises(ImageError, match=refusal):
+            pull(other, target, published)
+        assert {name: row.digest for name, row in other.refs().items()} == {ref: own}
+        layers = {row.digest for row in OciImage(layout, published).layers}
+        assert not any(digest in request.path for digest in layers for request in simulated.log if request.method == "GET")
+        # One that comes while the layers do is seen as well.
+        third = Layout(tmp_path / "third")
+        simulated.rules.append(before(f"^GET .*{max(layers)}", lambda: make_image(third, content=b"another")))
+        with pytest.raises(ImageError, match=r"an immutable name is given to one content only"):
+            pull(third, target, published)
+        assert {name: row.digest for name, row in third.refs().items()} == {ref: own}
+
+    @pytest.mark.parametrize("labels", [{"build-id": "candidate", "runtime": "12.4"}, {"backend": ""}])
+    def test_labels_that_are_no_immutable_name_give_none(
+        self, plain: Simulated, layout: Layout, tmp_path: Path, labels: dict[str, str]
+    ) -> None:
+        _, digest = make_image(layout, labels=labels)
+        plain.load(layout, digest, "gpu/cuda", "x")
+        other = Layout(tmp_path / "other")
+        assert pull(other, plain.client().repository("gpu/cuda"), "x").ref == f"{plain.host}/gpu/cuda@{digest}"
+        assert set(other.refs()) == {f"{plain.host}/gpu/cuda@{digest}"}
+
     def test_a_tampered_layer_leaves_no_image(self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str) -> None:
         layer = OciImage(layout, published).layers[1]
         simulated.tampered[layer.digest] = b"x" * layer.size
