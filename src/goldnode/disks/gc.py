@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from goldnode.disks.publish import ENVELOPE, STAGING, refresh
 from goldnode.errors import DiskError, ImageError
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
-from goldnode.images.gc import GRACE_DAYS, Gone
+from goldnode.images.gc import GRACE_DAYS, Gone, Needed, named_here
 from goldnode.images.history import read
 from goldnode.images.publish import lane
 
@@ -34,31 +34,22 @@ if TYPE_CHECKING:
 __all__ = ["GRACE_DAYS", "Needed", "collect", "collect_place", "needed"]
 
 
-@dataclass
-class Needed:
-    """What must stay, each with who needs it: digests of manifests, `CLASS:BUILDID` names, digests of disk locks."""
-
-    digests: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    locks: dict[str, str] = field(default_factory=dict)
-
-
 def needed(store: Store, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()) -> Needed:
     """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of disk locks and whose they are.
 
     Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
     """
-    found = Needed(locks=dict(locks or {}))
-    for place, one in moves.local_places(store):
-        line = line_of(one.repository)
-        history = read(moves.local_text(store, place, one), line, trust, where=f"{place}/{line}")
-        found.digests |= {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+    found = Needed(_named_here(store, trust), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
         found.digests.setdefault(path.read_text(encoding="ascii").strip(), "a channel that this store saw")
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             found.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")
     return found
+
+
+def _named_here(store: Store, trust: Sequence[SSlibKey] = ()) -> dict[str, str]:
+    return named_here(store, trust, lambda line: line_of(line.repository))
 
 
 def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
@@ -78,6 +69,7 @@ def collect(
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(store, "", name="gc"):
+        keeps = replace(keeps, digests=keeps.digests | _named_here(store))  # what was promoted while this waited as well
         for path in sorted((store.root / "built").glob(f"*/*/{MANIFEST}")):
             try:
                 disk = BuiltDisk.load(path.parent)
@@ -121,7 +113,7 @@ def collect_place(
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with place.turn(), full(place.root):
-        wanted = Needed(dict(keeps.digests), keeps.names, keeps.locks)
+        wanted = replace(keeps, digests=keeps.digests | _named_here(store))
         for name in place.classes():
             line = line_of(name)
             text = place.text(line)

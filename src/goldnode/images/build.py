@@ -46,6 +46,7 @@ from goldnode.images.layers import (
 from goldnode.images.matrix import Row
 from goldnode.images.model import Built
 from goldnode.images.oci import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
+from goldnode.images.publish import using
 from goldnode.images.recipe import IDENTITY, LEFTOVERS, ROOT_HOOK, ROOT_LEFTOVERS, ROOT_START, SCRIPT, SMOKE, Recipe, recipe
 from goldnode.images.store import Store
 
@@ -169,11 +170,13 @@ class Builder:
 
         What does not hang on a failure is built all the same; then the first failure is raised. Raises ImageError.
         """
-        todo = self.pending(wanted)
-        if todo:
-            with _full_disk(self.store.root), self._alone():
-                self._run(self._tasks(todo, wanted))
-        built = self.store.built()
+        # What is kept from earlier has no name until the image has one: nothing is collected meanwhile.
+        with _full_disk(self.store.root), using(self.store.layout):
+            todo = self.pending(wanted)
+            if todo:
+                with self._alone():
+                    self._run(self._tasks(todo, wanted))
+            built = self.store.built()
         return [built[item.build_id] for item in wanted]
 
     def _tasks(self, todo: Sequence[Recipe], wanted: Sequence[Recipe]) -> dict[str, _Task]:

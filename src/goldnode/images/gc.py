@@ -9,16 +9,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.compat.workloads import parse_reference
 from goldnode.errors import ImageError
-from goldnode.images.channels import RegistryPlace, keep, local_places, local_text
+from goldnode.images.channels import Keeper, RegistryPlace, keep, local_places, local_text
 from goldnode.images.gates import PUBLICATION
-from goldnode.images.history import IMMUTABLE, read
+from goldnode.images.history import IMMUTABLE, Line, line_of, read
 from goldnode.images.model import LABELS
 from goldnode.images.oci import REF, Descriptor, Layout, OciImage
 from goldnode.images.publish import lane
@@ -34,7 +34,7 @@ GRACE_DAYS = 30.0
 
 @dataclass
 class Needed:
-    """What must stay, each with who needs it: digests of images, `REPOSITORY:TAG` names, digests of locks."""
+    """What must stay, each with who needs it: digests of manifests, `REPOSITORY:TAG` or `CLASS:BUILDID` names, digests of locks."""
 
     digests: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -57,10 +57,7 @@ def needed(
 
     Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
     """
-    found = Needed(locks=dict(locks or {}))
-    for place, line in local_places(layout):
-        history = read(local_text(layout, place, line), line, trust, where=f"{place}/{line}")
-        found.digests |= {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+    found = Needed(named_here(layout, trust), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             reference = parse_reference(image.ref)
@@ -71,15 +68,29 @@ def needed(
     return found
 
 
+def named_here(keeper: Keeper, trust: Sequence[SSlibKey] = (), as_line: Callable[[Line], Line] = lambda line: line) -> dict[str, str]:
+    """What a store's copies of histories name, and why. Raises GoldnodeError for one that cannot be read."""
+    found: dict[str, str] = {}
+    for place, one in local_places(keeper):
+        found |= _named(place, as_line(one), local_text(keeper, place, one), trust)
+    return found
+
+
+def _named(place: str, line: Line, text: bytes, trust: Sequence[SSlibKey]) -> dict[str, str]:
+    history = read(text, line, trust, where=f"{place}/{line}")
+    return {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+
+
 def collect(
     layout: Layout, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
 ) -> tuple[list[Gone], dict[str, str]]:
     """Take names that nothing needs, then blobs that nothing names, out of the store. Returns what went (or would), and why the rest stays.
 
-    Raises ImageError where a manifest that stays cannot be read: nothing goes then. Waits for publications, promotions and pulls.
+    Raises ImageError where a manifest that stays cannot be read: nothing goes then. Waits for builds, publications, promotions and pulls.
     """
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
     with lane(layout, "", name="gc"):
+        keeps = replace(keeps, digests=keeps.digests | named_here(layout))  # what was promoted while this waited as well
         gone: list[Gone] = []
         stays: dict[str, str] = {}
         leaving: list[str] = []
@@ -164,50 +175,57 @@ def collect_registry(
 ) -> tuple[list[Gone], dict[str, str]]:
     """Delete images of a registry, with what refers to them, that carry immutable tags of goldnode alone and that nothing needs.
 
-    Every history of the repositories is read and verified first (`trust` is needed). An image whose publication record is absent stays:
-    its age is not known. The bytes go when the registry collects its own garbage. Raises ImageError.
+    Every history of the repositories is read and verified first (`trust` is needed), and that of an image's line once more right before the
+    image goes. One whose publication record is absent stays: its age is not known. The bytes go when the registry collects its own garbage.
+    Waits for builds, publications, promotions and pulls of this store. Raises ImageError.
     """
     if not trust:
         raise ImageError("a registry is collected only by histories that are verified", remedy="name the public key with --trust")
     moment = now or dt.datetime.now(dt.UTC)
     gone: list[Gone] = []
     stays: dict[str, str] = {}
-    wanted = dict(keeps.digests)
-    for repository in repositories:
-        for line in place.lines(repository):
-            text = place.text(line)
-            history = read(text, line, trust, where=f"{place.name}/{line}")
-            wanted |= {digest: f"{why} at {place.name}" for digest, why in history.digests().items()}
-            if text.startswith(local_text(layout, place.name, line)):
-                keep(layout, place.name, line, text)
-    for repository in repositories:
-        target = place.registry.repository(place.where.repository(repository))
-        tags: dict[str, list[str]] = {}
-        for tag in target.tags():
-            subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
-            if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
-                gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
+    with lane(layout, "", name="gc"):
+        wanted = keeps.digests | named_here(layout)
+        for repository in repositories:
+            for line in place.lines(repository):
+                text = place.text(line)
+                wanted |= _named(place.name, line, text, trust)
+                if text.startswith(local_text(layout, place.name, line)):
+                    keep(layout, place.name, line, text)
+        for repository in repositories:
+            target = place.registry.repository(place.where.repository(repository))
+            tags: dict[str, list[str]] = {}
+            for tag in target.tags():
+                subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
+                if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
+                    gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
+                    if not dry_run:
+                        _delete(target, f"sha256:{subject[1]}")
+                if subject is not None or tag.endswith("-history"):
+                    continue
+                if (digest := target.digest(tag)) is not None:
+                    tags.setdefault(digest, []).append(tag)
+            for digest, names in sorted(tags.items()):
+                label = f"{target}:{names[0]}"
+                foreign = [name for name in names if IMMUTABLE.fullmatch(name) is None]
+                why = wanted.get(digest) or next(
+                    (keeps.names[f"{repository}:{name}"] for name in names if f"{repository}:{name}" in keeps.names), None
+                )
+                if why is None and foreign:
+                    why = f"the tag {foreign[0]} stands for it"
+                why = why or _locked(target, digest, keeps) or _published(target, digest, moment, days)
+                if why is not None:
+                    stays[label] = why
+                    continue
+                # This takes long, and others promote meanwhile: what the histories say now counts.
+                for line in dict.fromkeys(line_of(repository, name) for name in names):
+                    wanted |= _named(place.name, line, place.text(line), trust)
+                if digest in wanted:
+                    stays[label] = wanted[digest]
+                    continue
+                gone.append(Gone(label, "no channel, history, class or lock names it"))
                 if not dry_run:
-                    _delete(target, f"sha256:{subject[1]}")
-            if subject is not None or tag.endswith("-history"):
-                continue
-            if (digest := target.digest(tag)) is not None:
-                tags.setdefault(digest, []).append(tag)
-        for digest, names in sorted(tags.items()):
-            label = f"{target}:{names[0]}"
-            foreign = [name for name in names if IMMUTABLE.fullmatch(name) is None]
-            why = wanted.get(digest) or next(
-                (keeps.names[f"{repository}:{name}"] for name in names if f"{repository}:{name}" in keeps.names), None
-            )
-            if why is None and foreign:
-                why = f"the tag {foreign[0]} stands for it"
-            why = why or _locked(target, digest, keeps) or _published(target, digest, moment, days)
-            if why is not None:
-                stays[label] = why
-                continue
-            gone.append(Gone(label, "no channel, history, class or lock names it"))
-            if not dry_run:
-                _delete(target, digest)
+                    _delete(target, digest)
     return gone, stays
 
 

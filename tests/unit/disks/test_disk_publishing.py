@@ -542,6 +542,14 @@ def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_pat
     assert needed(world.store, load_catalog()).digests == {}
 
 
+def test_what_was_promoted_while_it_waited_stays(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+    keeps = needed(world.store)
+    world.promote("a", "candidate")
+    assert [item.what for item in collect(world.store, keeps, now=LATER)[0]] == [f"{CLASS}-{BUILDS['b']}"]
+
+
 def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
     world.publish("a")
     world.publish("b")

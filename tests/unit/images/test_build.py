@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.images.image_rows import TOOLS, FakeEngine, World, fake_root
 from goldnode.errors import ImageError
 from goldnode.images import build, layers
 from goldnode.images.build import Builder, differing, twice
+from goldnode.images.publish import lane
 from goldnode.images.recipe import Recipe
 
 RUNTIME, DEVEL = "cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"
@@ -206,6 +208,25 @@ def test_a_layer_that_was_collected_is_made_again(world: World) -> None:
     assert builder(world).pending(wanted)
     assert builder(world).build(wanted) == first or [row.digest for row in builder(world).build(wanted)] == [row.digest for row in first]
     assert world.store.layout.has(blob)
+
+
+def test_nothing_is_collected_while_it_builds(world: World) -> None:
+    held: list[bool] = []
+
+    def say(what: str, state: str, seconds: float) -> None:
+        with (world.store.root / "channels/.gc-.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+
+    (world.store.root / "channels").mkdir()
+    Builder(world.store, FakeEngine(), 2, say).build(recipes(world)[:2])
+    assert held
+    assert all(held)
+    with lane(world.store.layout, "", name="gc"):
+        pass
 
 
 def test_the_script_sees_outlines_of_the_whole_chain(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

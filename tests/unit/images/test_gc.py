@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.images.registries import Simulated, make_image, make_key, once, prove, running
+from tests.unit.images.registries import Simulated, before, make_image, make_key, once, prove, running
 
 from goldnode.errors import ImageError
 from goldnode.images.channels import RegistryPlace, StorePlace, promote
@@ -44,6 +45,16 @@ def to_stable(layout: Layout, keys: tuple[Path, Path], *names: str, place: Store
     assert NO_SOAK
 
 
+def collecting(layout: Layout) -> bool:
+    """Whether somebody collects, so that a promotion from this store has to wait."""
+    with (layout.root / "channels/.gc-.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 class TestStore:
     def test_what_is_young_stays(self, layout: Layout) -> None:
         gone, stays = collect(layout, Needed())
@@ -67,6 +78,12 @@ class TestStore:
         # Manifest, configuration and the layer of its own; what it shares with the others stayed.
         assert sum(item.size > 0 for item in gone) >= 3
         assert collect(layout, needed(layout), now=NOW)[0] == []
+
+    def test_what_was_promoted_while_it_waited_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+        keeps = needed(layout)
+        to_stable(layout, keys, "a")
+        collect(layout, keeps, now=NOW)
+        assert set(layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12"}
 
     def test_what_a_registrys_history_names_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
         to_stable(layout, keys, "a")
@@ -150,6 +167,28 @@ class TestRegistry:
         assert subjects == []
         for name in "ab":
             assert len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0]) == 5
+
+    def test_what_another_machine_promotes_meanwhile_stays(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        server, trust, digest = self.server, load_public(keys[1]), layout.refs()[ref("c")].digest
+        elsewhere = RegistryPlace(place.where, server.client(tries=1), Layout(tmp_path / "elsewhere"))
+        # The histories were read, its tag not yet.
+        pattern = f"^GET .*/manifests/{ref('c').partition(':')[2]}$"
+        server.rules.append(before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere)))
+        gone, stays = collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW)
+        assert {item.what for item in gone} == {f"{server.host}/gpu/{ref(name)}" for name in "ab"}
+        assert stays == {f"{server.host}/gpu/{ref('c')}": f"stable of cuda:12.4-runtime-debian12 at {place.name}"}
+        assert server.tag("gpu/cuda", "12.4-runtime-debian12") == server.tag("gpu/cuda", ref("c").partition(":")[2]) == digest
+        assert ("gpu/cuda", digest) in server.manifests
+
+    def test_nothing_of_this_store_moves_meanwhile(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
+        held: list[bool] = []
+        self.server.rules.append(before("^GET .*/tags/list", lambda: held.append(collecting(layout))))
+        self.server.rules.append(before("^DELETE ", lambda: held.append(collecting(layout))))
+        collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+        assert held == [True, True]
+        assert not collecting(layout)
 
     def test_it_asks_for_a_key_and_for_a_readable_history(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
