@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from goldnode.catalog.models import NodeClass, Stack
 from goldnode.disks.definition import Definition, Disk
 from goldnode.errors import DiskError, UnsolvableError
 from goldnode.files import sha256_of
+from goldnode.images import pool as pools
 from goldnode.images.imagelock import LockedDeb
 from goldnode.images.resolve import Moved, keeper, kept_versions, locked_debs, moved, pool_path, told, wanted_debs, writing
 from goldnode.lock.aptroot import AptRoot, apt_root, cache_directory
@@ -303,16 +303,8 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
     row = modules.package
     file = row.path.rpartition("/")[2]
     shutil.copyfile(pool / row.sha256 / file, place / file)
-    (place / "Packages").write_text(stanza(place / file, row.sha256), encoding="utf-8")
+    (place / "Packages").write_text(pools.stanza(place / file, row.sha256, DiskError), encoding="utf-8")
     (root.directory / "etc/sources.list.d/built.list").write_text(f"deb [trusted=yes] file://{place} ./\n", encoding="utf-8")
-
-
-def stanza(path: Path, sha256: str) -> str:
-    """The record of a package in the index of a flat archive. Raises DiskError for what is no package."""
-    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise DiskError(f"this is no Debian package: {done.stderr.strip()}", file=path, remedy="delete it and fetch it again")
-    return f"{done.stdout.rstrip()}\nFilename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {sha256}\n"
 
 
 # -- modules
@@ -397,15 +389,7 @@ def there(pool: Path, deb: LockedDeb) -> bool:
 
 def checked(pool: Path, debs: Iterable[LockedDeb]) -> dict[str, Path]:
     """Return the file of each package of `debs`, its content compared with its hash. Raises DiskError for one that is not there or differs."""
-    found = {}
-    for deb in debs:
-        path = pool_path(pool, deb)
-        if not path.is_file():
-            raise DiskError(f"{deb.file} is not in the pool of the store", file=pool, remedy="build without --offline to fetch it")
-        if sha256_of(path) != deb.sha256:
-            raise DiskError("this file is not what the lock names: its hash is another", file=path, remedy="delete it and build again")
-        found[deb.name] = path
-    return found
+    return {deb.name: pools.checked(pool, deb.file, deb.sha256, DiskError) for deb in debs}
 
 
 def _take(source: Path, to: Path) -> None:

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.disks import offline
-from goldnode.disks.locking import DiskLock, Target, checked, stanza
+from goldnode.disks.locking import DiskLock, Target, checked
 from goldnode.disks.model import Pending
 from goldnode.disks.sanitise import sanitise
 from goldnode.errors import DiskError, ImageError
 from goldnode.images import engines
 from goldnode.images.imagelock import LockedDeb
+from goldnode.images.pool import stanza
 from goldnode.images.recipe import ROOT_START
 from goldnode.nodefile import payload
 
@@ -120,7 +121,7 @@ def archive(place: Path, debs: Sequence[LockedDeb], files: Mapping[str, Path]) -
         except OSError:
             shutil.copyfile(files[deb.name], here)
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        index = list(pool.map(lambda deb: stanza(place / files[deb.name].name, deb.sha256), debs))
+        index = list(pool.map(lambda deb: stanza(place / files[deb.name].name, deb.sha256, DiskError), debs))
     (place / "Packages").write_text("\n".join(index), encoding="utf-8")
     for path in (place.parent, place):
         path.chmod(0o755)

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
 import threading
@@ -46,6 +45,7 @@ from goldnode.images.layers import (
 from goldnode.images.matrix import Row
 from goldnode.images.model import Built
 from goldnode.images.oci import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
+from goldnode.images.pool import checked, pooled, stanza
 from goldnode.images.publish import using
 from goldnode.images.recipe import IDENTITY, LEFTOVERS, ROOT_HOOK, ROOT_LEFTOVERS, ROOT_START, SCRIPT, SMOKE, Recipe, recipe
 from goldnode.images.store import Store
@@ -283,7 +283,7 @@ class Builder:
                 index = []
                 for _, file, sha256 in item.debs:
                     shutil.copyfile(self._checked(file, sha256), repository / file)
-                    index.append(_stanza(repository / file, file, sha256))
+                    index.append(stanza(repository / file, sha256, ImageError))
                 (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
                 for path in (work, repository):
                     path.chmod(0o755)
@@ -452,19 +452,10 @@ class Builder:
     # -- files
 
     def _pool(self, file: str, sha256: str) -> Path:
-        path = self.store.pool / sha256 / file
-        if not path.is_file():
-            raise ImageError(f"{file} is not in the pool of the store", file=self.store.pool, remedy="build without --offline to fetch it")
-        return path
+        return pooled(self.store.pool, file, sha256, ImageError)
 
     def _checked(self, file: str, sha256: str) -> Path:
-        """A file of the pool whose content has its hash."""
-        path = self._pool(file, sha256)
-        with path.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if found != sha256:
-            raise ImageError("this file is not what the lock names: its hash is another", file=path, remedy="delete it and build again")
-        return path
+        return checked(self.store.pool, file, sha256, ImageError)
 
     @contextlib.contextmanager
     def _work(self) -> Iterator[Path]:
@@ -506,14 +497,6 @@ def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
     if "directory" in row:
         return Entry(path, "directory", 0o755, epoch)
     return Entry.text(path, row["text"], epoch, row["mode"])
-
-
-def _stanza(path: Path, file: str, sha256: str) -> str:
-    """The record of a package in the index of a flat repository."""
-    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ImageError(f"{file} is no Debian package: {done.stderr.strip()}", file=path)
-    return f"{done.stdout.rstrip()}\nFilename: ./{file}\nSize: {path.stat().st_size}\nSHA256: {sha256}\n"
 
 
 def _directories(tar: Path) -> dict[str, list[int]]:

@@ -146,13 +146,6 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
     tar.addfile(info)
 
 
-def write_tar(layout: Layout, source: IO[bytes]) -> Layer:
-    """Keep a plain tar, byte by byte as it is, as a layer of `layout`."""
-    with _blob(layout) as (sink, done):
-        shutil.copyfileobj(source, sink, 1 << 20)
-        return done()
-
-
 def normalised(source: IO[bytes], epoch: int, dropped: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
     """The members of an engine's layer in a fixed order, no date later than `epoch`, owners by number alone, without what fits `dropped`."""
     with tarfile.open(fileobj=source, mode="r:") as tar:

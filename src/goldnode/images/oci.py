@@ -117,18 +117,6 @@ class Layout:
             _write(self.path(digest), data)
         return Descriptor(media_type, digest, len(data))
 
-    def put_stream(self, source: IO[bytes], media_type: str) -> Descriptor:
-        """Keep what a file object holds as a blob, hashed as it is written."""
-        hasher, size = hashlib.sha256(), 0
-        with _temporary(self.root / "blobs/sha256") as (file, done):
-            while block := source.read(_BLOCK):
-                hasher.update(block)
-                size += len(block)
-                file.write(block)
-            digest = "sha256:" + hasher.hexdigest()
-            done(self.path(digest))
-        return Descriptor(media_type, digest, size)
-
     def index(self) -> list[dict[str, Any]]:
         """The descriptors of index.json."""
         try:

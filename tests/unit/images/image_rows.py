@@ -186,6 +186,6 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 tar.addfile(info, io.BytesIO(codename.encode()))
 
     monkeypatch.setattr(engines, "make_root", make_root)
-    monkeypatch.setattr("goldnode.images.build._stanza", lambda path, file, sha256: f"Package: {file}\n")
+    monkeypatch.setattr("goldnode.images.build.stanza", lambda path, sha256, error: f"Package: {path.name}\n")
     monkeypatch.setattr(layers, "tools", lambda: {"zlib": "1.3", "layer": "1"})
     return made
