@@ -30,7 +30,7 @@ from .host import Host, Json, boot_identity
 from .later import re
 from .lines import by_lines
 from .plain import NamedTuple
-from .state.finding import DEFERRED, ELSEWHERE, MATCH, NOT_EXPOSED, SUPPRESSED
+from .state.finding import FINE
 from .verdict import current
 
 TYPE_CHECKING = False
@@ -80,7 +80,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     found = [
         Reason(str(finding["id"]), plain(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"))
         for finding in verdict["findings"]
-        if finding["severity"] != "degraded" and finding["outcome"] not in (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
+        if finding["severity"] != "degraded" and finding["outcome"] not in FINE
     ]
     if not found and verdict["exit_code"] == 4:
         return [Reason("class", f"the node is not of class {verdict['class']}")]

@@ -158,6 +158,7 @@ TRIALS: list[tuple[str, list[dict[str, Any]], bool, bool, str | None]] = [
     (TRIED, [finding("stack.lock", "match")], False, True, "is the default from now on"),
     (TRIED, [finding("boot.next", "mismatch"), finding("boot.pending", "mismatch", "degraded")], False, True, "is the default from now on"),
     (TRIED, [finding("gpu.ids", "not_verified_here"), finding("gpu.clocks", "not_exposed")], False, True, "is the default from now on"),
+    (TRIED, [finding("pcie.gen", "deferred"), finding("gpu.ecc", "suppressed")], False, True, "is the default from now on"),
     (TRIED, [finding("driver.loaded", "mismatch")], False, False, "does not become the default: driver.loaded: b (want a)"),
     (TRIED, [finding("driver.loaded", "could_not_read")], False, False, "does not become the default"),
     ("6.1.0-905-amd64", [], False, False, "the boot that tried it came up with 6.1.0-905-amd64"),

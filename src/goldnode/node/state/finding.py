@@ -19,6 +19,8 @@ MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
     "deferred",  # cannot be told while the GPU rests, and nothing speaks against it: it is judged at the next check under load
     "suppressed",  # differs, and somebody has said why that is accepted, and until when
 )
+# Outcomes that speak against no node, whatever the severity: the gate and the trial of a kernel go by them.
+FINE = (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
 
 # What a remedy takes along: nothing, what one process does, one GPU with its jobs, the node, hardware that somebody has to touch.
 NOTHING, PROCESS, GPU, NODE, HARDWARE = "nothing", "process", "gpu", "node", "hardware"

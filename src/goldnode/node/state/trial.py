@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .. import quickjson as json
 from ..host import Host, boot_identity
-from .finding import ELSEWHERE, MATCH, NOT_EXPOSED
+from .finding import FINE
 from .model import NodeError
 from .observe import TRIAL, load_json
 
@@ -22,10 +22,9 @@ OWN = ("boot.next", "boot.trial")
 
 
 def against(verdict: Mapping[str, Any]) -> List[str]:
-    """What a verdict has against a kernel that is tried: everything that would drain the node."""
-    fine = (MATCH, NOT_EXPOSED, ELSEWHERE)
+    """What a verdict has against a kernel that is tried: everything for which the gate would drain the node."""
     rows: Sequence[Mapping[str, Any]] = verdict["findings"]
-    bad = [row for row in rows if row["severity"] != "degraded" and row["outcome"] not in fine and row["id"] not in OWN]
+    bad = [row for row in rows if row["severity"] != "degraded" and row["outcome"] not in FINE and row["id"] not in OWN]
     return [f"{row['id']}: {row['got'] or 'nothing'} (want {row['expected']})" for row in bad]
 
 
