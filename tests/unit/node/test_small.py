@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import document
 
+from goldnode.node.device.names import address
 from goldnode.node.host import Host, Result, boot_identity, is_container
 from goldnode.node.report import plan_text, verdict_table
 from goldnode.node.state.apply import Applier
@@ -396,3 +397,18 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         host.text("/etc")
     assert [host.exists(f"/etc/{name}") for name in ("file", "c", "none", "file/x", "n\0l")] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("said", "sysfs"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("00000008:06:00.0", "0008:06:00.0"),
+        ("0000:3B:00.0", "0000:3b:00.0"),
+        ("00010000:3B:00.0", "10000:3b:00.0"),
+        ("12345678:3B:00.0", "12345678:3b:00.0"),
+        ("[N/A]", "[n/a]"),
+    ],
+)
+def test_a_pci_address_is_written_as_sysfs_does(said: str, sysfs: str) -> None:
+    assert address(said) == sysfs

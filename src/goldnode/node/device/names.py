@@ -14,6 +14,6 @@ FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 
 
 def address(text: str) -> str:
-    """A PCI address as sysfs writes it: NVML gives the domain eight digits, where four will do."""
-    text = text.lower()
-    return text[4:] if text.find(":") == 8 and text.startswith("0000") else text
+    """A PCI address as sysfs writes it: NVML gives the domain eight digits, sysfs as many as it has, and at least four."""
+    domain, colon, rest = text.lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}:{rest}" if len(domain) == 8 and colon else text.lower()
