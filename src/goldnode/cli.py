@@ -6,6 +6,7 @@ An expected error is one line on stderr and exit 2; anything else is a fault of 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class _Commands(LazyGroup):
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 def main(debug: bool) -> None:
     """One declared GPU node class into running nodes and images that carry the same locked stack."""
+    # Whoever started this may have left it ignored: then the kernel tells nobody how a program has ended, and `subprocess` takes it for a success.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @main.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,35 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
     assert "there is no class document" in check.stdout
     wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
     assert wrong.returncode == 3, "a wrong use must not read as a verdict"
+
+
+def _inherit() -> None:
+    """What cron, a supervisor or a strict shell may leave to what it starts."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+STATE = "import os, signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)"
+NODE = f"""import runpy, sys
+sys.argv[1:] = ["--help"]
+try:
+    runpy.run_module("goldnode.node", run_name="__main__", alter_sys=True)
+except SystemExit:
+    {STATE}
+"""
+CLI = f"from goldnode.cli import main; main(['classes'], standalone_mode=False); {STATE}"
+
+
+@pytest.mark.parametrize("script", [NODE, CLI], ids=["goldnode-node", "goldnode"])
+def test_who_starts_it_does_not_decide_how_it_runs(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=_inherit,
+        env={**os.environ, "PYTHONPATH": str(Path(nodefile.__file__).parents[1])},
+    )
+    assert done.stdout.splitlines()[-1] == "True"
 
 
 def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:

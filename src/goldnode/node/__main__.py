@@ -8,10 +8,24 @@ of what was used. Whatever stands in the way (another user, no space, a director
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as signal
+else:
+    try:
+        import _signal as signal  # what `signal` is made of; see process.py
+    except ImportError:
+        import signal
+
 # In /run: gone at the next boot, so that nothing is left to remove, to go stale, or to be torn by a power cut.
 PLACE = "/run/goldnode/program"
 STAMP = "stamp"
 DAY = 86400.0
+
+
+def ordinary() -> None:
+    """Take back what whoever started this may have left to it: while SIGCHLD is ignored, the kernel tells nobody how a program has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def settle(archive: str) -> str:
@@ -101,6 +115,7 @@ def unpack(data: bytes, here: str) -> bool:
 
 
 if __name__ == "__main__":
+    ordinary()
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = settle(archive) if archive else None
 

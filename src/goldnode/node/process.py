@@ -21,6 +21,9 @@ else:
 
 # A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
 GRACE = 5.0
+# `status` of one whose end the kernel told nobody: no success, whatever it did.
+LOST = 255
+UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored (goldnode's own start sets it back)\n"
 
 
 def found(name: str, path: str) -> str:
@@ -43,7 +46,8 @@ class Process:
     :param stdin: what it reads; nothing without it.
     :param session: it leads a session of its own, so that :meth:`kill` ends all that it starts.
 
-    Raises OSError where it cannot be started. `status` is what it ended with (a signal as a negative number), None while it runs.
+    Raises OSError where it cannot be started. `status` is what it ended with (a signal as a negative number), None while it runs,
+    and :data:`LOST` where that cannot be known.
     """
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stdin: Optional[bytes] = None, session: bool = False) -> None:
@@ -106,8 +110,9 @@ class Process:
         while self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has taken note of its end
-                self.status = 0
+            except ChildProcessError:  # SIGCHLD is ignored, or somebody else has taken note of its end
+                self.status = LOST
+                self.said[self.err] += UNTOLD
                 break
             if pid:
                 self.status = os.waitstatus_to_exitcode(status)

@@ -20,6 +20,7 @@ from benchmarks.sanity import __main__ as bench
 from tests.simulators.hardware import build, machine
 
 from goldnode.node import process, quickjson
+from goldnode.node.device import child, stream
 from goldnode.node.host import Host, like
 from goldnode.node.state import grub, observe
 from goldnode.node.state.domains import kernel, units
@@ -186,6 +187,21 @@ def test_a_session_is_killed_as_one() -> None:
             return
         time.sleep(0.05)
     raise AssertionError("what it had started is still there")
+
+
+def test_a_program_of_which_nobody_learns_the_end_has_failed() -> None:
+    host = Host("/")
+    host.program = "/bin/false"
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        done = host.run("sh", "-c", "echo x; exit 3")
+        asked = child.ask(host, {"do": "read", "vendor": "nvidia"})
+        streamed = stream.start(host, settings=False).finish()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert (done.rc, done.out) == (process.LOST, "x\n")
+    for said in (done.err, asked["error"], streamed["error"]["text"]):
+        assert "SIGCHLD is ignored" in said
 
 
 def test_what_python_ignores_ends_a_program_that_is_started() -> None:

@@ -179,6 +179,7 @@ def _ended(process: Process, err: bytes, left: float, host: Host) -> Optional[st
         return _kill(process, left, host)
     if status == 0:
         return None
+    err += bytes(process.said[process.err])  # what is known of its end, where that was not told
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
     return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
 
