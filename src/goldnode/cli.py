@@ -6,6 +6,7 @@ An expected error is one line on stderr and exit 2; anything else is a fault of 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -54,7 +55,10 @@ class _Commands(LazyGroup):
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 def main(debug: bool) -> None:
     """One declared GPU node class into running nodes and images that carry the same locked stack."""
-    # Whoever started this may have left it ignored: then the kernel tells nobody how a program has ended, and `subprocess` takes it for a success.
+    # What whoever started this may have left to it. The modes of what is made (a node's files in an image, a published directory) are no matter of
+    # their umask; what is secret is made with a mode of its own.
+    os.umask(0o022)
+    # While it is ignored the kernel tells nobody how a program has ended, and `subprocess` takes it for a success.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 

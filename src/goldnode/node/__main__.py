@@ -24,7 +24,9 @@ DAY = 86400.0
 
 
 def ordinary() -> None:
-    """Take back what whoever started this may have left to it: while SIGCHLD is ignored, the kernel tells nobody how a program has ended."""
+    """Take back what whoever started this may have left to it. While SIGCHLD is ignored, the kernel tells nobody how a program has ended; and who
+    may read what is made here is no matter of their umask: what is secret is made with a mode of its own."""
+    os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
