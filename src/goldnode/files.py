@@ -36,6 +36,15 @@ def replace_file(path: Path, data: bytes) -> None:
             raise
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk: a power cut after this leaves them what they are."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 @contextmanager
 def full_disk(refusal: GoldnodeError) -> Iterator[None]:
     """Turn a disk that is full into `refusal`."""

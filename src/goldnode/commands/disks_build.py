@@ -173,6 +173,7 @@ def build(
     from goldnode.disks import build as building
     from goldnode.disks import locking, rootfs
     from goldnode.disks.definition import load_definition
+    from goldnode.disks.evidence import authenticate
     from goldnode.disks.model import DEFAULT_FORMATS, FORMATS, MANIFEST
     from goldnode.disks.store import open_store
     from goldnode.errors import DiskError, nearest
@@ -212,6 +213,8 @@ def build(
                     f"  {item.sha256}  {size}  {item.file}"
                     + (f" ({disk.raw.allocated / 1e6:.1f} MB on disk)" if item.format == "raw" else "")
                 )
+        if made and [row for row in authenticate(disk, (), content=False).rows if row.state == "refused"]:
+            click.echo(f"what is beside {plan.name} tells of the formats it had before: `goldnode disks evidence` writes it anew", err=True)
         if again:
             place = store.cache / "twice" / f"{plan.name}-{os.getpid()}"
             with _showing() as say:

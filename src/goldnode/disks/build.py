@@ -2,7 +2,8 @@
 
 A build is a function of its inputs, and named after them: the class document, the disk's lock, the definition, goldnode's own parts that shape a
 disk, and the tools. What is there already is not built again; a root filesystem is kept, so that what comes after it is made again alone. A
-build that fails or is killed leaves no directory in `built`, and the next run takes away what it left.
+build that fails or is killed leaves no directory in `built`, and the next run takes away what it left. A build that is there is given the formats
+that it lacks and stays what it is, with all that was found out about it since.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from goldnode.disks.offline import TREE
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
 from goldnode.errors import DiskError, nearest
-from goldnode.files import full_disk
+from goldnode.files import full_disk, replace_file, sync
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.nodefile import payload
 
@@ -157,16 +158,18 @@ def build(
             raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
     kinds = [kind for kind in FORMATS if kind in {"raw", *kinds}]
     target = store.built / recipe.item.name / recipe.build_id
-    known = BuiltDisk.load(target) if (target / MANIFEST).is_file() else None
-    if known is not None and not fresh and not _missing(known, kinds):
+    known = _known(target, fresh)
+    if known is not None and not _missing(known, kinds):
         return known, False
     rootfs.needs_root()
     stages = _Stages(say)
     with _full_disk(store.root), store.work(recipe.build_id) as work:
-        if (target / MANIFEST).is_file() and not fresh:  # another run made it meanwhile
-            known = BuiltDisk.load(target)
-            if not _missing(known, kinds):
+        known = _known(target, fresh)  # another run may have made it meanwhile
+        if known is not None:
+            kinds = _missing(known, kinds)
+            if not kinds:
                 return known, False
+            _refuse_followed(known, kinds, store)
         _room(store, recipe.lock)
         root, pending, cached = _root(recipe, store, work, stages, fresh)
         spec = recipe.spec
@@ -180,28 +183,82 @@ def build(
         out.mkdir()
         with stages("assembling the disk"):
             made = assemble(root, spec, out / f"{spec.name}.raw", lambda text: None)
+        if known is not None:
+            _refuse_other(known, made.sha256)
         files = [DiskFile(made.raw.name, "raw", made.size, made.sha256)]
-        for kind in kinds[1:]:
+        for kind in (kind for kind in kinds if kind != "raw"):
             with stages(f"writing {kind}"):
                 file = out / f"{spec.name}{FORMATS[kind]}"
                 files.append(formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release))
+        if known is not None:
+            return _add(known, files, out), True
         disk = replace(_manifest(recipe, made, files, pending, checks), directory=target)
-        _write(out / SUMS, "".join(f"{item.sha256}  {item.file}\n" for item in sorted(files, key=lambda row: row.file)))
+        replace_file(out / SUMS, _sums({item.file: item.sha256 for item in files}))
         log = {"seconds": stages.seconds, "root_cached": cached, "machine": platform.machine(), "processors": os.cpu_count()}
-        _write(
-            out / BUILD_LOG,
-            json.dumps({**log, "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}, indent=1, sort_keys=True) + "\n",
-        )
-        _write(out / MANIFEST, disk.text())
+        log["built"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        replace_file(out / BUILD_LOG, (json.dumps(log, indent=1, sort_keys=True) + "\n").encode())
+        replace_file(out / MANIFEST, disk.text().encode())
+        sync(out)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if known is not None and not fresh:
-            _refuse_other(known, disk)
-        old = work / "old"
-        if target.exists():
-            target.replace(old)
+        if target.exists():  # without a manifest, or the second build of `twice`, in a store of its own: nothing that is missed
+            target.replace(work / "old")
         out.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     return BuiltDisk.load(target), True
+
+
+def _known(target: Path, fresh: bool) -> BuiltDisk | None:
+    return BuiltDisk.load(target) if (target / MANIFEST).is_file() and not fresh else None
+
+
+def _sums(files: Mapping[str, str]) -> bytes:
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files.items())).encode()
+
+
+def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
+    """Give a build the formats in `out` that it lacks. The manifest comes last: a kill before leaves the build as it was, and a file beside it that
+    the next run makes again. It stays the same bytes where it names the formats already (of a build that was pulled without them)."""
+    rows = {row.format: row for row in known.files}
+    for row in made:
+        if row.format == "raw" and (known.directory / row.file).is_file():
+            continue
+        if rows.setdefault(row.format, row) != row:
+            raise DiskError(
+                f"{row.file} was made again and is not the same: {row.sha256} instead of {rows[row.format].sha256}",
+                file=known.directory,
+                remedy="build with --twice, which names the files that differ",
+            )
+        (out / row.file).replace(known.directory / row.file)
+    text = replace(known, files=tuple(rows[kind] for kind in FORMATS if kind in rows)).text()
+    sums = known.directory / SUMS
+    listed = dict(line.split("  ", 1)[::-1] for line in sums.read_text(encoding="utf-8").splitlines()) if sums.is_file() else {}
+    listed |= {row.file: row.sha256 for row in made}
+    if text != known.text() and MANIFEST in listed:  # of a build that was pulled
+        listed[MANIFEST] = hashlib.sha256(text.encode()).hexdigest()
+    replace_file(sums, _sums(listed))
+    sync(known.directory)
+    if text != known.text():
+        replace_file(known.directory / MANIFEST, text.encode())
+        sync(known.directory)
+    return BuiltDisk.load(known.directory)
+
+
+def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> None:
+    """A build is known by its manifest, which names the formats: one that a channel leads to, or led to, keeps those it has."""
+    fresh = [kind for kind in kinds if kind not in {row.format for row in known.files}]
+    if not fresh:
+        return
+    from goldnode.disks import channels
+    from goldnode.disks.contents import digest_of
+    from goldnode.disks.gc import needed
+
+    why = needed(channels.Store(store.root)).digests.get(digest_of(known))
+    if why is not None:
+        raise DiskError(
+            f"{known.name} is followed ({why}), and would be another build with {', '.join(fresh)}: its manifest names its formats",
+            file=known.directory,
+            remedy="make that format in another store (--store)",
+        )
 
 
 def _missing(disk: BuiltDisk, kinds: Sequence[str]) -> list[str]:
@@ -209,11 +266,11 @@ def _missing(disk: BuiltDisk, kinds: Sequence[str]) -> list[str]:
     return [kind for kind in kinds if kind not in have]
 
 
-def _refuse_other(known: BuiltDisk, disk: BuiltDisk) -> None:
+def _refuse_other(known: BuiltDisk, sha256: str) -> None:
     """A build that is made again for one more format has to be the same disk."""
-    if known.raw.sha256 != disk.raw.sha256:
+    if known.raw.sha256 != sha256:
         raise DiskError(
-            f"{disk.name} was built again and is not the same: {disk.raw.sha256} instead of {known.raw.sha256}",
+            f"{known.name} was built again and is not the same: {sha256} instead of {known.raw.sha256}",
             file=known.directory,
             remedy="build with --twice, which names the files that differ",
         )
@@ -360,18 +417,3 @@ def _room(store: Store, lock: DiskLock) -> None:
 
 def _full_disk(root: Path) -> AbstractContextManager[None]:
     return full_disk(DiskError("the disk is full; nothing is left of this build", file=root, remedy="make room there and build again"))
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _sync(directory: Path) -> None:
-    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

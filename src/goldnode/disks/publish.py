@@ -32,7 +32,7 @@ from goldnode.disks.channels import CLASS_NAME, HISTORY, ClassLine, DirectoryPla
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.errors import DiskError, ImageError, nearest
-from goldnode.files import replace_file, sha256_of
+from goldnode.files import replace_file, sha256_of, sync
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
 from goldnode.images.gates import Gate, Waiver, refuse
@@ -144,26 +144,18 @@ def bring(
                 _check_compressed(stage / compressed, disk)
             for path in sorted(stage.iterdir()):
                 path.chmod(0o644)
-                _sync(path)
+                sync(path)
                 found.files, found.size = found.files + 1, found.size + path.stat().st_size
             stage.chmod(0o755)
             target.parent.mkdir(exist_ok=True)
             if replace and target.exists():
                 target.rename(stage.with_name(f"{disk.name}.damaged-{time.time_ns()}"))
             stage.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
     return found
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:

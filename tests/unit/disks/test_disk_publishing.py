@@ -188,7 +188,7 @@ def test_a_copy_that_went_wrong_is_not_published(world: World, monkeypatch: pyte
     assert not (world.root / CLASS).exists()
 
 
-_STEPS = ("copyfile", "_compress", "_sign_sums", "_check_compressed", "_sync", "refresh")
+_STEPS = ("copyfile", "_compress", "_sign_sums", "_check_compressed", "sync", "refresh")
 
 
 @pytest.mark.parametrize("step", _STEPS)

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.disks.disk_samples import prove
 
 from goldnode.catalog.load import load_catalog
 from goldnode.disks import build as building
-from goldnode.disks import locking
+from goldnode.disks import channels, evidence, locking
+from goldnode.disks.assemble import Assembled
 from goldnode.disks.build import Recipe, refuse_unclean
+from goldnode.disks.contents import digest_of
 from goldnode.disks.definition import load_definition
+from goldnode.disks.formats import described
 from goldnode.disks.locking import DiskLock
-from goldnode.disks.model import Hygiene
+from goldnode.disks.model import MANIFEST, SUMS, BuiltDisk, DiskFile, Hygiene
 from goldnode.disks.offline import TREE
 from goldnode.disks.store import Store
 from goldnode.errors import DiskError
+from goldnode.files import replace_file, sha256_of
 from goldnode.site import Site
 
 TOOLS = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22", "e2fsprogs": "1.47.0"}
@@ -89,6 +94,113 @@ def test_a_failed_check_fails_the_build() -> None:
     refuse_unclean([passed, waived])
     with pytest.raises(DiskError, match=r"1 checks of the root filesystem fail: logs: /var/log/dpkg\.log: a log"):
         refuse_unclean([passed, waived, Hygiene("logs", "failed", "/var/log/dpkg.log: a log")])
+
+
+# A build that is there, and lacks a format
+
+
+class Bench:
+    """A build whose stages are stand-ins: what is done with what they make is goldnode's own."""
+
+    def __init__(self, recipe: Recipe, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.recipe, self.store, self.raw = recipe, Store(place), b"the disk" * 1000
+        patch.setattr(building, "_root", lambda *given: (place, (), True))
+        patch.setattr(building, "_room", lambda *given: None)
+        patch.setattr(building, "date", lambda *given: None)
+        patch.setattr("goldnode.disks.rootfs.needs_root", lambda: None)
+        patch.setattr("goldnode.disks.firstboot.install", lambda *given: None)
+        patch.setattr("goldnode.disks.hygiene.check", lambda *given: [Hygiene("sshd", "passed", "")])
+        patch.setattr(building, "assemble", self._assemble)
+        patch.setattr("goldnode.disks.formats.write", self._write)
+
+    def _assemble(self, root: Path, spec: Any, raw: Path, say: Any) -> Assembled:
+        raw.write_bytes(self.raw)
+        return Assembled(raw, (), len(self.raw), sha256_of(raw), len(self.raw))
+
+    def _write(self, raw: Path, root: Path, kind: str, out: Path, **given: Any) -> DiskFile:
+        out.write_bytes(kind.encode() + raw.read_bytes())
+        return described(out, kind)
+
+    def __call__(self, *kinds: str) -> BuiltDisk:
+        return building.build(self.recipe, self.store, kinds=kinds)[0]
+
+
+@pytest.fixture
+def bench(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(recipe, tmp_path / "store", monkeypatch)
+
+
+def kept(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Inode and content of every file."""
+    return {path.name: (path.stat().st_ino, path.read_bytes()) for path in directory.iterdir()}
+
+
+def sums(disk: BuiltDisk) -> list[str]:
+    return (disk.directory / SUMS).read_text().splitlines()
+
+
+def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
+    first = bench("raw")
+    prove(first, None)
+    before = kept(first.directory)
+    more = bench("raw", "qcow2")
+    after = kept(more.directory)
+    assert [row.format for row in more.files] == ["raw", "qcow2"]
+    evidence.check_files(more)
+    assert sums(more) == sorted((f"{row.sha256}  {row.file}" for row in more.files), key=lambda line: line.split()[1])
+    assert {name for name in before if after[name] != before[name]} == {MANIFEST, SUMS}, "nobody has to boot it again"
+    assert channels.judge("publish", more, only=["booted"])[0].state == "passed"
+    assert kept(bench("qcow2").directory) == after
+
+
+def test_a_build_that_was_killed_before_its_end_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench("raw")
+    prove(first, None)
+    before = kept(first.directory)
+
+    def killed(path: Path, data: bytes) -> None:
+        if path.name == MANIFEST:
+            raise KeyboardInterrupt
+        replace_file(path, data)
+
+    monkeypatch.setattr(building, "replace_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench("qcow2")
+    after = kept(first.directory)
+    assert {name for name in before if after[name] != before[name]} == {SUMS}
+    assert BuiltDisk.load(first.directory) == first
+    monkeypatch.setattr(building, "replace_file", replace_file)
+    assert [row.format for row in bench("qcow2").files] == ["raw", "qcow2"]
+
+
+def test_a_format_that_the_manifest_names_changes_no_manifest(bench: Bench) -> None:
+    """A build that was pulled without it: what is signed stays signed."""
+    first = bench("qcow2", "raw.zst")
+    manifest = (first.directory / MANIFEST).read_bytes()
+    first.path("qcow2").unlink()
+    again = bench("qcow2")
+    assert (first.directory / MANIFEST).read_bytes() == manifest
+    assert again.path("qcow2").is_file()
+
+
+def test_another_disk_is_no_further_format(bench: Bench) -> None:
+    first = bench("raw")
+    before = kept(first.directory)
+    bench.raw = b"another disk"
+    with pytest.raises(DiskError, match="was built again and is not the same"):
+        bench("qcow2")
+    assert kept(first.directory) == before
+
+
+def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> None:
+    first = bench("qcow2", "raw.zst")
+    channels.Store(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
+    first.path("qcow2").unlink()
+    before = kept(first.directory)
+    with pytest.raises(DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"):
+        bench("tar")
+    assert kept(first.directory) == before
+    assert bench("qcow2").path("qcow2").is_file(), "which its manifest names"
 
 
 def test_too_little_space_is_told_with_numbers(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
