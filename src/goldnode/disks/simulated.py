@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.compat.facts import gpu
 from goldnode.disks.guest import Check, Facts, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
 from goldnode.errors import DiskError
@@ -160,13 +161,13 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
     )
     limit = (document.get("policy") or {}).get("power_limit_watts")
     if limit is not None:
-        # The simulator's own state: not read through goldnode.
-        low = sorted(
-            f"GPU {index}: {have.get(f'gpu{index}.power_limit')}"
-            for index in range(count)
-            if have.get(f"gpu{index}.power_limit") not in (None, str(int(limit) * 1000))
-        )
-        found.append(holds("simulated.power", not low, f"{limit} W in the simulator's state", listed(low, none=f"{limit} W")))
+        # The simulator's own state: not read through goldnode. It holds what was set, and nobody sets what a board has by default.
+        wanted = (str(int(limit) * 1000), *((None,) if limit == gpu(document["gpu"]["model"]).power_limit_default_w else ()))
+        read = {index: have.get(f"gpu{index}.power_limit") for index in range(count)}
+        wrong = [f"GPU {index}: {said or 'nothing was set'}" for index, said in read.items() if said not in wanted]
+        if facts.get("settings") is None:
+            wrong = ["the simulator's state is not there"]
+        found.append(holds("simulated.power", not wrong, f"{limit} W in the simulator's state", listed(wrong, none=f"{limit} W")))
     state = facts.get("gate") or {}
     found.append(same("simulated.gate", "block: open", f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}"))
     return found

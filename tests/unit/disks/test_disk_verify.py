@@ -323,6 +323,8 @@ HEALTHY: list[tuple[str, Spoil, set[str]]] = [
     ("no setter was called", set_("calls", to=[]), {"simulated.setters"}),
     ("a setter was refused", lambda facts: facts["calls"].append("gpu0 nvmlDeviceSetEccMode 1 rc=4 pid=1"), {"simulated.setters"}),
     ("the simulator has another limit", set_("settings", to="gpu0.power_limit=300000\n"), {"simulated.power"}),
+    ("the limit is the board's own, which nobody sets", set_("settings", to="gpu0.persistence_mode=1\n"), set()),
+    ("the simulator has no state", set_("settings", to=None), {"simulated.power"}),
     ("the gate is closed", set_("gate", "open", to=False), {"simulated.gate"}),
 ]
 
@@ -332,6 +334,24 @@ def test_simulated_gpus_that_are_all_there(what: str, spoil: Spoil, expected: se
     facts, document = with_gpus()
     spoil(facts)
     assert ids(simulated.healthy(facts, document), FAILED) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "got"),
+    [
+        ("".join(f"gpu{index}.power_limit=300000\n" for index in range(8)), None),
+        ("".join(f"gpu{index}.power_limit=300000\n" for index in range(7)), "GPU 7: nothing was set"),
+        ("gpu0.persistence_mode=1\n", "GPU 0: nothing was set"),
+        (None, "the simulator's state is not there"),
+    ],
+)
+def test_a_limit_that_is_not_the_boards_own_was_set_on_every_gpu(settings: str | None, got: str | None) -> None:
+    facts, document = with_gpus()
+    facts["settings"] = settings
+    document["policy"] = {**document["policy"], "power_limit_watts": 300}
+    check = next(check for check in simulated.healthy(facts, document) if check.id == "simulated.power")
+    assert check.outcome == (FAILED if got else PASSED)
+    assert (got or "300 W") in check.got
 
 
 def test_a_boot_with_simulated_gpus_is_judged_by_all_other_checks_too() -> None:
