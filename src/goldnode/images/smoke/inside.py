@@ -247,6 +247,16 @@ def _folder(image: OciImage, folder: str) -> str:
     return folder
 
 
+def place_own(image: OciImage, root: Path) -> None:
+    """Put this goldnode's runner where the unpacked image in `root` has its own, or would have it; links of the image lead nowhere outside."""
+    folder, _, name = clean(PROGRAM).rpartition("/")
+    place = root / _folder(image, folder) / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.write_bytes(pack.program())
+    place.chmod(0o755)
+
+
 SCRIPT = """
 set -e
 root=$1; shift
@@ -273,11 +283,7 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
         for name in ("proc", "tmp", "dev"):
             (root / name).mkdir(exist_ok=True)
         if ask.own:
-            place = root / clean(PROGRAM)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.unlink(missing_ok=True)
-            place.write_bytes(pack.program())
-            place.chmod(0o755)
+            place_own(image, root)
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **image.environment, "HOME": "/tmp"}  # noqa: S108
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts", "--propagation", "private"]
         command += ["bash", "-c", SCRIPT, "bash", str(root), f"{NOBODY}:{NOBODY}"]
