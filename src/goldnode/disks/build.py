@@ -46,6 +46,7 @@ from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
 from goldnode.errors import DiskError, nearest
 from goldnode.files import full_disk, replace_file, sync
+from goldnode.images.recipe import ROOT_START
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.nodefile import payload
 
@@ -58,7 +59,8 @@ _ROOT_PARTS = (
 )
 _DISK_PARTS = (
     *("src/goldnode/disks/assemble.py", "src/goldnode/disks/ext4.py", "src/goldnode/disks/esp.py", "src/goldnode/disks/gpt.py"),
-    *("src/goldnode/disks/firstboot.py", "src/goldnode/disks/build.py", "images/disks/files"),
+    *("src/goldnode/disks/firstboot.py", "src/goldnode/disks/build.py", "src/goldnode/disks/formats.py", "src/goldnode/disks/tools.py"),
+    "images/disks/files",
 )
 _NAMESPACE = uuid.UUID("6f0f8a0e-6d1c-5d1e-9a53-0f2b6a4f6f5e")
 
@@ -75,7 +77,7 @@ class Recipe:
     @cached_property
     def root_key(self) -> str:
         """Hash of all that decides the root filesystem."""
-        parts = [rootfs.RECIPE, self.lock.digest, self.document, sorted(self.item.disk.packages), parts_digest(_ROOT_PARTS)]
+        parts = [rootfs.RECIPE, ROOT_START, self.lock.digest, self.document, sorted(self.item.disk.packages), parts_digest(_ROOT_PARTS)]
         return inputs_digest([*parts, payload(content=False)["sha256"], {name: self.tools[name] for name in ("mmdebstrap", "apt", "dpkg")}])
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import fcntl
 from dataclasses import replace
@@ -79,6 +80,29 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(monkeypatch: pytest.Monkey
 
 def test_the_parts_that_are_named_exist() -> None:
     assert [name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (TREE / name).exists()] == []
+
+
+# Of goldnode.disks, what the parts import and that shapes no byte of a disk by itself: its values are in the name in another way, or in none.
+UNSHAPING = {"definition", "hygiene", "locking", "model", "store"}
+
+
+def test_every_part_that_a_part_is_made_with_counts() -> None:
+    named = (*building._ROOT_PARTS, *building._DISK_PARTS)
+    imported: set[str] = set()
+    for name in named:
+        for node in ast.walk(ast.parse((TREE / name).read_text())) if name.startswith("src/goldnode/disks/") else ():
+            if isinstance(node, ast.ImportFrom) and node.module == "goldnode.disks":
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("goldnode.disks."):
+                imported.add(str(node.module).rpartition(".")[2])
+    lazily = {"channels", "compare", "contents", "gc"}  # of build.py, about a build that is there
+    assert {part for part in imported - UNSHAPING - lazily if f"src/goldnode/disks/{part}.py" not in named} == set()
+
+
+def test_how_a_root_begins_counts(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recipe.root_key
+    monkeypatch.setattr(building, "ROOT_START", "true")
+    assert replace(recipe).root_key != before
 
 
 def test_the_policy_of_the_class_is_on_the_command_line(recipe: Recipe) -> None:
