@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -332,6 +333,9 @@ def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
 def _product(name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]) -> dict[str, Any]:
     """One product of simplestreams: a channel of a class. Its newest version is what the channel stands for; what was rolled back is left out."""
     versions: dict[str, Any] = {}
+    # Clients take the highest. The day of an entry is never before that of one that it follows, whatever the clock of who made it said.
+    days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
+    day = {entry.number: said for entry, said in zip(history.entries, days, strict=True)}
     newest: BuiltDisk | None = None
     for entry in history.stack(channel):
         if entry.now not in disks:
@@ -343,7 +347,7 @@ def _product(name: str, channel: str, history: History, disks: Mapping[str, tupl
             if file in sums and (newest.directory / file).is_file():
                 path = f"{newest.class_}/{newest.build_id}/{file}"
                 items[kind] = {"ftype": kind, "path": path, "sha256": sums[file], "size": (newest.directory / file).stat().st_size}
-        versions[f"{entry.date[:10].replace('-', '')}.{entry.number:04d}"] = {
+        versions[f"{day[entry.number]}.{entry.number:04d}"] = {
             "items": items,
             "label": channel,
             "pubname": newest.name,

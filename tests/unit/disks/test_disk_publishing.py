@@ -61,9 +61,9 @@ class World:
         publish(disk, self.place, load_signer(self.keys[0]), now=NOW)
         return disk
 
-    def promote(self, name: str, *channels: str) -> None:
+    def promote(self, name: str, *channels: str, now: dt.datetime | None = None) -> None:
         for channel in channels:
-            promote(self.place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), by="ana", now=NOW)
+            promote(self.place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), by="ana", now=now or NOW)
 
     def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
         return pull(source_of(origin or str(self.root)), self.other, CLASS, wanted, trust=load_public(self.keys[1]), **given)
@@ -280,6 +280,16 @@ def test_index_and_streams_follow_the_channels(world: World) -> None:
     assert newest["build_id"] == BUILDS["b"]
     item = newest["items"]["disk1.img"]
     assert (item["ftype"], item["sha256"]) == ("disk1.img", file_hash(world.root / item["path"]))
+
+
+def test_a_clock_that_is_set_back_makes_no_older_disk_the_newest(world: World) -> None:
+    for name, now in (("a", NOW), ("b", NOW - dt.timedelta(days=400)), ("c", NOW - dt.timedelta(days=399))):
+        world.publish(name)
+        world.promote(name, "candidate", "canary", "stable", now=now)
+    stream = json.loads((world.root / "streams/v1/disks.json").read_bytes())
+    versions = stream["products"][f"io.goldnode:{CLASS}:stable"]["versions"]
+    assert [versions[name]["build_id"] for name in sorted(versions)] == [BUILDS[name] for name in "abc"]
+    assert {name.partition(".")[0] for name in versions} == {NOW.strftime("%Y%m%d")}
 
 
 def file_hash(path: Path) -> str:
