@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from goldnode.disks.contents import DiskContents, digest_of, read
-from goldnode.disks.model import BuiltDisk
+from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.errors import DiskError, ImageError
 from goldnode.files import replace_file, sha256_of
 from goldnode.images.evidence import sbom, signatures, vulnerabilities
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
-VERIFIED = "verified.json"  # written by `goldnode disks verify`: how the disk booted
 
 # Document -> what follows the name of the disk.
 SUFFIX: Mapping[str, str] = {

@@ -20,6 +20,7 @@ SCHEMA = 1
 MANIFEST = "disk.json"
 BUILD_LOG = "build-log.json"  # what differs from one build to the next: how long each stage took, and when
 SUMS = "SHA256SUMS"
+VERIFIED = "verified.json"  # written by `goldnode disks verify`: how the disk booted
 STORE = "GOLDNODE_DISKS"  # environment: directory of disk images
 
 # Format -> what follows the name of the disk. `raw` stays in the store; what is published of it is compressed.

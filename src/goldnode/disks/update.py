@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from goldnode import nodefile
 from goldnode.disks import tools
-from goldnode.disks.model import BuiltDisk
+from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.errors import DiskError
 from goldnode.fleet import drain as draining
 from goldnode.fleet.adopt import CONFIGURATION
@@ -33,7 +33,6 @@ from goldnode.node.slotwrite import SCHEMA
 from goldnode.node.state import loader
 
 BLOCK = 1 << 20
-VERIFIED = "verified.json"
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
 OWN = "goldnode disks update:"  # with what the reason of a drain of ours begins, and none of site.yml's or of the gate on the node
@@ -102,23 +101,20 @@ def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[byte
 
 
 def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
-    """Why an image may be written: None where it has booted (`goldnode disks verify`), else the reason that was given. Raises DiskError."""
-    file = disk.directory / VERIFIED
-    remedy = f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON"
-    try:
-        report = json.loads(file.read_text(encoding="utf-8"))
-        fault = None if report["outcome"] == "passed" else f"its verification ended with `{report['outcome']}`"
-        if report["raw_sha256"] != disk.raw.sha256:
-            fault = "it was verified with another content"
-    except FileNotFoundError:
-        fault = "nobody has booted it"
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        fault = f"its verification cannot be read ({type(problem).__name__}: {problem})"
-    if fault is None:
+    """Why an image may be written: None where the gate of channels for it is open (`goldnode disks verify`), else the reason that was given.
+    Raises DiskError."""
+    from goldnode.disks.channels import judge
+
+    (gate,) = judge("publish", disk, only=("booted",))
+    if gate.open:
         return None
     if not (unverified or "").strip():
-        raise DiskError(f"image {disk.name} is not verified: {fault}", file=file, remedy=remedy)
-    return f"{fault}; {unverified}"
+        raise DiskError(
+            f"image {disk.name} is not verified: {gate.why}",
+            file=disk.directory / VERIFIED,
+            remedy=f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON",
+        )
+    return f"{gate.why}; {unverified}"
 
 
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> Image:

@@ -18,11 +18,12 @@ from click.testing import CliRunner
 from goldnode import nodefile
 from goldnode.commands.disks_update import update as command
 from goldnode.disks import update
-from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
+from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, Partition, Raw, System
 from goldnode.errors import DiskError
 from goldnode.node.slotwrite import head as read_head
 
 MIB = 1 << 20
+BOOT = {"simulated": False, "checks": [{"id": "ssh", "outcome": "passed"}]}
 ENTRY = "title x\noptions    root=PARTLABEL=root-a ro console=ttyS0 panic=5\n"
 
 
@@ -76,8 +77,9 @@ def disk(tmp_path: Path) -> BuiltDisk:
 
 
 def verify(disk: BuiltDisk, **changes: Any) -> None:
-    report = {"schema": 1, "name": disk.name, "raw_sha256": disk.raw.sha256, "outcome": "passed", **changes}
-    (disk.directory / update.VERIFIED).write_text(json.dumps(report))
+    report = {"schema": 1, "name": disk.name, "build_id": disk.build_id, "raw_sha256": disk.raw.sha256, "outcome": "passed"}
+    report |= {"raw_sha256_after": disk.raw.sha256, "boots": [BOOT, BOOT], "clones": [], **changes}
+    (disk.directory / VERIFIED).write_text(json.dumps(report))
 
 
 def test_a_node_gets_the_root_of_the_disk_and_its_own_command_line(disk: BuiltDisk, tmp_path: Path) -> None:
@@ -108,16 +110,21 @@ def test_a_damaged_file_is_refused(disk: BuiltDisk) -> None:
 @pytest.mark.parametrize(
     ("report", "fault"),
     [
-        (None, "nobody has booted it"),
-        ({"outcome": "failed"}, "ended with `failed`"),
-        ({"outcome": "not-verifiable"}, "ended with"),
-        ({"raw_sha256": "0" * 64}, "another content"),
+        (None, "never booted"),
+        ({"outcome": "failed"}, "the outcome of its boots is failed"),
+        ({"outcome": "not-verifiable"}, "the outcome of its boots is"),
+        ({"raw_sha256": "0" * 64}, "about another disk: raw_sha256"),
+        ({"name": "cpu-ffffffffffff"}, "about another disk: name"),
+        ({"build_id": "f" * 12}, "about another disk: build_id"),
+        ({"raw_sha256_after": "0" * 64}, "not the same after it was booted"),
+        ({"boots": [BOOT]}, "booted 1 times, expected 2"),
+        ({"boots": [BOOT, {**BOOT, "simulated": True}]}, "booted 1 times, expected 2"),
         ("torn", "cannot be read"),
         ({}, None),
     ],
 )
 def test_only_what_has_booted_is_written_or_with_a_reason(disk: BuiltDisk, report: dict[str, Any] | str | None, fault: str | None) -> None:
-    file = disk.directory / update.VERIFIED
+    file = disk.directory / VERIFIED
     if report is None:
         file.unlink()
     elif isinstance(report, str):
@@ -140,7 +147,7 @@ def test_a_disk_without_slots_is_refused(disk: BuiltDisk) -> None:
     with pytest.raises(DiskError, match="no partition root-a"):
         update.open_image(replace(disk, partitions=disk.partitions[:1]))
     with pytest.raises(DiskError, match=r"entry goldnode-ffff-a\.conf cannot be read"):
-        update.open_image(replace(disk, build_id="ffff"))
+        update.open_image(replace(disk, build_id="ffff"), "it is for this test")
 
 
 def row(image: str, **more: Any) -> dict[str, Any]:
