@@ -17,6 +17,7 @@ from goldnode.commands.disks_verify import verify as command
 from goldnode.disks import guest, qemu, verify
 from goldnode.disks.model import BuiltDisk
 from goldnode.errors import DiskError
+from goldnode.files import sha256_of
 
 # One process with the tests of its building, whose disk it boots.
 pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]
@@ -55,7 +56,7 @@ def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_
             machine.wait_for("login:", 60, fatal=("BdsDxe",))
         machine.cut()
         assert gone(pid)
-    assert verify.sha256(empty) == "3b6a07d0d404fab4e23b6d34bc6696a6a312dd92821332385e5af7c01c421351", "the disk is as it was"
+    assert sha256_of(empty) == "3b6a07d0d404fab4e23b6d34bc6696a6a312dd92821332385e5af7c01c421351", "the disk is as it was"
 
 
 def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import shlex
 import shutil
@@ -23,12 +22,12 @@ from typing import Any
 
 from goldnode.disks import guest, simulated
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check, Facts, Wanted
-from goldnode.disks.model import BuiltDisk
+from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.disks.qemu import Accelerator, Machine, MachineError, accelerator, check_tools, make_key, overlay
 from goldnode.errors import DiskError
+from goldnode.files import replace_file, sha256_of
 
 SCHEMA = 1
-REPORT = "verified.json"
 COLLECTOR = Path(__file__).with_name("collector.py")
 BOOT = 600.0  # seconds of the guest's time for a boot
 ASK = 900.0  # … and for what it is asked
@@ -143,15 +142,6 @@ class Report:
         return "\n".join(lines)
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex; holes are read as the zeros they stand for."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(4 * MIB):
-            total.update(block)
-    return total.hexdigest()
-
-
 def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
     """Hold the files of a build against its manifest; returns the SHA-256 of the raw disk. Raises DiskError, before anything is started."""
     raw = built.path("raw")
@@ -159,7 +149,7 @@ def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
     if raw.stat().st_size != built.raw.size:
         raise DiskError(f"the raw disk has {raw.stat().st_size} bytes, and its manifest says {built.raw.size}", file=raw, remedy=remedy)
     say("reading the image")
-    found = sha256(raw)
+    found = sha256_of(raw)
     if found != built.raw.sha256.removeprefix("sha256:"):
         raise DiskError(f"the raw disk is not what its manifest says: sha256 {found}, expected {built.raw.sha256}", file=raw, remedy=remedy)
     return found
@@ -211,7 +201,7 @@ def verify(
                 say(f"kept: {directory}")
             else:
                 shutil.rmtree(directory, ignore_errors=True)
-    report.raw_sha256_after = sha256(built.path("raw"))
+    report.raw_sha256_after = sha256_of(built.path("raw"))
     return report
 
 
@@ -225,10 +215,8 @@ def sweep(place: Path) -> None:
 
 def write(report: Report) -> Path:
     """Write verified.json beside the manifest, whole or not at all; returns its path."""
-    path = report.built.directory / REPORT
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-    new.replace(path)
+    path = report.built.directory / VERIFIED
+    replace_file(path, (json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
     return path
 
 

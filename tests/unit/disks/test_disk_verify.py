@@ -18,6 +18,7 @@ from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
 from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
 from goldnode.disks.qemu import Accelerator
 from goldnode.errors import DiskError
+from goldnode.files import sha256_of
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
 
@@ -396,7 +397,7 @@ def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
     """A build whose raw disk is `content`."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "plain-0123456789ab.raw").write_bytes(content)
-    digest = verification.sha256(directory / "plain-0123456789ab.raw")
+    digest = sha256_of(directory / "plain-0123456789ab.raw")
     disk = BuiltDisk(
         directory, "plain-0123456789ab", "plain", "0123456789ab", False, "sha256:c", "s", "sha256:l", "sha256:d", System("debian", "12", "b", "amd64"),
         good.KERNEL, None, (), "systemd-boot", "ab", good.EPOCH, good.wanted(gpu=False).partitions, Raw(len(content), digest, len(content)),
