@@ -21,6 +21,8 @@ from goldnode.errors import CatalogError, GoldnodeError, nearest
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
+SHOWN = 60  # characters of a value that an error repeats
+
 _Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -51,14 +53,21 @@ def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as problem:
         raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
-    except (OSError, UnicodeDecodeError) as problem:
-        raise error(f"the file cannot be read: {problem}", file=path) from problem
+    except UnicodeDecodeError as problem:
+        raise error(
+            f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})", file=path, remedy="save it as UTF-8"
+        ) from problem
+    except OSError as problem:
+        raise error(
+            f"the file cannot be read: {problem.strerror or problem}", file=path, remedy="correct its name or its mode"
+        ) from problem
     return parse(text, path, error=error)
 
 
 def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
     """Parse `text` as the content of `path`; see `read`."""
     loader = _Loader(text)
+    node = None
     try:
         node = loader.get_single_node()
         source = Source(file=path, data=None)
@@ -76,8 +85,49 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
         ) from problem
     except yaml.YAMLError as problem:
         raise error(f"this is not valid YAML: {problem}", file=path) from problem
+    except RecursionError as problem:
+        raise error("this is nested too deep", file=path, remedy="write it with fewer levels of brackets or indentation") from problem
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        ValueError,
+    ) as problem:  # what a value's constructor says of one that it cannot make
+        raise _unmade(node, path, error) from problem
     finally:
         loader.dispose()
+
+
+def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> GoldnodeError:
+    """The error of the first value below `root` that looks like a date or a number and is none."""
+    nodes: list[yaml.Node | None] = [root]
+    seen: set[int] = set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            nodes += [half for pair in reversed(node.value) for half in reversed(pair)]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += reversed(node.value)
+        elif isinstance(node, yaml.ScalarNode):
+            try:
+                yaml.SafeLoader("").construct_object(node)
+            except (ArithmeticError, AttributeError, LookupError, ValueError):
+                kind = node.tag.rpartition(":")[2]
+                what, remedy = _MEANT.get(kind, (f"of the kind {kind}", "correct the value, or write it in quotes"))
+                return error(f'"{cut(node.value)}" is not {what}', file=path, line=node.start_mark.line + 1, remedy=remedy)
+    return error("this is not valid YAML", file=path, remedy="correct it")
+
+
+# What a value with a tag of YAML's should have been, and what to do where it is not.
+_MEANT = {
+    "timestamp": ("a date", "write it as YYYY-MM-DD"),
+    "int": ("a number that can be read", "correct it, or write it in quotes"),
+    "float": ("a number that can be read", "correct it, or write it in quotes"),
+    "bool": ("true or false", "correct the value"),
+}
 
 
 def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeError], seen: set[int]) -> None:
@@ -231,7 +281,9 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 def _show(value: Any) -> str:
     if isinstance(value, dict | list) or value is None:
         return _kind(value)
-    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str):
+        return f'"{cut(value)}"'
+    return str(value).lower() if isinstance(value, bool) else cut(str(value))
 
 
 def _kind(value: Any) -> str:
@@ -241,4 +293,9 @@ def _kind(value: Any) -> str:
         return "a mapping"
     if value == []:
         return "an empty list"
-    return "a list" if isinstance(value, list) else f"the value {value!r}"
+    return "a list" if isinstance(value, list) else f"the value {cut(repr(value))}"
+
+
+def cut(text: str) -> str:
+    """The beginning of what may be a whole file, which an error does not repeat."""
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from goldnode import yamlsource
 from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.models import NodeClass
 from goldnode.errors import CatalogError
 
 ARCHIVES = """\
@@ -125,7 +127,7 @@ class Refusal:
     file: str
     old: str
     new: str
-    line: int
+    line: int | None
     parts: tuple[str, ...] = field(default=())
 
 
@@ -426,6 +428,13 @@ REFUSED = [
     Refusal("twice-nested", K, "count: 8}", "count: 8, count: 4}", 5, ('key "count" is written twice',)),
     Refusal("not-yaml", K, "policy:", "policy: [", 8, ("not valid YAML",)),
     Refusal("tab", K, "  ecc", "\tecc", 10, ("not valid YAML",)),
+    # Values that look like a date or a number, and are none; a wrong file is not repeated whole.
+    Refusal("no-month", S, '"2028-06-30"', "2028-13-45", 17, ('"2028-13-45" is not a date', "Write it as YYYY-MM-DD")),
+    Refusal("no-day", S, '"2028-06-30"', "2028-06-31", 17, ('"2028-06-31" is not a date', "Write it as YYYY-MM-DD")),
+    Refusal("too-many-digits", K, "watts: 400", f"watts: {'4' * 5000}", 9, (f'"{"4" * 60}…" is not a number that can be read.',)),
+    Refusal("no-bool", K, "ecc: true", "ecc: !!bool maybe", 10, ('"maybe" is not true or false',)),
+    Refusal("nested-too-deep", K, "ecc: true", f"ecc: {'[' * 3000}{']' * 3000}", None, ("nested too deep", "fewer levels")),
+    Refusal("long", K, "cuda", "c" * 5000, 2, (f'"{"c" * 60}…", expected "cuda"',)),
 ]
 
 
@@ -457,6 +466,17 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
 
 
 AMD_CLASS = "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\npolicy:\n  power_limit_watts: 700\n"
+
+
+def test_what_is_no_catalog_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.yml"
+    path.write_text("root:x:0:0:root:/root:/bin/bash\n" * 99)
+    with pytest.raises(CatalogError) as caught:
+        yamlsource.validate(NodeClass, yamlsource.read(path))
+    assert len(str(caught.value)) < 300
+    path.write_bytes(b"class: caf\xe9\n")
+    with pytest.raises(CatalogError, match=r"not text in UTF-8 .*at byte 10.*Save it as UTF-8"):
+        yamlsource.read(path)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +512,7 @@ def test_refused(case: Refusal, tmp_path: Path) -> None:
         assert part in str(error)
     assert error.file == str(root / case.file)
     assert error.line == case.line, str(error)
-    assert str(error).startswith(f"{error.file}:{error.line}: ")
+    assert str(error).startswith(f"{error.file}:{error.line}: " if error.line else f"{error.file}: ")
     assert error.remedy
 
 
