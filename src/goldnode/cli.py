@@ -1,10 +1,12 @@
 """`goldnode …`: every command is one call into the package.
 
-An expected error is one line on stderr and exit 2; anything else is a fault of goldnode and keeps its trace.
+An expected error, and a file that the system does not let us read or write, is one line on stderr and exit 2; anything else is a fault of
+goldnode and keeps its trace.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -26,13 +28,14 @@ _ELSEWHERE = {
     "modules": "Build kernel modules once, as a package for the mirror; tell which build.",
     "mirror": "Fetch what locks name and publish it as signed apt repositories.",
     "plan": "Show what site.yml would do to the hosts of an inventory.",
+    "node-program": "Write goldnode-node, the program of the nodes, to a file.",
     "matrix": "Print the blessed matrix of stacks and classes.",
     "xid": "Explain an Xid or SXid: a number, or lines of a kernel log.",
 }
 
 
 class _Commands(LazyGroup):
-    """A group that turns GoldnodeError into its one line."""
+    """A group that turns GoldnodeError, and what the system says of a file, into one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(super().list_commands(ctx))
@@ -40,17 +43,56 @@ class _Commands(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except GoldnodeError as error:
-            if ctx.params.get("debug"):
+        except (GoldnodeError, OSError) as problem:
+            error = problem if isinstance(problem, GoldnodeError) else _of_a_file(problem)
+            if error is None or ctx.params.get("debug"):
                 raise
             click.echo(f"error: {error}", err=True)
             ctx.exit(2)
 
 
+# What the system says of reading and writing alone, without the name of the file.
+_OF_FILES = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+
+
+def _of_a_file(problem: OSError) -> GoldnodeError | None:
+    """The error of a file that cannot be used; None for what is about no file."""
+    if isinstance(problem.filename, str | bytes | Path):
+        name = problem.filename.decode(errors="backslashreplace") if isinstance(problem.filename, bytes) else problem.filename
+        return GoldnodeError(
+            f"cannot be read or written: {problem.strerror}", file=name, remedy="correct its name, its directory, or who may use it"
+        )
+    if problem.errno in _OF_FILES:
+        return GoldnodeError(f"a file cannot be read or written: {problem.strerror}", remedy="`goldnode --debug …` shows which")
+    return None
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from goldnode.compat.report import version
+    from goldnode.nodefile import payload
+
+    click.echo(f"goldnode {version()}")
+    try:
+        click.echo(f"goldnode-node {payload(content=False)['sha256']}")
+    except GoldnodeError as error:
+        click.echo(f"goldnode-node: {error}", err=True)
+    ctx.exit()
+
+
 @click.group(
     cls=_Commands,
-    elsewhere={name: (name, text) for name, text in _ELSEWHERE.items()},
+    elsewhere={name: (name.replace("-", "_"), text) for name, text in _ELSEWHERE.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version, and the node program's digest.",
 )
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 def main(debug: bool) -> None:
@@ -63,11 +105,28 @@ def main(debug: bool) -> None:
 
 
 @main.command()
-def classes() -> None:
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def classes(form: str) -> None:
     """List the node classes."""
     from goldnode.catalog.load import load_catalog
 
     catalog = load_catalog()
+    if form == "json":
+        told = []
+        for name, entry in sorted(catalog.classes.items()):
+            item, gpu, stack = entry.item, entry.item.gpu, catalog.stacks[entry.item.stack].item
+            told.append(
+                {
+                    "class": name,
+                    "backend": item.backend,
+                    "gpu": None if gpu is None else {"model": gpu.model, "count": gpu.count},
+                    "stack": item.stack,
+                    "exercised": stack.exercised,
+                    "simulated": item.simulated,
+                }
+            )
+        click.echo(json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False))
+        return
     rows = [("class", "backend", "gpu", "stack", "exercised", "")]
     for name, entry in sorted(catalog.classes.items()):
         item, gpu = entry.item, entry.item.gpu

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from tests.unit.catalog.test_accept_reject import CLASS
 
 from goldnode.cli import main
 from goldnode.errors import GoldnodeError
+from goldnode.nodefile import build, payload
 
 
 def run(*arguments: str) -> Result:
@@ -36,6 +41,84 @@ def test_classes() -> None:
     assert "simulated hardware" in rows["demo_a100"]
     assert "simulated" not in rows["a100_sxm4_40gb"]
     assert "local-archive" in rows["a100_sxm4_40gb"]
+
+
+def test_classes_as_json() -> None:
+    rows = {row["class"]: row for row in json.loads(run("classes", "--format", "json").output)}
+    assert rows["cpu_only"]["gpu"] is None
+    assert rows["a100_sxm4_40gb"] == {
+        "class": "a100_sxm4_40gb",
+        "backend": "cuda",
+        "gpu": {"model": "A100-SXM4-40GB", "count": 8},
+        "stack": "debian12_r580",
+        "exercised": "local-archive",
+        "simulated": False,
+    }
+
+
+def test_the_version_names_the_program_of_the_nodes() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[0].startswith("goldnode 0.")
+    assert result.output.splitlines()[1] == f"goldnode-node {payload(content=False)['sha256']}"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")])
+def test_a_misspelt_command(name: str, meant: str) -> None:
+    result = run(name)
+    assert result.exit_code == 2
+    assert f"No such command '{name}'. Did you mean '{meant}'?" in result.stderr
+    assert "Did you mean 'list'?" in run("disks", "lst").stderr
+    assert "Did you mean" not in run("something-else").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("matrix", "--out", "{there}/none/x"),
+        ("schema", "--out", "{there}/file/x"),
+        ("disks", "gc", "--store", "{there}/file/x", "--dry-run"),
+        ("node-program", "--out", "{there}/none/x"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    given = [word.format(there=tmp_path) for word in arguments]
+    result = run(*given)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {tmp_path}/")
+    assert "cannot be read or written: No" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert isinstance(run("--debug", *given).exception, OSError)
+
+
+def test_a_fault_without_the_name_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(kind: int) -> Callable[[], None]:
+        def load() -> None:
+            raise OSError(kind, os.strerror(kind))
+
+        return load
+
+    monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ENOSPC))
+    assert run("classes").stderr == "error: a file cannot be read or written: No space left on device. `goldnode --debug …` shows which.\n"
+    monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ECONNREFUSED))
+    assert isinstance(run("classes").exception, OSError), "about no file: a fault of goldnode"
+
+
+def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
+    out = tmp_path / "goldnode-node"
+    result = run("node-program", "--out", str(out))
+    assert (result.exit_code, out.stat().st_mode & 0o777) == (0, 0o755)
+    assert out.read_bytes() == build()
+    (tmp_path / "broken.json").write_text("{")
+    for named, says in (
+        ((), "/etc/goldnode/class.json: there is no class document. Run site.yml for this host, or name with --class what"),
+        (("--class", "l4"), "l4: there is no class document. Write it with `goldnode class export CLASS > class.json`."),
+        (("--class", "broken.json"), "Write it with `goldnode class export CLASS > class.json`."),
+    ):
+        words = [out, "check", "--root", tmp_path, "--from", "node.json", *named]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, says in done.stderr) == (3, True), done.stderr
 
 
 def test_class_export() -> None:

@@ -95,6 +95,9 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
     )
     assert check.returncode == 3
     assert "there is no class document" in check.stdout
+    assert "Run site.yml" not in check.stdout, "what was named with --class is no file of a run"
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, env=clean)
+    assert (told.returncode, told.stdout) == (0, f"goldnode-node {nodefile.payload(content=False)['sha256']}\n")
     wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
     assert wrong.returncode == 3, "a wrong use must not read as a verdict"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -24,8 +25,17 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"goldnode.commands.{self.elsewhere[cmd_name][0]}")
         # `list` is called list_ there, since the name is Python's own.
-        found: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
+        name = cmd_name.replace("-", "_")
+        found: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")
         return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's own, whose suggestion for a wrong name knows none of `elsewhere`."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            close = get_close_matches(name, self.list_commands(ctx), n=1)
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's own, without importing what is only listed."""

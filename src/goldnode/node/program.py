@@ -139,7 +139,10 @@ def run_check(host: Host, options: Any) -> int:
         if not isinstance(problem, NodeError):
             print_fault()
         verdict = unreadable(
-            host, options.passive, f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem)
+            host,
+            options.passive,
+            f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem),
+            "Run site.yml for this host." if options.document == CLASS else "Name what `goldnode class export CLASS` has written.",
         )
     own = host.live and options.document == CLASS and not options.no_write
     if own and document is not None:
@@ -236,7 +239,7 @@ def export_policy(host: Host, options: Any) -> int:
     return checking.HEALTHY
 
 
-def unreadable(host: Host, passive: bool, reason: str) -> Json:
+def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     """The verdict of a check that could not be made at all: exit code 3, never anything better."""
     finding = Finding(
         "check",
@@ -244,7 +247,7 @@ def unreadable(host: Host, passive: bool, reason: str) -> Json:
         "drain",
         "a class document and a node to hold against it",
         reason,
-        "Run site.yml for this host.",
+        remedy,
     )
     return {
         "schema": checking.SCHEMA,
@@ -268,15 +271,18 @@ def read_document(host: Host, options: Any) -> Json:
     name = options.document
     where = host if name == CLASS else Host("/")
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
+    # A file named with --class is not what a run leaves on the node.
+    remedy = "Run site.yml for this host" if name == CLASS else "Write it with `goldnode class export CLASS > class.json`"
     if text is None:
-        raise NodeError(f"{name}: there is no class document. Run site.yml for this host, or name one with --class.")
+        other = ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""
+        raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
         document = json.loads(text)
     except ValueError as problem:
-        raise NodeError(f"{name}: not JSON ({problem}). Run site.yml for this host.") from None
+        raise NodeError(f"{name}: not JSON ({problem}). {remedy}.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
     wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
     if wrong:
-        raise NodeError(f"{name}: not a class document, its {', '.join(wrong)} cannot be that. Run site.yml for this host.")
+        raise NodeError(f"{name}: not a class document, its {', '.join(wrong)} cannot be that. {remedy}.")
     return document

@@ -17,6 +17,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         gc.disable()  # it looks once and ends: what it would find unused meanwhile is little, and looking for it is a tenth of its time
     if isinstance(sys.stdout, io.TextIOWrapper):  # in a locale that lacks a character of a reason, the reason is still told
         sys.stdout.reconfigure(errors="backslashreplace")
+    if arguments == ["--version"]:
+        print("goldnode-node " + (engine or "(its sources, not its file)"))
+        return 0
     if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
         from .device.reader import main as reader
 

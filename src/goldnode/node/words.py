@@ -41,7 +41,11 @@ class Parser(argparse.ArgumentParser):
 
 def parse(given: List[str]) -> Any:
     """The options that the words of a command line give; leaves with 3 on a wrong use."""
-    parser = Parser(prog="goldnode-node", description="Hold this node against its node class.")
+    parser = Parser(
+        prog="goldnode-node",
+        description="Hold this node against its node class.",
+        epilog="goldnode-node --version prints the digest of this program, as `goldnode --version` does.",
+    )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, text in (
         ("check", "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class"),
