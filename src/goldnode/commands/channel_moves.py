@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.errors import ImageError
+from goldnode.errors import ImageError, nearest
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -122,6 +122,25 @@ def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None
     )
 
 
+def channels(asked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The gates of the channels alone: publishing asks for some, too, and is none."""
+    return {name: gates for name, gates in asked.items() if name != "publish"}
+
+
+def check_step(
+    step: str, asked: Mapping[str, Sequence[str]], waive: Sequence[str] = (), approve: Sequence[str] = (), parts: Sequence[str] = ()
+) -> None:
+    """Refuse a channel that there is not, and a gate or part that the step does not ask for: before keys, stores and names are looked at.
+
+    Raises ImageError. `step`: a channel, or `publish`; `asked`: the gates of each.
+    """
+    from goldnode.images.gates import Approval, Waiver, check_asked
+
+    if step not in asked:
+        raise ImageError(f'there is no channel "{step}"', remedy=nearest(step, asked))
+    check_asked(step, asked[step], [Waiver(gate, "", "") for gate in waive], [Approval(part, "", "") for part in approve], parts)
+
+
 def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
     """Waivers of gates. Raises ImageError where nobody said who decides, or why."""
     from goldnode.images.gates import Waiver
@@ -216,9 +235,21 @@ def show_status(
     repair: Callable[[Line], Sequence[Stand]] | None,
     form: str,
     with_history: bool,
+    known: Callable[[], Iterable[str]] | None = None,
 ) -> None:
-    """Print how the channels of lines stand at a place, mended before by `repair`. Exit 1 where one is not what its history says."""
+    """Print how the channels of lines stand at a place, mended before by `repair`. Exit 1 where one is not what its history says.
+
+    `known`: the lines that there may be, where somebody has named `lines`. Raises ImageError for one that is none of them and has no
+    history: it would look like one whose channels are empty.
+    """
     from goldnode.images.channels import status
+
+    names = sorted(known()) if known is not None else []
+    for line in lines if known is not None else ():
+        if str(line) not in names:
+            found = status(place, store, line)
+            if not found.history.entries and not found.stands:
+                raise ImageError(f'there is no "{line}", and {place.name} has no history of it', remedy=nearest(str(line), names))
 
     documents: list[dict[str, Any]] = []
     bad = False
@@ -251,6 +282,8 @@ def show_status(
 def _show_stand(document: dict[str, Any], with_history: bool) -> None:
     """Print how the channels of a line stand, from what `status --format json` prints."""
     signed = "signatures verified" if document["verified"] else "signatures NOT verified: no key was given (--trust)"
+    if not document["history"]:
+        signed = "no history: no channel ever stood for anything"
     click.echo(f"{document['place']}/{document['line']}  ({signed})")
     for row in document["channels"]:
         told = {

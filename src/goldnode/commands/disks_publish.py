@@ -145,10 +145,11 @@ def publish(
 
     Needs a record of two good boots, a passed inspection and hygiene, and a signature. What is there already is checked, not copied.
     """
-    from goldnode.disks.channels import LATER, judge
+    from goldnode.disks.channels import ASKED, LATER, judge
     from goldnode.disks.publish import publish as publishing
     from goldnode.images.evidence.size import human
 
+    shared.check_step("publish", ASKED, waive)
     kept, signer, keys = _store(store), shared.signer_of(key), shared.trusted(trust)
     place = _directory(to, kept, signer)
     waivers = shared.waivers_of(waive, by, reason)
@@ -213,8 +214,10 @@ def promote(
 
     Without --to the channels are those of the store by itself.
     """
+    from goldnode.disks.channels import ASKED, MAJORS
     from goldnode.disks.channels import promote as promoting
 
+    shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
     kept, signer = _store(store), shared.signer_of(key)
     place = _place(to, kept, signer)
     line, build_id = _build(place, disk)
@@ -262,9 +265,10 @@ def rollback(
     offline: bool,
 ) -> None:
     """Let a channel of CLASS stand for the disk it stood for before."""
-    from goldnode.disks.channels import StorePlace, line_of
+    from goldnode.disks.channels import ASKED, StorePlace, line_of
     from goldnode.disks.channels import rollback as rolling
 
+    shared.check_step(channel, shared.channels(ASKED))
     kept, signer = _store(store), shared.signer_of(key)
     place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, signer)
     given: dict[str, Any] = {"channel": channel, "to": to_disk, "trust": shared.trusted(trust), "say": shared.say}
@@ -299,7 +303,7 @@ def status(
     known = place.classes() if isinstance(place, DirectoryPlace) else _known(kept, place.name)
     lines = [line_of(name) for name in classes or known]
     mending = (lambda line: repair(place, kept, line, keys, shared.say)) if mend else None
-    shared.show_status(place, kept, lines, keys, mending, form, with_history)
+    shared.show_status(place, kept, lines, keys, mending, form, with_history, _classes if classes else None)
 
 
 @click.command()
@@ -378,6 +382,12 @@ def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, st
             remedy="name one as CLASS:BUILDID" if ids else "publish one: goldnode disks publish",
         )
     return line, ids[0]
+
+
+def _classes() -> list[str]:
+    from goldnode.catalog.load import load_catalog
+
+    return sorted(load_catalog().classes)
 
 
 def _known(kept: DiskStore, place: str) -> list[str]:

@@ -61,8 +61,10 @@ def publish(
     Needs passed inspection, truth and smoke records and a signature. What is there already is not sent again.
     """
     from goldnode.images.evidence.size import human
+    from goldnode.images.gates import ASKED
     from goldnode.images.publish import publish as publishing
 
+    shared.check_step("publish", ASKED, waive)
     layout, keys = _layout(store), shared.trusted(trust)
     refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
     waivers = shared.waivers_of(waive, by, reason)
@@ -133,7 +135,9 @@ def promote(
 ) -> None:
     """Let CHANNEL (candidate, canary, stable, known-good) stand for the published image NAME. Without --to: in this store alone."""
     from goldnode.images.channels import promote as promoting
+    from goldnode.images.gates import ASKED, MAJORS
 
+    shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
     layout = _layout(store)
     repository, _, tag = name.partition(":")
     if not tag:
@@ -190,9 +194,11 @@ def rollback(
     """Let a channel of LINE (cuda:12.4-runtime-debian12) stand for the image it stood for before."""
     from goldnode.images.channels import StorePlace
     from goldnode.images.channels import rollback as rolling
+    from goldnode.images.gates import ASKED
     from goldnode.images.history import read_line
     from goldnode.images.registry import UnreachableError, where
 
+    shared.check_step(channel, shared.channels(ASKED))
     layout, wanted = _layout(store), read_line(line)
     signer, keys, who = shared.signer_of(key), shared.trusted(trust), by or shared.user()
     why = reason or "rollback"
@@ -242,7 +248,7 @@ def status(
             place = channels.StorePlace(layout, str(where(to)))
         wanted = [read_line(line) for line in lines] or [line for name in _BACKENDS for line in place.lines(name)]
         mending = (lambda line: channels.repair(place, layout, line, keys, say=shared.say)) if mend else None
-        shared.show_status(place, layout, wanted, keys, mending, form, with_history)
+        shared.show_status(place, layout, wanted, keys, mending, form, with_history, _lines if lines else None)
 
 
 @click.command()
@@ -293,6 +299,16 @@ def _locks() -> dict[str, str]:
 
     files = {name: path for name, row in load_matrix().images.items() if (path := lock_file(row)) is not None}
     return shared.lock_digests(files, load_lock, "lock")
+
+
+def _lines() -> list[str]:
+    """The lines of the matrix."""
+    from goldnode.images.history import line_of
+    from goldnode.images.matrix import load_matrix
+    from goldnode.images.model import BUILD_ID_LENGTH
+
+    rows = load_matrix().images.values()
+    return sorted({str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH))) for row in rows})
 
 
 def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:

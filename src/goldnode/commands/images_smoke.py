@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.errors import GoldnodeError, ImageError, nearest
+from goldnode.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
     from goldnode.images.store import Store
@@ -88,5 +88,7 @@ def digest_of(store: Store, name: str) -> str:
     builds = [built for built in store.built().values() if built.image == name]
     if builds:  # the one that was built last
         return max(builds, key=lambda built: (store.records / f"{built.build_id}.json").stat().st_mtime).digest
+    from goldnode.images.matrix import absent
+
     known = {*refs, *(built.image for built in store.built().values())}
-    raise ImageError(f"{name} is not built here", remedy=nearest(name, known) or "build it first with goldnode images build")
+    raise ImageError(f"{name} is not built here", remedy=absent(name, known))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from goldnode.errors import DiskError, nearest
+from goldnode.errors import DiskError, GoldnodeError, nearest
 
 SCHEMA = 1
 MANIFEST = "disk.json"
@@ -295,6 +295,16 @@ def find(text: str, store: Path) -> BuiltDisk:
         if text in (disk.name, disk.build_id, disk.class_):
             return disk
     names = {item for disk in known for item in (disk.name, disk.class_)}
-    raise DiskError(
-        f'there is no built disk image "{text}" in {store}', remedy=nearest(text, names) or f"run `goldnode disks build {text}`"
-    )
+    classes = _classes()
+    remedy = f"run `goldnode disks build {text}`" if text in classes else nearest(text, names | classes)
+    raise DiskError(f'there is no built disk image "{text}" in {store}', remedy=remedy)
+
+
+def _classes() -> set[str]:
+    """The classes that a disk can be built of; none where the catalog has a fault, which is another matter."""
+    from goldnode.catalog.load import load_catalog
+
+    try:
+        return set(load_catalog().classes)
+    except GoldnodeError:
+        return set()

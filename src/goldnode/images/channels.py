@@ -713,7 +713,7 @@ def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] =
         if len(here) > len(there)
         else 0
     )
-    return Status(line, history, stands, bool(trust), pending)
+    return Status(line, history, stands, bool(trust) and bool(history.entries), pending)
 
 
 def repair(

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from goldnode import yamlsource
 from goldnode.compat import facts
-from goldnode.errors import ImageError, nearest
+from goldnode.errors import GoldnodeError, ImageError, nearest
 from goldnode.images.model import NAME, Image
 from goldnode.yamlsource import KeyPath, Source
 
@@ -289,6 +289,17 @@ class Matrix:
             wanted = {name for name, row in self.images.items() if row.exercised or not exercised}
         whole = {row.name for name in wanted for row in self.chain(name)}
         return [row for name, row in self.images.items() if name in whole]
+
+
+def absent(name: str, here: Iterable[str]) -> str:
+    """What to do about a name of no image of a store that holds `here`: build what is in the matrix, else use the nearest name."""
+    try:
+        known = load_matrix().images
+    except GoldnodeError:  # a matrix with a fault is another matter
+        known = {}
+    if name in known:
+        return f"build it: goldnode images build {name}"
+    return nearest(name, {*here, *known})
 
 
 def builtin_matrix() -> Path:

@@ -24,6 +24,7 @@ from goldnode.errors import ImageError, nearest
 from goldnode.files import full_disk
 from goldnode.images.gates import PUBLICATION, Gate, Waiver, judge, refuse
 from goldnode.images.history import IMMUTABLE, line_of
+from goldnode.images.matrix import absent
 from goldnode.images.model import LABELS
 from goldnode.images.oci import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.images.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, Repository, Where
@@ -69,7 +70,7 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
         return fits[0], refs[fits[0]]
     if fits:
         raise ImageError(f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them")
-    raise ImageError(f"{name} is not in {layout.root}", remedy=nearest(name, [*own, *own.values()]) or "build it: goldnode images build")
+    raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, [*own, *own.values()]))
 
 
 class Kept(Protocol):
@@ -134,7 +135,7 @@ def publish(
     """
     descriptor = layout.refs().get(ref)
     if descriptor is None:
-        raise ImageError(f"{ref} is not in {layout.root}", remedy=nearest(ref, layout.refs()) or "build it: goldnode images build")
+        raise ImageError(f"{ref} is not in {layout.root}", remedy=absent(ref, layout.refs()))
     image = OciImage(layout, descriptor.digest)
     repository, tag = identity(image, ref)
     if image.labels.get(f"{LABELS}redistribution") != "free" and not private:

@@ -635,6 +635,30 @@ def test_the_commands_name_what_is_missing(world: World) -> None:
     )
 
 
+def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
+    store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
+    for words, said in (
+        (("promote", "stabel", "none"), 'there is no channel "stabel". Use "stable".'),
+        (("promote", "stable", "none", "--waive", "boted"), 'stable has no gate "boted". Use "booted".'),
+        (("publish", "none", "--waive", "boted"), 'publish has no gate "boted". Use "booted".'),
+        (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
+        (
+            ("status", "cpu_onyl", "--trust", str(world.keys[1])),
+            f'there is no "cpu_onyl", and {world.root} has no history of it. Use "cpu_only".',
+        ),
+        (("authenticate", "cpu_onyl"), 'no built disk image "cpu_onyl" in'),
+    ):
+        assert said in run(words[0], *store, *(place if words[0] != "authenticate" else ()), *words[1:], code=2)
+    assert 'Use "cpu_only".' in run("diff", "cpu_onyl", "b", *store, code=2)
+    assert "Run `goldnode disks build l4`." in run("authenticate", "l4", *store, code=2)
+    shown = run("status", "cpu_only", *store, *place, "--trust", str(world.keys[1]))
+    assert "no history: no channel ever stood for anything" in shown
+    assert "verified" not in shown
+    world.publish("a")  # a class that the catalog has lost is still one where it has a history
+    world.promote("a", "candidate")
+    assert "signatures verified" in run("status", CLASS, *store, *place, "--trust", str(world.keys[1]))
+
+
 def test_every_command_is_there() -> None:
     names = ("evidence", "authenticate", "diff", "publish", "pull", "promote", "rollback", "status", "gc")
     assert all(hasattr(disks_publish, name) for name in names)

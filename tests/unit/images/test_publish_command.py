@@ -137,7 +137,15 @@ def test_what_is_wrong_is_one_line(desk: Desk) -> None:
         (("publish", "cuda:12.4.1-runtime-debian13"), "is not in"),
         (("publish", ref("a"), "--waive", "truth"), "--waive is recorded with who decided it and why. Add --by WHO --reason WHY."),
         (("promote", "stabel", ref("a")), 'there is no channel "stabel". Use "stable".'),
+        (("promote", "publish", ref("a")), 'there is no channel "publish".'),
         (("promote", "stable", "cuda:12.4"), "is no immutable tag"),
+        (("publish", ref("a"), "--waive", "thruth"), 'publish has no gate "thruth". Use "truth".'),
+        (("publish", "cuda-12.4.2-runtime-debian12"), 'Use "cuda-12.4.1-runtime-debian12".'),
+        (("publish", "cuda-12.4.1-devel-debian13"), "Build it: goldnode images build cuda-12.4.1-devel-debian13."),
+        (
+            ("status", "cuda:12.4-runtime-debian13x", "--here"),
+            'there is no "cuda:12.4-runtime-debian13x", and store has no history of it. Use',
+        ),
         (("rollback", "cuda"), "is no line of images"),
         (("rollback", LINE), "never stood for anything"),
         (("pull", "cuda@sha256:12"), "is not an image reference"),
@@ -189,6 +197,37 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
         assert done.exit_code == 2
         assert re.match(said, done.output), done.output
         assert set(desk.layout.refs()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("promote", "stabel", "none:x"), 'there is no channel "stabel". Use "stable".'),
+        (("promote", "stable", "none:x", "--waive", "smoke-cpuu"), 'stable has no gate "smoke-cpuu". Use "smoke-cpu".'),
+        (("promote", "stable", "none:x", "--approve-major", "nccll"), 'stable asks for no approval of "nccll". Use "nccl".'),
+        (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
+    ],
+)
+def test_channel_and_gate_are_told_before_keys_and_names(desk: Desk, words: tuple[str, ...], why: str) -> None:
+    done = desk.run(*words, "--here", key=False)
+    assert (done.exit_code, why in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize("command", [("verify",), ("smoke",), ("inspect",), ("diff", ref("a"))])
+def test_only_what_the_matrix_has_can_be_built(desk: Desk, command: tuple[str, ...]) -> None:
+    for name, remedy in (
+        ("cuda-12.4.2-runtime-debian12", 'Use "cuda-12.4.1-runtime-debian12".'),
+        ("cuda-12.4.1-devel-debian13", "Build it: goldnode images build cuda-12.4.1-devel-debian13."),
+    ):
+        done = CliRunner().invoke(main, ["images", *command, name, "--store", str(desk.layout.root)])
+        assert (done.exit_code, remedy in done.output) == (2, True), done.output
+
+
+def test_where_there_is_no_history_nothing_is_verified(desk: Desk) -> None:
+    said = desk.good("status", LINE, "--here")
+    assert "no history: no channel ever stood for anything" in said
+    assert "verified" not in said
+    assert json.loads(desk.good("status", LINE, "--here", "--format", "json"))[0]["verified"] is False
 
 
 def test_gc_tells_what_would_go(desk: Desk) -> None:

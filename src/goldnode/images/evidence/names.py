@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from goldnode.errors import ImageError, nearest
+from goldnode.errors import ImageError
+from goldnode.images.matrix import absent
 from goldnode.images.model import Built
 from goldnode.images.oci import Layout
 
@@ -28,7 +29,7 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
         shown = ", ".join(sorted(here)[:6])
         raise ImageError(f"{name} means {len(digests)} images of {layout.root}: {shown}", remedy="name one of them with its build id")
     known = [*refs, *(item.image for item in built)]
-    raise ImageError(f"{name} is not in {layout.root}", remedy=nearest(name, known) or "build it with `goldnode images build`")
+    raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
 
 
 def reference(layout: Layout, digest: str) -> str:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from goldnode.errors import ImageError, nearest
+from goldnode.errors import ImageError
 from goldnode.images.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
+from goldnode.images.matrix import absent
 from goldnode.images.model import BUILD_ID_LENGTH
 from goldnode.images.oci import INDEX, Layout, OciImage
 
@@ -65,9 +66,7 @@ def find(text: str, layout: Layout | None, cache: Path | None = None, *, jobs: i
         if found:
             return [_of_image(layout, digest, name, run) for name, digest in found]
     known = [] if layout is None else sorted(layout.refs())
-    raise ImageError(
-        f"there is no file, directory or image {shown(text)!r}", remedy=nearest(text, known) or "name a path, or build the image first"
-    )
+    raise ImageError(f"there is no file, directory or image {shown(text)!r}", remedy=absent(text, known) or "name a path")
 
 
 @dataclass
