@@ -43,9 +43,12 @@ def update(
     from goldnode.disks import update as updating
     from goldnode.disks.model import find, store_directory
     from goldnode.errors import DiskError
+    from goldnode.inventories import check_inventory
 
     if back and (image or unverified):
         raise DiskError("--back writes no image", remedy="leave --image and --unverified out")
+    if inventory is not None:
+        check_inventory(inventory)
     target = updating.node(node, inventory, become)
 
     def say(text: str) -> None:

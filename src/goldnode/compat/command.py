@@ -19,7 +19,8 @@ from goldnode.compat.check import check, settle
 from goldnode.compat.hosts import host_of_class, host_of_stack, workloads_of_class
 from goldnode.compat.model import Finding, Host, Place, Workload
 from goldnode.compat.report import Report
-from goldnode.errors import CatalogError, InventoryError, nearest
+from goldnode.errors import CatalogError, InventoryError
+from goldnode.inventories import check_inventory, no_host, put_right
 from goldnode.site import Site, load_site
 
 
@@ -132,8 +133,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     """
     from goldnode.catalog.inventory import classes_of_hosts
 
-    if not Path(inventory).exists() and "," not in inventory:
-        raise InventoryError(f'there is no inventory "{inventory}"', remedy=nearest(inventory, _inventories()) or "correct its path")
+    check_inventory(inventory)
     if Path(inventory).exists():
         classes_of_hosts(Path(inventory), catalog)  # a host in two classes, with both lines
     data = _listed(inventory, limit)
@@ -155,15 +155,12 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             of_class[host] = (name, None if cohort is None else str(cohort))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
+        groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
         raise InventoryError(
-            f'inventory "{inventory}" has no host of any class{among}, so that there is nothing to check',
-            remedy="name a group like a class; `goldnode classes` lists them",
+            f'inventory "{inventory}" has no host of any class{among} (its groups: {_few(groups) or "none"}), so that there is nothing to check',
+            remedy=put_right(groups, catalog.classes),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)))
-
-
-def _inventories() -> list[str]:
-    return [str(path) for path in Path("inventories").iterdir()] if Path("inventories").is_dir() else []
 
 
 def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:
@@ -185,8 +182,11 @@ def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
         )
     except (OSError, subprocess.SubprocessError) as problem:
         raise InventoryError(f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode") from problem
+    listed: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    if limit and not _members("all", listed, {}):
+        whole = _listed(inventory, None)  # where that goes well it is the limit
+        raise no_host(inventory, limit, {*whole, *_members("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()[-1:] or ["no reason given"]
         raise InventoryError(f'Ansible cannot read inventory "{inventory}": {said[0].strip()}', remedy="correct it, or its path")
-    listed: dict[str, Any] = json.loads(done.stdout)
     return listed

@@ -24,6 +24,7 @@ from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.catalog.models import Driver, Stack
 from goldnode.compat import facts, rules
 from goldnode.errors import CatalogError, FactsError, GoldnodeError
+from goldnode.inventories import check_inventory
 from goldnode.lock.resolve import upstream
 from goldnode.node.state.domains.apt import in_family
 from goldnode.node.state.family import FAMILIES
@@ -56,6 +57,8 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
     :param host: a name of `inventory`, else an ssh destination. `options` go to ``ansible``. Raises AdoptError with what ssh said.
     """
     user, at, name = host.rpartition("@")
+    if inventory is not None:
+        check_inventory(inventory)
     where = inventory or f"{name},"
     command = [str(Path(sys.executable).with_name("ansible")), "-i", where, name, "-m", "goldnode_survey", *options]
     if at:

@@ -22,6 +22,7 @@ from typing import Any
 from goldnode.errors import GoldnodeError
 from goldnode.fleet import runs
 from goldnode.fleet.adopt import CONFIGURATION
+from goldnode.inventories import check_inventory, no_host
 from goldnode.plans import PlanError, read_plan
 
 SCHEMA = "goldnode.plans/1"
@@ -118,12 +119,20 @@ def ask(inventory: str, limit: str | None, names: Iterable[str], forks: int | No
     """The plan of every host of an inventory, through Ansible, whose connections, users and become are what the inventory says.
 
     :param names: of the classes of the catalog: a host that gives no answer is told with the class of its group.
-    :raises FleetPlanError: when the inventory cannot be read or holds no such host.
+    :raises InventoryError: when there is no such inventory, or no such host in it.
+    :raises FleetPlanError: when the inventory cannot be read.
     """
+    check_inventory(inventory)
     where = ["-i", inventory, *(["--limit", limit] if limit else [])]
     quiet = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_LOCALHOST_WARNING": "false"}
     environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, **quiet}
-    groups = _groups(where, environment)
+    try:
+        groups = _groups(where, environment)
+    except FleetPlanError:
+        if not limit:
+            raise
+        groups = _groups(["-i", inventory], environment)  # where that goes well it is the limit
+        raise no_host(inventory, limit, {*groups, *groups["all"]} - {"ungrouped"}) from None
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.

@@ -88,3 +88,11 @@ def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[s
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
     assert output.index("class cpu_only, checked:") < output.index("TASK [node_class : Ask the node for its plan]")
+
+
+def test_a_misspelt_group_is_told_the_class(tmp_path: Path) -> None:
+    files = {"classes/desk_only.yml": "class: desk_only\nbackend: cpu\nstack: debian12_cpu\n"}
+    _, told, _ = play(tmp_path, files, {"desk-only": {"hosts": {"h1": THERE}}, "others": {"hosts": {"h2": THERE}}})
+    told = " ".join(told.split())
+    assert 'none of its groups (desk-only) is the name of a class in the catalog. Call group "desk-only" "desk_only"' in told
+    assert "groups (others) is the name of a class in the catalog. Put each host into a group that is called as its class" in told

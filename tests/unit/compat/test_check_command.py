@@ -170,10 +170,18 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("--limit", "x"), "--limit needs an inventory"),
         (("--explain", "no-lok"), 'there is no rule "no-lok". Use "no-lock"'),
         (("-i", "nowhere"), 'there is no inventory "nowhere"'),
+        (("-i", "hosts.yml", "--limit", "nosuch"), "--limit nosuch names no host of hosts.yml. Use one of: "),
+        (("-i", "hosts.yml", "--limit", "otherz"), '--limit otherz names no host of hosts.yml. Use "others".'),
+        (
+            ("-i", "misspelt.yml"),
+            '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
+        ),
         (("--format", "xml"), "Invalid value for '--format'"),
     ],
 )
-def test_what_cannot_be_checked_ends_with_2(check: Check, arguments: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_checked_ends_with_2(check: Check, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    (tmp_path / "misspelt.yml").write_text("x: {hosts: {n1: }}\na-100: {hosts: {n1: }}\n")
     result = check(*arguments)
     assert result.exit_code == 2
     assert says in result.stderr

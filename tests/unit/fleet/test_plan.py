@@ -255,3 +255,24 @@ def test_an_inventory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml")])
     assert done.exit_code == 2
     assert "error: the inventory cannot be read" in done.output
+    with_limit = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml"), "--limit", "x"])
+    assert "error: the inventory cannot be read" in with_limit.output, "it is not the limit"
+
+
+def test_an_inventory_or_a_limit_that_is_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inventories/demo").mkdir(parents=True)
+    (tmp_path / "inventories/demo/hosts.yml").write_text("cpu_only: {hosts: {gpu07: {}, gpu08: {}}}\n")
+    monkeypatch.chdir(tmp_path)
+    absent = 'error: there is no inventory "inventories/demmo". Use "inventories/demo".\n'
+    for words, said in (
+        (("plan", "-i", "inventories/demmo"), absent),
+        (("disks", "update", "-i", "inventories/demmo", "gpu07"), absent),
+        (("adopt", "-i", "inventories/demmo", "gpu07"), absent),
+        (("plan", "-i", "inventories/demo", "--limit", "gpu77"), 'error: --limit gpu77 names no host of inventories/demo. Use "gpu07".\n'),
+        (
+            ("plan", "-i", "inventories/demo", "--limit", "cpu_onyl"),
+            'error: --limit cpu_onyl names no host of inventories/demo. Use "cpu_only".\n',
+        ),
+    ):
+        done = CliRunner().invoke(main, list(words))
+        assert (done.exit_code, done.output) == (2, said)

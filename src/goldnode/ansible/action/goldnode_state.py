@@ -12,8 +12,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from goldnode.catalog.kept import ClassDocuments
+from goldnode.errors import GoldnodeError
 from goldnode.fleet import runs
 from goldnode.fleet.cohorts import COHORT, REFUSALS
+from goldnode.inventories import put_right
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
@@ -127,10 +130,14 @@ class ActionModule(ActionBase):
         name = task_vars.get("inventory_hostname")
         document = task_vars.get("goldnode_node_class")
         if not document:
-            groups = ", ".join(group for group in task_vars.get("group_names", []) if group != "ungrouped") or "none"
+            groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
+            try:
+                remedy = put_right(groups, ClassDocuments().names())
+            except GoldnodeError:  # a catalog with a fault is told elsewhere
+                remedy = put_right(groups, ())
             raise AnsibleActionFail(
-                f"Host {name} is of no node class: none of its groups ({groups}) is the name of a class in the catalog. "
-                "Put it into the group of its class; `goldnode classes` lists them."
+                f"Host {name} is of no node class: none of its groups ({', '.join(groups) or 'none'}) is the name of a class in the catalog. "
+                f"{remedy[0].upper()}{remedy[1:]}."
             )
         found: dict[str, Any] = plain(document)
         if "error" in found and "refusals" not in found:
