@@ -139,6 +139,9 @@ def test_class_export() -> None:
         (("lock", "debian12_cpu"), "the archives could not be read: "),
         (("lock", "debian12_cpu", "--offline"), "never read before. Run once without --offline."),
         (("lock", "debian12_r580", "--check"), "has no lock"),
+        (("lock", "debian12_cpu", "--diff", "/etc/passwd"), "…, expected a mapping of keys. Name a STACK.lock.yml as goldnode wrote it."),
+        (("lock", "debian12_cpu", "--on", "/etc/passwd"), "/etc/passwd:1: this is no status file of dpkg: what is here names no package."),
+        (("images", "inspect", "--policy", "/etc/passwd", "/etc"), "…, expected a mapping of keys."),
         (("schema", "clas"), 'there is no schema "clas". Use "class".'),
     ],
 )
@@ -149,6 +152,7 @@ def test_expected_errors_are_one_line(arguments: tuple[str, ...], says: str) -> 
     assert result.stderr.startswith("error: ")
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    assert len(result.stderr) < 400, "a wrong file is not repeated"
 
 
 def test_debug_shows_the_trace() -> None:

@@ -112,7 +112,14 @@ class AptRoot:
         (directory / "apt.conf").write_text("\n".join([*lines, *_transport()]) + "\n", encoding="utf-8")
 
     def use_status(self, status: Path) -> None:
-        """Resolve on top of dpkg status file `status` instead of an empty system."""
+        """Resolve on top of dpkg status file `status` instead of an empty system. Raises LockError where it is none: apt names its own copy."""
+        number = 1
+        for stanza in re.split(rb"\n(?=\n)", status.read_bytes()):
+            if stanza.strip() and not re.search(rb"^Package: \S", stanza, re.MULTILINE):
+                line = number + len(stanza) - len(stanza.lstrip(b"\n"))
+                remedy = "name a copy of /var/lib/dpkg/status"
+                raise LockError("this is no status file of dpkg: what is here names no package", file=status, line=line, remedy=remedy)
+            number += stanza.count(b"\n") + 1
         shutil.copyfile(status, self.directory / "status")
 
     def update(self) -> None:

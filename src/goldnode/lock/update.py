@@ -223,7 +223,14 @@ def check(
 
 def compare_files(before: Path, after: Path) -> Diff:
     """Return what differs between two lock files, without asking an archive. Raises LockError."""
-    return compare_locks(model.load_lock(before), model.load_lock(after))
+    try:
+        old = model.load_lock(before)
+    except NewerLockError:
+        raise
+    except LockError as error:  # what is to be done about the lock in force is nothing to do with this file
+        error.remedy = "name a STACK.lock.yml as goldnode wrote it"
+        raise
+    return compare_locks(old, model.load_lock(after))
 
 
 def _place(stack: Entry[Stack], site: Site, out: Path | None) -> Path | None:
