@@ -93,7 +93,8 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InventoryError(f"the inventory cannot be read: {error}", file=path) from error
+        remedy = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "correct its name, or who may read it"
+        raise InventoryError(f"the inventory cannot be read: {error}", file=path, remedy=remedy) from error
     if text.startswith("#!"):
         return  # a script: Ansible runs it
     if path.suffix in (".yml", ".yaml", ".json"):

@@ -539,7 +539,8 @@ def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) 
     except FileNotFoundError as problem:
         raise WorkloadError(f"requirements file {path} does not exist", **_at(place), remedy="correct its name") from problem
     except (OSError, UnicodeDecodeError) as problem:
-        raise WorkloadError(f"requirements file {path} cannot be read: {problem}", **_at(place)) from problem
+        remedy = "save it as UTF-8" if isinstance(problem, UnicodeDecodeError) else "correct its name, or who may read it"
+        raise WorkloadError(f"requirements file {path} cannot be read: {problem}", **_at(place), remedy=remedy) from problem
     for line in _lines(path, text):
         if line.text.startswith("-"):
             _option(line, reading, constraint)

@@ -176,11 +176,15 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
             ("-i", "misspelt.yml"),
             '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
         ),
+        (("-i", "latin.ini"), "latin.ini: the inventory cannot be read: 'utf-8' codec"),
+        (("-i", "latin.ini"), "Save it as UTF-8."),
+        (("--class", "a100", "--requirements", "latin.ini"), "Save it as UTF-8."),
         (("--format", "xml"), "Invalid value for '--format'"),
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(check: Check, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(INVENTORY)
+    (tmp_path / "latin.ini").write_bytes(b"caf\xe9\n")
     (tmp_path / "misspelt.yml").write_text("x: {hosts: {n1: }}\na-100: {hosts: {n1: }}\n")
     result = check(*arguments)
     assert result.exit_code == 2
