@@ -133,11 +133,24 @@ class Site(BaseModel):
         base = self.file.parent if self.file is not None else Path.cwd()
         return (base / Path(path).expanduser()).absolute()
 
-    def lock_directories(self) -> list[Path]:
-        """Return the directories that come before the catalog when a lock is searched: $GOLDNODE_LOCKS, then `locks`."""
+    def lock_directories(self, *, to_write: bool = False) -> list[Path]:
+        """Return the directories that come before the catalog when a lock is searched: $GOLDNODE_LOCKS, then `locks`.
+
+        `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the
+        one that is meant would be used without a word.
+        """
         found = [Path(part).expanduser() for part in os.environ.get("GOLDNODE_LOCKS", "").split(os.pathsep) if part]
+        for path in found if not to_write else ():
+            if not path.is_dir():
+                raise SiteError(f"GOLDNODE_LOCKS names {path}, which is not a directory", remedy="make it, or correct the variable")
         if self.locks is not None:
-            found.append(self.resolve(self.locks))
+            path = self.resolve(self.locks)
+            if not to_write and not path.is_dir():
+                line = yamlsource.read(self.file, error=SiteError).line(("locks",)) if self.file is not None else None
+                raise SiteError(
+                    f'"locks" names {path}, which is not a directory', file=self.file, line=line, remedy="make it, or correct the path"
+                )
+            found.append(path)
         return found
 
     def key_bytes(self, archive: str) -> bytes | None:

@@ -68,7 +68,9 @@ def up(
     server = lab.serve(archive.directory)
     release = RELEASES[nodes[0].os].calls_itself
     site = archive.write_site(lab.directory / "site.yml", server.url, release=release, locks="locks")
-    return StandinLab(lab, archive, server, site, lab.directory / "locks")
+    locks = lab.directory / "locks"
+    locks.mkdir(exist_ok=True)
+    return StandinLab(lab, archive, server, site, locks)
 
 
 def main() -> None:

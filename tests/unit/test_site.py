@@ -65,14 +65,30 @@ def test_archive_the_catalog_does_not_have(tmp_path: Path) -> None:
         check_archives(load_site(path), {"debian": None})
 
 
+def test_a_directory_of_locks_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text("# ours\nlocks: gone\n")
+    monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)
+    with pytest.raises(SiteError) as caught:
+        load_site(path).lock_directories()
+    assert str(caught.value) == f'{path}:2: "locks" names {tmp_path}/gone, which is not a directory. Make it, or correct the path.'
+    assert load_site(path).lock_directories(to_write=True) == [tmp_path / "gone"]
+    monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}:{tmp_path}/absent")
+    with pytest.raises(SiteError, match=f"^GOLDNODE_LOCKS names {tmp_path}/absent, which is not a directory. Make it, or correct"):
+        Site().lock_directories()
+    assert Site().lock_directories(to_write=True) == [tmp_path, tmp_path / "absent"]
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "etc").mkdir()
     path = tmp_path / "etc/site.yml"
     path.write_text("locks: ../locks\narchives:\n  debian: {url: 'file:///srv/d/', key: k.asc}\n")
     (tmp_path / "etc/k.asc").write_bytes(b"key")
-    monkeypatch.setenv("GOLDNODE_LOCKS", "/first")
+    for name in ("first", "locks"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("GOLDNODE_LOCKS", str(tmp_path / "first"))
     site = load_site(path)
-    assert [str(item.resolve()) for item in site.lock_directories()] == ["/first", str(tmp_path / "locks")]
+    assert [item.resolve() for item in site.lock_directories()] == [tmp_path / "first", tmp_path / "locks"]
     assert site.key_bytes("debian") == b"key"
     assert site.key_bytes("other") is None
     assert archive_url(site, "debian") == "file:///srv/d"

@@ -193,7 +193,7 @@ class Compiler:
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
             keys += [entry.file.parent / name for name in named if name is not None]
-        return [str(path) for path in (*keys, *self.site.lock_directories())]
+        return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True))]
 
     def check(self, inventory: str) -> None:
         """Refuse a host in two classes. Raises GoldnodeError."""

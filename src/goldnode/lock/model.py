@@ -231,10 +231,15 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
     return lock, path
 
 
-def lock_file(stack: Entry[Stack], site: Site) -> Path | None:
-    """Return the file that `find_lock` reads, or None where there is none."""
-    places = [*site.lock_directories(), stack.file.parent]
-    return next((place / lock_name(stack.name) for place in places if (place / lock_name(stack.name)).is_file()), None)
+def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
+    """Return the file that `find_lock` reads, or None where there is none; `to_write` as for `Site.lock_directories`. Raises GoldnodeError."""
+    for place in (*site.lock_directories(to_write=to_write), stack.file.parent):
+        path = place / lock_name(stack.name)
+        if path.is_dir():
+            raise LockError("this is a directory, expected a lock", file=path, remedy="move it away")
+        if path.is_file():
+            return path
+    return None
 
 
 def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:

@@ -143,8 +143,8 @@ def update(
     `resolve.resolve` does; whatever goes wrong, the lock that is there stays.
     """
     day = today or dt.datetime.now(tz=dt.UTC).date()
-    target = out or next(iter(site.lock_directories()), stack.file.parent)
-    path = _place(stack, site, out)
+    target = out or next(iter(site.lock_directories(to_write=True)), stack.file.parent)
+    path = _place(stack, site, out, to_write=True)
     old, fault, notes = _old(stack, path, mode)
     _known(packages, old, path)
     if mode is Mode.SECURITY:
@@ -233,10 +233,10 @@ def compare_files(before: Path, after: Path) -> Diff:
     return compare_locks(old, model.load_lock(after))
 
 
-def _place(stack: Entry[Stack], site: Site, out: Path | None) -> Path | None:
+def _place(stack: Entry[Stack], site: Site, out: Path | None, *, to_write: bool = False) -> Path | None:
     """The lock that is there."""
     if out is None:
-        return model.lock_file(stack, site)
+        return model.lock_file(stack, site, to_write=to_write)
     path = out / model.lock_name(stack.name)
     return path if path.is_file() else None
 

@@ -418,11 +418,18 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
     beside = write_lock(lock, entry.file.parent)
     assert find_lock(entry, site)[1] == beside
     of_site = write_lock(lock, tmp_path / "of-site")
-    site = site.model_copy(update={"locks": "of-site"})
+    site = site.model_copy(update={"locks": str(tmp_path / "of-site")})
     assert find_lock(entry, site)[1] == of_site
+    (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}/nothing:{tmp_path}/first")
     first = write_lock(lock, tmp_path / "first")
     assert find_lock(entry, site)[1] == first
+    (tmp_path / "nothing/small.lock.yml").mkdir()
+    with pytest.raises(LockError, match=r"nothing/small\.lock\.yml: this is a directory, expected a lock\. Move it away\."):
+        find_lock(entry, site)
+    monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}/gone")
+    with pytest.raises(SiteError, match=r"GOLDNODE_LOCKS names .*/gone, which is not a directory"):
+        find_lock(entry, site)
 
 
 @pytest.mark.parametrize(
