@@ -20,6 +20,7 @@ from goldnode.compat.hosts import host_of_class, host_of_stack, workloads_of_cla
 from goldnode.compat.model import Finding, Host, Place, Workload
 from goldnode.compat.report import Report
 from goldnode.errors import CatalogError, InventoryError
+from goldnode.fleet.variables import Strangers, check_written
 from goldnode.inventories import check_inventory, no_host, put_right
 from goldnode.site import Site, load_site
 
@@ -44,12 +45,14 @@ def look(
     catalog, site = catalog or load_catalog(), site or load_site()
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
+    odd: list[str] = []
     named = list(dict.fromkeys(classes))
     for inventory in inventories:
         hosts = hosts_of_inventory(inventory, limit, catalog)
         named += [name for name, _ in hosts.of_class.values() if name not in named]
         cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
         left_out += hosts.of_no_class
+        odd += hosts.odd
     if not named and not stacks and not inventories:
         named = sorted(catalog.classes)
         if not named:
@@ -75,7 +78,7 @@ def look(
     return Report(
         subjects,
         found,
-        _not_checked([host for host, _ in everything], [name for name, (_, loads) in seen.items() if not loads], left_out),
+        _not_checked([host for host, _ in everything], [name for name, (_, loads) in seen.items() if not loads], left_out) + odd,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
     )
@@ -120,16 +123,18 @@ def _few(names: Sequence[str], most: int = 6) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class InventoryHosts:
-    """The hosts of an inventory: class and cohort of those in a class, and the names of the others."""
+    """The hosts of an inventory: class and cohort of those in a class, the names of the others, and what is odd about their variables."""
 
     of_class: dict[str, tuple[str, str | None]]
     of_no_class: list[str]
+    odd: list[str] = dataclasses.field(default_factory=list)
 
 
 def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> InventoryHosts:
     """Return the hosts of an inventory source as Ansible reads it, with the variable `goldnode_cohort`.
 
-    Raises InventoryError where Ansible cannot read it, where a host is in two classes, and where none is in any.
+    Raises InventoryError where Ansible cannot read it, where a host is in two classes, where none is in any, and for a value with which
+    `site.yml` would fail.
     """
     from goldnode.catalog.inventory import classes_of_hosts
 
@@ -141,6 +146,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     members: dict[str, set[str]] = {}
     everyone = _members("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
+    strangers = Strangers()
     for name in sorted(set(data) & set(catalog.classes)):
         for host in sorted(_members(name, data, members)):
             if host in of_class:
@@ -153,6 +159,8 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                     f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here', remedy="write its value"
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
+            check_written(host, variables.get(host, {}))
+            strangers.see(host, variables.get(host, {}))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
@@ -160,7 +168,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             f'inventory "{inventory}" has no host of any class{among} (its groups: {_few(groups) or "none"}), so that there is nothing to check',
             remedy=put_right(groups, catalog.classes),
         )
-    return InventoryHosts(of_class, sorted(everyone - set(of_class)))
+    return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
 
 
 def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:

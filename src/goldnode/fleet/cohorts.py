@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from goldnode.catalog.kept import ClassDocuments
@@ -13,11 +13,14 @@ COHORT = "goldnode_cohort"
 REFUSALS = "goldnode_cohort_refusals"
 
 
-def hold(play: Any, hosts: Iterable[Any], documents: ClassDocuments | None = None) -> list[str]:
+def hold(
+    play: Any, hosts: Iterable[Any], documents: ClassDocuments | None = None, see: Callable[[str, Iterable[str]], None] | None = None
+) -> list[str]:
     """Check the cohorts of `hosts` (Ansible's) and give those of a cohort that cannot stand its refusals. Returns what there is to tell.
 
     A cohort is all hosts of the inventory with one value of ``goldnode_cohort``, whatever a run is limited to. Hosts of one class agree by
-    their class, so that only a cohort of several costs more than reading the variable. Raises GoldnodeError.
+    their class, so that only a cohort of several costs more than reading the variable. `see` gets each host with the names of its variables,
+    which are read here once. Raises GoldnodeError.
     """
     manager = play.get_variable_manager()
 
@@ -25,7 +28,13 @@ def hold(play: Any, hosts: Iterable[Any], documents: ClassDocuments | None = Non
         found: dict[str, Any] = manager.get_vars(play=play, host=host, include_hostvars=False)
         return found
 
-    here = {host: str(seen[COHORT]) for host in hosts if (seen := variables(host)).get(COHORT) is not None}
+    here = {}
+    for host in hosts:
+        seen = variables(host)
+        if see is not None:
+            see(host.name, seen)
+        if seen.get(COHORT) is not None:
+            here[host] = str(seen[COHORT])
     if not here:
         return []
     members: dict[str, set[str]] = {}

@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from goldnode.errors import GoldnodeError
+from goldnode.errors import GoldnodeError, nearest
 
 Run = Callable[[Sequence[str]], str]
+
+NAMES = ("none", "command", "slurm", "kubectl")  # what `goldnode_drain` may be
 
 
 def run(argv: Sequence[str]) -> str:
@@ -174,4 +176,4 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
             "goldnode_drain: command needs goldnode_drain_command and goldnode_resume_command",
             remedy="Set both to lists of words",
         )
-    raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy="Use none, command, slurm or kubectl")
+    raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, NAMES))

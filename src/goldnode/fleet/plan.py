@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.errors import GoldnodeError
-from goldnode.fleet import runs
+from goldnode.fleet import runs, variables
 from goldnode.fleet.adopt import CONFIGURATION
 from goldnode.inventories import check_inventory, no_host
 from goldnode.plans import PlanError, read_plan
@@ -172,6 +172,11 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         return sorted({*node.get("hosts", ()), *inner})
 
     groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
+    strangers = variables.Strangers()
+    for host, values in found.get("_meta", {}).get("hostvars", {}).items():
+        strangers.see(host, values)
+    for line in strangers.lines():
+        print(f"warning: {line}.", file=sys.stderr)
     if not groups["all"]:
         raise FleetPlanError("there is no host in the inventory", remedy="name another one with -i, or correct --limit")
     return groups

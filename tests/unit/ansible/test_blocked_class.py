@@ -96,3 +96,20 @@ def test_a_misspelt_group_is_told_the_class(tmp_path: Path) -> None:
     told = " ".join(told.split())
     assert 'none of its groups (desk-only) is the name of a class in the catalog. Call group "desk-only" "desk_only"' in told
     assert "groups (others) is the name of a class in the catalog. Put each host into a group that is called as its class" in told
+
+
+def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> None:
+    """When the packages have changed it is too late; nobody is contacted. Names that are nearly goldnode's are told once."""
+    hosts = {"n1": {**THERE, "goldnode_drain": "slrum"}, "n2": {**THERE, "goldnode_lock_timeout": "ten"}, "n3": THERE}
+    variables = {"goldnode_drian": "slurm"}
+    status, output, record = play(
+        tmp_path,
+        {"classes/other.yml": "class: other\nbackend: cpu\nstack: debian12_cpu\n"},
+        {"cpu_only": {"hosts": hosts, "vars": variables}},
+    )
+    assert status != 0
+    assert {name: host["outcome"] for name, host in record["hosts"].items()} == {"n1": "failed", "n2": "failed", "n3": "unreachable"}
+    words = " ".join(output.split())
+    assert 'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".' in words
+    assert 'goldnode_lock_timeout of host n2 is "ten", expected seconds.' in words
+    assert words.count('goldnode_drian (hosts n1, n2, n3) is no variable of goldnode\'s: use "goldnode_drain"') == 1

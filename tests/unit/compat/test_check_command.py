@@ -214,6 +214,17 @@ others: {hosts: {x1: {}}}
 """
 
 
+def test_variables_of_an_inventory(check: Check, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("a100: {hosts: {n1: {}, n2: {}}, vars: {goldnode_drian: slurm}}\n")
+    done = check("-i", str(hosts))
+    assert 'goldnode_drian (hosts n1, n2) is no variable of goldnode\'s: use "goldnode_drain"' in " ".join(done.output.split())
+    hosts.write_text("a100: {hosts: {n1: {goldnode_drain: slrum}}}\n")
+    done = check("-i", str(hosts))
+    assert done.exit_code == 2
+    assert 'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".' in done.output
+
+
 def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
     own = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("r580", "r595")}
     own["stacks/r595.yml"] = NVIDIA.replace("r580", "r595").replace('"580"', '"595"').replace("2028-06-30", "2027-03-01")

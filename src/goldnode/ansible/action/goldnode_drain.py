@@ -12,6 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from goldnode.errors import GoldnodeError
+from goldnode.fleet import variables
 from goldnode.fleet.drain import choose
 
 FACT = "goldnode_was_in_service"
@@ -36,10 +37,12 @@ class ActionModule(ActionBase):
         def variable(name: str, default: Any) -> Any:
             return self._templar.template(task_vars.get(name, default))
 
-        node = str(variable("goldnode_drain_name", task_vars.get("inventory_hostname")))
+        host = task_vars.get("inventory_hostname")
+        node = str(variable("goldnode_drain_name", host))
         name = str(variable("goldnode_drain", "none"))
         told = name != "none"  # nobody was told, so nothing changed
         try:
+            variables.check(str(host), {key: variable(key, None) for key in variables.JUDGED if key in task_vars})
             drain = choose(
                 name,
                 [str(word) for word in variable("goldnode_drain_command", [])],

@@ -13,8 +13,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.catalog.kept import ClassDocuments
-from goldnode.errors import GoldnodeError
-from goldnode.fleet import runs
+from goldnode.errors import GoldnodeError, InventoryError
+from goldnode.fleet import runs, variables
 from goldnode.fleet.cohorts import COHORT, REFUSALS
 from goldnode.inventories import put_right
 from goldnode.node.report import verdict_table
@@ -76,6 +76,8 @@ class ActionModule(ActionBase):
             },
             required_if=[("operation", "apply", ["part"])],
         )
+        if arguments["operation"] == "plan":
+            self.judge(task_vars)
         if arguments["rollback"]:
             return self.back(arguments, task_vars)
         absent = self.state(task_vars) == ABSENT
@@ -124,6 +126,14 @@ class ActionModule(ActionBase):
                 f"goldnode_state: {state} of host {task_vars.get('inventory_hostname')} is not known. Use present or absent."
             )
         return state
+
+    def judge(self, task_vars: dict[str, Any]) -> None:
+        """Refuse now what a drain or a reboot would fail on later, when packages have changed."""
+        found = {name: self.option(task_vars, name, None) for name in variables.JUDGED if name in task_vars}
+        try:
+            variables.check(str(task_vars.get("inventory_hostname")), found)
+        except InventoryError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
 
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """The class document that the vars plugin gave this host."""

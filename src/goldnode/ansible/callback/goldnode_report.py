@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible import __version__ as ansible_version
+from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 from goldnode.errors import GoldnodeError
 from goldnode.fleet import cohorts, runs
+from goldnode.fleet.variables import Strangers
 
 DOCUMENTATION = r"""
 name: goldnode_report
@@ -29,6 +31,7 @@ description:
     of every host. A record that cannot be written is a warning.
   - Before the first play, hosts that the variable C(goldnode_cohort) puts together are held against each other, with those that the run is not
     for. What stands against a cohort refuses each of its hosts in this run, before it is contacted.
+  - Variables that look like goldnode's and are none (C(goldnode_drian)) are told once, with the hosts that have them.
   - A playbook for which the inventory holds no host at all ends with exit status 1. Ansible itself calls that a success.
 options:
   runs:
@@ -65,6 +68,7 @@ class CallbackModule(CallbackBase):
         self.turn: set[str] = set()
         self.ours = self.told = False
         self.cohorts: list[str] | None = None
+        self.strangers = Strangers()
         self.process = os.getpid()
         self.run = runs.Run(check=bool(arguments.get("check")))
         self.run.about = {
@@ -87,7 +91,7 @@ class CallbackModule(CallbackBase):
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
         if self.cohorts is None:
-            self.cohorts = cohorts.hold(play, self.hosts)
+            self.cohorts = cohorts.hold(play, self.hosts, see=self.strangers.see)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
@@ -142,6 +146,8 @@ class CallbackModule(CallbackBase):
 
     def _tell_findings(self) -> None:
         """What the compatibility check found of the classes of this run, once each, before any host is contacted."""
+        for line in self.strangers.lines():
+            self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
         manager, seen, told = self.play.get_variable_manager(), set(), set()
         for host in self.hosts:
             groups = frozenset(group.name for group in host.get_groups())
