@@ -173,14 +173,21 @@ class Site(BaseModel):
 
 
 def find_site() -> Path | None:
-    """Return the site file in force, or None. Raises SiteError when $GOLDNODE_SITE names a file that is not there."""
+    """Return the site file in force, or None. Raises SiteError when $GOLDNODE_SITE names a file that is not there, and for .yaml where
+    .yml is read."""
     named = os.environ.get("GOLDNODE_SITE")
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
             raise SiteError(f"GOLDNODE_SITE names {path}, which is not a file", remedy="correct the variable or create the file")
         return path
-    return next((path for path in SITE_FILES if path.is_file()), None)
+    for path in SITE_FILES:
+        if path.is_file():
+            return path
+        other = path.with_suffix(".yaml")
+        if other.is_file():
+            raise SiteError("a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}")
+    return None
 
 
 def load_site(path: Path | None = None) -> Site:

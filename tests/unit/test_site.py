@@ -23,6 +23,11 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert load_site() == Site()
     (tmp_path / "etc.yml").write_text("locks: a\n")
     assert load_site().locks == "a"
+    (tmp_path / "goldnode-site.yaml").write_text("locks: b\n")
+    with pytest.raises(
+        SiteError, match=r"^goldnode-site\.yaml: a site file of this name is read by nobody\. Rename it to goldnode-site\.yml\."
+    ):
+        load_site()
     (tmp_path / "goldnode-site.yml").write_text("locks: b\n")
     assert load_site().locks == "b"
     (tmp_path / "named.yml").write_text("")

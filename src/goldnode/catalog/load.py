@@ -6,6 +6,7 @@ Every error names file and line. A name defined in two files is refused, naming 
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ Item = TypeVar("Item", bound=models.Strict)
 
 LOCK_SUFFIX = ".lock.yml"
 MODULES_SUFFIX = ".modules.yml"
+FOLDERS = ("stacks", "platforms", "classes")
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,25 @@ def catalog_directories() -> list[Path]:
             continue
         if not path.is_dir():
             raise CatalogError(f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable")
+        _check_folders(path)
         found.append(path)
     if not found:
         raise CatalogError("there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG")
     return found
+
+
+def _check_folders(path: Path) -> None:
+    """Refuse a directory that is no catalog, or of which a folder is misspelt: it would be read as an empty one."""
+    there = [item.name for item in path.iterdir() if item.is_dir()]
+    for name in there:
+        close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
+        if name not in FOLDERS and close and close[0] not in there:
+            raise CatalogError(f"{path / name} of a catalog of GOLDNODE_CATALOG is read by nobody", remedy=f'call it "{close[0]}"')
+    if not set(there) & set(FOLDERS) and not (path / "archives.yml").is_file():
+        raise CatalogError(
+            f"GOLDNODE_CATALOG names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
+            remedy="name the directory that holds them, or make them",
+        )
 
 
 def load_catalog(directories: Sequence[Path] | None = None) -> Catalog:

@@ -589,6 +589,13 @@ def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "absent"))
     with pytest.raises(CatalogError, match="not a directory"):
         load_catalog()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "empty"))
+    with pytest.raises(CatalogError, match=r"names .*/empty, which has none of stacks/, platforms/, classes/\. Name the directory"):
+        load_catalog()
+    write(tmp_path / "empty", {"stacks/notes.txt": "", "clases/mine.yml": own})
+    with pytest.raises(CatalogError, match=r'empty/clases of a catalog of GOLDNODE_CATALOG is read by nobody\. Call it "classes"\.'):
+        load_catalog()
 
 
 def test_unknown_names_are_told_apart(tmp_path: Path) -> None:
