@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from goldnode.catalog import models
 from goldnode.compat import facts, health, rules
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog, Entry
 
 # Which driver vendor a backend runs on.
+ARCHITECTURES = get_args(models.OperatingSystem.model_fields["architecture"].annotation)
 VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
 
 
 def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
     """Check a stack's archives, and its driver and dates against the facts. Raises CatalogError."""
     stack = entry.item
+    _check_os(entry)
     for index, name in enumerate(stack.archives):
         if name not in catalog.archives:
             raise entry.error(f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives))
@@ -60,6 +63,30 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
                 "package",
                 remedy=f'use "{expected}"',
             )
+
+
+def _check_os(entry: Entry[models.Stack]) -> None:
+    """Version, codename and architecture are of one release, as far as the facts know it."""
+    os = entry.item.os
+    kernel = entry.item.kernel
+    for key, value in (("flavour", kernel.flavour), ("release", kernel.release)):
+        other = next((name for name in ARCHITECTURES if value is not None and value.split("-")[-1] == name), os.architecture)
+        if other != os.architecture:
+            raise entry.error(
+                f"kernel {value} is of architecture {other}, and the stack of {os.architecture}",
+                "kernel",
+                key,
+                remedy=f"write architecture: {other}, or the kernel of {os.architecture}",
+            )
+    row = facts.distribution(f"{os.id} {os.version}")
+    codename = row.get("codename") if row is not None else None
+    if row is not None and codename is not None and os.codename != codename:
+        raise entry.error(
+            f'{os.id.capitalize()} {os.version} is "{codename}", not "{os.codename}" (facts/distros.yml, {row["id"]})',
+            "os",
+            "codename",
+            remedy=f'use "{codename}", or correct the version',
+        )
 
 
 def _check_modules(entry: Entry[models.Stack]) -> None:
@@ -130,6 +157,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
             raise entry.error(error.message, "gpu", "model", remedy=error.remedy) from None
     _check_platform_of(entry, catalog, stack)
     _check_host(entry)
+    _check_suppressions(entry)
     if gpu is None:
         if item.baseline.gpu is not None:
             raise entry.error(
@@ -185,6 +213,17 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     if found.state == "expired":
         raise stack_entry.error(f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy)
     raise entry.error(found.message, "stack", remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""))
+
+
+def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
+    """Refuse a waiver for a class that does not use the stack: it waives nothing, and looks as if it did. Raises CatalogError."""
+    for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
+        users = [node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name]
+        if name not in users:
+            other = catalog.classes.get(name)
+            why = f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
+            remedy = "take it out" if other is not None or not users else f"{nearest(name, users)}, or take it out"
+            raise entry.error(f'the waiver is for class "{name}", which {why}', "waiver", "classes", index, remedy=remedy)
 
 
 def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
@@ -297,11 +336,19 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
     slots = platform.gpus
     if item.gpu is not None and slots is not None:
         if slots.models and item.gpu.model not in slots.models:
+            # The GPU is what a node has; which chassis it is in is what was mistaken.
+            fitting = [
+                name
+                for name, other in sorted(catalog.platforms.items())
+                if other.item.gpus is not None and item.gpu.model in other.item.gpus.models
+            ]
+            built = (
+                f"platform {' or '.join(fitting)}, which is built with it" if fitting else "another platform, or none: no platform names it"
+            )
             raise entry.error(
-                f'platform "{item.platform}" is not built with {item.gpu.model}',
-                "gpu",
-                "model",
-                remedy=nearest(item.gpu.model, slots.models),
+                f'platform "{item.platform}" is not built with {item.gpu.model}, but with {", ".join(slots.models)}',
+                "platform",
+                remedy=f"use {built}",
             )
         if item.gpu.count > slots.count:
             raise entry.error(
@@ -310,6 +357,86 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
                 "count",
                 remedy=f"use at most {slots.count}",
             )
+
+
+# Findings of the health check beside those of the table of rules: single ones, and beginnings of which the rest is not known here (a
+# setting's name, a number of an Xid).
+MORE_FINDINGS = (
+    "gpu.bound",
+    "gpu.bus_lost",
+    "gpu.count",
+    "gpu.ids",
+    "gpu.repeated_faults",
+    "machine.mce",
+    "memory.oom",
+    "memory.state",
+    "net.link_down",
+    "pci.bus_lost",
+    "pcie.limited",
+    "pcie.slot_down",
+    "storage.io_error",
+)
+OPEN_FINDINGS = (
+    *(
+        "apt",
+        "baseline",
+        "blacklist",
+        "boot",
+        "capture",
+        "changed",
+        "check",
+        "class",
+        "driver",
+        "events",
+        "gate",
+        "kernel",
+        "module",
+        "node",
+    ),
+    *("policy", "runtime", "serve", "slot", "stack", "sxid", "tuning", "units", "watch", "xid"),
+)
+
+
+def is_finding(pattern: str) -> bool:
+    """Whether the health check has a finding that `pattern` (an id, with * and ? as in file names) can be."""
+    if any(fnmatchcase(name, pattern) for name in findings()) or fnmatchcase("nvidia.loaded", pattern) or pattern.endswith(".loaded"):
+        return True
+    begins = re.split(r"[*?\[]", pattern)[0]
+    whole = begins == pattern
+    return any(
+        begins in (name, f"{name}.") or begins.startswith(f"{name}.") or (not whole and name.startswith(begins)) for name in OPEN_FINDINGS
+    )
+
+
+def findings() -> list[str]:
+    """Ids of all findings whose whole name is known: the table of rules of docs/sanity.md, and MORE_FINDINGS."""
+    from goldnode.node.verdict import rules as health_rules
+
+    health_rules.judge({}, {})  # the rules enter themselves into the table
+    return sorted({rule.id for rule in health_rules.TABLE} | set(MORE_FINDINGS))
+
+
+def _check_suppressions(entry: Entry[models.NodeClass]) -> None:
+    for index, item in enumerate(entry.item.suppressions):
+        if not is_finding(item.id):
+            raise entry.error(
+                f'there is no finding "{item.id}" that could be suppressed',
+                "suppressions",
+                index,
+                "id",
+                remedy=nearest(item.id, findings()),
+            )
+
+
+def past_suppressions(entry: Entry[models.NodeClass], on: dt.date | None = None) -> list[str]:
+    """Return a sentence for each suppression whose last day is over on day `on` (default today): what it accepted counts again."""
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    return [
+        f'{entry.file}:{entry.source.line(("suppressions", index))}: "{item.id}" was accepted by {item.owner} until {item.expires}, and counts '
+        f"again. Mend what it was for, or have {item.owner} renew it."
+        for index, item in enumerate(entry.item.suppressions)
+        if item.expires < today
+    ]
 
 
 # Words of the kernel's command line that have a key of their own in `policy.host`.

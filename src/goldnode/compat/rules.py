@@ -100,14 +100,14 @@ class Support:
 def support(stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date) -> Support | None:
     """Return what stands on day `on` against stack `stack`, supported until and including `ended`; None where it is supported.
 
-    `node_class` None: the stack alone, to which any waiver in force applies.
+    `node_class` None: the stack alone, as a class would find it that the waiver does not name.
     """
     if ended >= on:
         return None
     said = f'stack "{stack}" is past its end of life since {ended} ({source})'
     if waiver is None:
         return Support("ended", f"{said} and has no waiver", "choose a supported stack, or record a waiver with reason, owner and expiry")
-    if waiver.classes and node_class is not None and node_class not in waiver.classes:
+    if waiver.classes and node_class not in waiver.classes:
         message = f"{said}, and its waiver is for {', '.join(waiver.classes)} only"
         return Support("foreign", message, "choose a supported stack, or have the waiver's owner add the class")
     if waiver.expires < on:

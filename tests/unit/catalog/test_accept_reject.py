@@ -295,7 +295,17 @@ REFUSED = [
     ),
     Refusal("cpu-with-gpu", K, "backend: cuda\nstack: r580", "backend: cpu\nstack: plain", 5, ("backend cpu declares GPUs",)),
     Refusal("cuda-without-gpu", K, "gpu: {model: A100-SXM4-40GB, count: 8}\n", "", 2, ('backend "cuda" needs `gpu`',)),
-    Refusal("vendor", K, "A100-SXM4-40GB", "MI300X", 5, ("not built with MI300X",)),
+    Refusal("vendor", K, "A100-SXM4-40GB", "MI300X", 4, ("not built with MI300X", "no platform names it")),
+    Refusal("chassis", K, "A100-SXM4-40GB", "H100-SXM5-80GB", 4, ("not built with H100-SXM5-80GB", "Use another platform, or none")),
+    Refusal("codename", S, "codename: bookworm", "codename: trixie", 2, ('Debian 12 is "bookworm"', 'Use "bookworm"')),
+    Refusal(
+        "architecture",
+        S,
+        "architecture: amd64",
+        "architecture: arm64",
+        5,
+        ("kernel amd64 is of architecture amd64, and the stack of arm64", "Write architecture: amd64"),
+    ),
     Refusal(
         "vendor-of-stack",
         K,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, K, write
 from tests.unit.catalog.test_class_document import DAY, LOCK, SITE
 
+from goldnode.catalog import checks
 from goldnode.catalog.compile import class_document, document_digest
 from goldnode.catalog.load import load_catalog
 from goldnode.errors import GoldnodeError
@@ -93,6 +97,13 @@ REFUSED = [
     ("suppress-owner", "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n", 1, ("owner",)),
     ("suppress-date", "suppressions:\n- {id: net.mtu, owner: a, reason: b, expires: soon}\n", 1, ("is not a date",)),
     ("suppress-id", "suppressions:\n- {id: 'net mtu', owner: a, reason: b, expires: 2027-01-01}\n", 1, ("is not the id of a finding",)),
+    (
+        "suppress-none",
+        "suppressions:\n- {id: pcie.widht, owner: a, reason: b, expires: 2027-01-01}\n",
+        1,
+        ('no finding "pcie.widht"', 'Use "pcie.width"'),
+    ),
+    ("suppress-no-pattern", "suppressions:\n- {id: 'pcei.*', owner: a, reason: b, expires: 2027-01-01}\n", 1, ('no finding "pcei.*"',)),
 ]
 
 
@@ -104,6 +115,34 @@ def test_what_cannot_be_is_refused_where_it_stands(tmp_path: Path, text: str, li
         assert part in str(refused.value)
     assert str(refused.value.file).endswith(K)
     assert refused.value.line in range(LINE, LINE + line + 1), refused.value
+
+
+@pytest.mark.parametrize(
+    "name", ["pcie.width", "net.*", "p*", "policy.clocks.graphics_mhz", "xid.63", "nvidia.loaded", "*.ids", "gpu.r?s", "events.*"]
+)
+def test_findings_that_there_are(name: str) -> None:
+    assert checks.is_finding(name)
+
+
+def test_every_finding_that_the_sources_name_can_be_suppressed() -> None:
+    """Whole names at the places where findings are made; the table of rules enters itself."""
+    made = {"Finding", "judge_item", "_told_row"}
+    names: set[str] = set()
+    for path in (Path(checks.__file__).parents[1] / "node").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", getattr(call.func, "attr", "")) in made:
+                names |= {item.value for item in call.args[:2] if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+    ids = {name for name in names if re.fullmatch(r"[a-z]+\.[a-z_.]+", name)}
+    assert {"machine.mce", "gpu.ids", "stack.lock"} <= ids
+    assert [name for name in sorted(ids) if not checks.is_finding(name)] == []
+
+
+def test_a_suppression_past_its_day_is_told(tmp_path: Path) -> None:
+    text = "suppressions:\n- {id: net.mtu, owner: ann, reason: b, expires: 2020-12-15}\n"
+    catalog = load_catalog([write(tmp_path, {**FILES, K: FILES[K] + text})])
+    (told,) = checks.past_suppressions(catalog.node_class("a100"))
+    assert '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Mend what it was for, or have ann renew it.' in told
+    assert not checks.past_suppressions(catalog.node_class("a100"), dt.date(2020, 12, 15))
 
 
 def test_too_many_addresses(tmp_path: Path) -> None:

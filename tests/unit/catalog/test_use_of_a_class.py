@@ -40,6 +40,27 @@ def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, say
     assert caught.value.line is not None
 
 
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("a100", None),
+        ("a100, gone", 'the waiver is for class "gone", which is not in the catalog. Use'),
+        ("a10", 'class "a10", which is not in the catalog. Use "a100", or take it out.'),
+        ("other", 'class "other", which uses stack "plain". Take it out.'),
+    ],
+)
+def test_a_waiver_of_a_class_that_does_not_use_the_stack(tmp_path: Path, names: str, says: str | None) -> None:
+    files = {"stacks/r580.yml": STACK + WAIVER % f", classes: [{names}]", "classes/other.yml": "class: other\nbackend: cpu\nstack: plain\n"}
+    catalog = load_catalog([write(tmp_path, FILES | files)])
+    if says is None:
+        checks.check_waiver(catalog.stack("r580"), catalog)
+        return
+    with pytest.raises(CatalogError) as caught:
+        checks.check_waiver(catalog.stack("r580"), catalog)
+    assert says in str(caught.value)
+    assert caught.value.line == len(STACK.splitlines()) + 1
+
+
 def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path, FILES)])
     assert checks.not_checked(catalog.node_class("a100")) == [

@@ -199,6 +199,13 @@ def test_a_waiver_in_force_is_shown_and_covers_what_follows_from_the_end() -> No
     assert findings["end-of-life"].severity == "block"
 
 
+def test_a_stack_alone_is_not_waived_for_somebody_else() -> None:
+    waiver = dataclasses.replace(WAIVER, classes=("other",))
+    findings = {item.rule: item for item in check.check(dataclasses.replace(host(waiver=waiver, **R535, **EOL), name=None))}
+    assert findings["end-of-life"].accepted is None
+    assert "its waiver is for other only" in findings["end-of-life"].message
+
+
 def test_simulated_hardware_needs_no_waiver() -> None:
     (finding,) = found("end-of-life", simulated=True, **R535, **EOL)
     assert "simulated" in (finding.accepted or "")

@@ -77,7 +77,9 @@ def test_what_535_runs(shown: matrices.Matrix) -> None:
     row = rows(shown)["demo_a100"]
     assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == ["12.2", "12.9", "13.1"]
     assert rows(shown)["debian12_r535"].cells["Security"] == "no fixes after bulletin 5821 (2026-05-19)"
-    assert "past; waived until" in rows(shown)["debian12_r535"].cells["Support ends"]
+    assert rows(shown)["debian12_r535"].cells["Support ends"] == "2026-06-30, past"
+    assert "past; waived until" in rows(shown)["demo_r535"].cells["Support ends"]
+    assert [rows(shown)[name].verdict for name in ("debian12_r535", "demo_r535")] == ["block", "block"]
     assert rows(shown)["debian13_r550"].verdict == "block"
 
 
