@@ -227,55 +227,29 @@ def schema(kind: str | None, out: Path | None) -> None:
 
 
 @main.command("check-catalog")
-def check_catalog() -> None:
-    """Check every file of the catalog, the site file, the facts, every class as `goldnode check` does, and every stack's lock."""
-    from goldnode.catalog import checks
-    from goldnode.catalog.load import load_catalog
-    from goldnode.compat import audit
-    from goldnode.compat.hosts import findings_of_class
-    from goldnode.compat.report import error, refusal
-    from goldnode.errors import LockError
-    from goldnode.lock.model import find_lock
-    from goldnode.site import check_archives, load_site
+@click.option("--require-lock", is_flag=True, help="End with 1 where a class cannot be applied yet, because its stack has no lock.")
+def check_catalog(require_lock: bool) -> None:
+    """Check every file of the catalog, the site file with what it names, the facts, every class as `goldnode check` does, and every stack's lock.
 
-    catalog, site = load_catalog(), load_site()
-    check_archives(site, catalog.archives)
-    wrong: list[GoldnodeError] = [fault.error() for fault in audit.faults()]
-    wrong.extend(audit.catalog_faults(catalog))
-    for name in sorted(site.archives):
-        try:
-            site.key_bytes(name)
-        except GoldnodeError as problem:
-            wrong.append(problem)
-    for name, entry in sorted(catalog.classes.items()):
-        try:
-            for finding in findings_of_class(name, catalog, site):
-                if finding.fatal:
-                    wrong.append(error(finding))
-                elif finding.accepted is None:
-                    told = refusal(finding)
-                    click.echo(f"{finding.severity}: class {name}: {told['message']} {told['remedy']}".rstrip())
-        except GoldnodeError as problem:
-            wrong.append(problem)
-        for sentence in checks.not_checked(entry):
-            click.echo(f"not checked: class {name}: {sentence}")
-    for _, stack in sorted(catalog.stacks.items()):
-        try:
-            find_lock(stack, site)
-        except LockError as problem:
-            # A stack that was never resolved against its real archives is declared as such; a stale lock is a fault.
-            if "has no lock" in problem.message and stack.item.exercised != "debian-archive":
-                click.echo(f"not checked: {problem}")
-            else:
-                wrong.append(problem)
-    for fault in wrong:
+    Of each file the first error is shown. Exit status: 0 no errors, 1 with --require-lock alone: a stack of a class has no lock, 2 errors.
+    """
+    from goldnode.catalog.whole import check
+    from goldnode.compat.report import not_applicable
+
+    found = check()
+    for line in found.told:
+        click.echo(line)
+    for fault in found.wrong:
         click.echo(f"error: {fault}", err=True)
-    if wrong:
+    if found.wrong:
         sys.exit(2)
+    catalog = found.catalog
     click.echo(
         f"{len(catalog.classes)} classes, {len(catalog.stacks)} stacks, {len(catalog.platforms)} platforms and "
-        f"{len(catalog.archives)} archives: no errors"
+        f"{len(catalog.archives)} archives: no errors. {not_applicable(found.unlocked)}".rstrip(". ")
     )
+    if require_lock and found.unlocked:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -187,6 +187,61 @@ def test_check_catalog() -> None:
     assert 'stack "debian12_r580" has no lock' in result.stdout
 
 
+def test_check_catalog_tells_which_classes_have_no_lock() -> None:
+    result = run("check-catalog", "--require-lock")
+    assert result.exit_code == 1
+    last = result.stdout.splitlines()[-1]
+    assert "5 classes cannot be applied yet: a100_sxm4_40gb, l4: no lock (goldnode lock debian12_r580); demo_a100: no lock" in last
+
+
+def test_check_catalog_shows_every_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own"
+    (own / "classes").mkdir(parents=True)
+    (own / "stacks").mkdir()
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(own))
+    (own / "classes/one.yml").write_text("class: one\nbakend: cpu\n")
+    (own / "classes/two.yml").write_text("class: two\nbackend: cpu\nstack: debian12_cup\n")
+    (own / "classes/on_broken.yml").write_text("class: on_broken\nbackend: cpu\nstack: broken\n")
+    (own / "stacks/broken.yml").write_text("stack: broken\nos: 1\nfence: {}\n")
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "wrong.yml"))
+    (tmp_path / "wrong.yml").write_text("lokcs: x\n")
+    result = run("check-catalog")
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == 4, result.stderr
+    for place, line in zip(("stacks/broken.yml:1", "classes/one.yml:2", "classes/two.yml:3", "wrong.yml:1"), lines, strict=True):
+        assert place in line
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("images: {signing_key: /nonexist}", '"images.signing_key" names /nonexist, which is not a file. Put it there, or correct'),
+        ("images:\n  vulnerabilities: [debain=x]", 'names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]. Use "debian".'),
+        ("images: {vulnerabilities: [osv=/gone@2026-01-01]}", "the vulnerability database /gone@2026-01-01 is not there"),
+        ("module_signing: {key: nokey, certificate: site.yml}", '"module_signing.key" names '),
+        ("mirror: {directory: /nonexist/dir}", '"mirror.directory": there is no /nonexist to make dir in.'),
+        ("mirror: {directory: mirror, key: gone.asc}", '"mirror.key" names '),
+        ("mirror: {directory: mirror, signing_key: gone.asc}", '"mirror.signing_key" names '),
+        ("locks: /nonexist/locks", '"locks" names /nonexist/locks, which is not a directory.'),
+        ("indexes: {nvida: {url: 'file:///x'}}", 'no image of the matrix comes from index "nvida"'),
+    ],
+)
+def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: str, says: str) -> None:
+    no_site.write_text(no_site.read_text() + text + "\n")
+    result = run("check-catalog")
+    assert result.exit_code == 2
+    assert says in result.stderr
+    line = len(no_site.read_text().splitlines())
+    assert result.stderr.startswith(f"error: {no_site}:{line}: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_check_catalog_passes_what_a_mirror_will_make(no_site: Path, tmp_path: Path) -> None:
+    no_site.write_text(no_site.read_text() + f"mirror: {{directory: mirror, signing_key: {'A' * 40}}}\n")
+    assert run("check-catalog").exit_code == 0
+
+
 def test_check_catalog_reads_the_sites_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "site.yml"
     path.write_text('archives: {nvidia-cuda: {url: "http://mirror.example.org/cuda", key: nowhere.asc}}\n')

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from goldnode import yamlsource
 from goldnode.catalog import checks, models
-from goldnode.errors import CatalogError, nearest
+from goldnode.errors import CatalogError, GoldnodeError, nearest
 from goldnode.yamlsource import Source
 
 Item = TypeVar("Item", bound=models.Strict)
@@ -103,26 +104,56 @@ def _check_folders(path: Path) -> None:
         )
 
 
-def load_catalog(directories: Sequence[Path] | None = None) -> Catalog:
+def load_catalog(directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None) -> Catalog:
     """Read and check the catalog in `directories`, or the one in force.
 
     What depends on the day (an end of life, a waiver) is judged when a class is used: see `checks.check_use`. Raises
-    CatalogError for the first fault.
+    CatalogError for the first fault; with `faults` these are put there, the first of each file, and the catalog lacks what they are in.
     """
+    keep = _Faults(faults)
     places = tuple(directories if directories is not None else catalog_directories())
     catalog = Catalog(places)
     for place in places:
-        _read_archives(place, catalog.archives)
-        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks)
-        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms)
-        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes)
-    for stack in catalog.stacks.values():
-        checks.check_stack(stack, catalog)
-    for platform in catalog.platforms.values():
-        checks.check_platform(platform)
-    for node_class in catalog.classes.values():
-        checks.check_class(node_class, catalog)
+        with keep.of(("archives", None)):
+            _read_archives(place, catalog.archives)
+        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, keep)
+        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, keep)
+        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, keep)
+    for name, stack in list(catalog.stacks.items()):
+        if ("archives", None) not in keep.broken:
+            with keep.of(("stack", name), catalog.stacks):
+                checks.check_stack(stack, catalog)
+    for name, platform in list(catalog.platforms.items()):
+        with keep.of(("platform", name), catalog.platforms):
+            checks.check_platform(platform)
+    for name, node_class in list(catalog.classes.items()):
+        if ("stack", node_class.item.stack) in keep.broken or ("platform", node_class.item.platform) in keep.broken:
+            del catalog.classes[name]  # what it refers to has to be mended first
+            continue
+        with keep.of(("class", name), catalog.classes):
+            checks.check_class(node_class, catalog)
     return catalog
+
+
+class _Faults:
+    """Where errors go: out, or into a list, with what they are in out of the catalog."""
+
+    def __init__(self, faults: list[GoldnodeError] | None) -> None:
+        self.faults = faults
+        self.broken: set[tuple[str, str | None]] = set()
+
+    @contextmanager
+    def of(self, what: tuple[str, str | None], where: dict[str, Entry[Item]] | None = None) -> Iterator[None]:
+        """Errors of the thing `what` (kind, name), which is in `where`."""
+        try:
+            yield
+        except GoldnodeError as error:
+            if self.faults is None:
+                raise
+            self.faults.append(error)
+            self.broken.add(what)
+            if where is not None:
+                where.pop(str(what[1]), None)
 
 
 def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
@@ -142,26 +173,31 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
         into[name] = Entry(name, archive, source)
 
 
-def _read_folder(folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]]) -> None:
+def _read_folder(folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: _Faults) -> None:
     for path in _files(folder):
-        source = yamlsource.read(path)
-        item = yamlsource.validate(model, source)
-        name = source.data[key]
-        entry = Entry(name, item, source)
-        if name in into:
-            other = into[name]
-            raise entry.error(
-                f'{key} "{name}" is defined twice, also in {other.file}:{other.source.line((key,))}',
-                key,
-                remedy="rename or remove one of them",
-            )
-        if path.stem != name:
-            raise entry.error(
-                f'the file is called {path.name} but defines {key} "{name}"',
-                key,
-                remedy=f"call it {name}.yml or write `{key}: {path.stem}`",
-            )
-        into[name] = entry
+        with keep.of((key, path.stem)):
+            _read_one(path, model, key, into)
+
+
+def _read_one(path: Path, model: type[Item], key: str, into: dict[str, Entry[Item]]) -> None:
+    source = yamlsource.read(path)
+    item = yamlsource.validate(model, source)
+    name = source.data[key]
+    entry = Entry(name, item, source)
+    if name in into:
+        other = into[name]
+        raise entry.error(
+            f'{key} "{name}" is defined twice, also in {other.file}:{other.source.line((key,))}',
+            key,
+            remedy="rename or remove one of them",
+        )
+    if path.stem != name:
+        raise entry.error(
+            f'the file is called {path.name} but defines {key} "{name}"',
+            key,
+            remedy=f"call it {name}.yml or write `{key}: {path.stem}`",
+        )
+    into[name] = entry
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -22,6 +22,7 @@ import click
     help="On each of them: a Python requirements file.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True)
+@click.option("--require-lock", is_flag=True, help="End with 1 where a class cannot be applied yet, because its stack has no lock.")
 @click.option("--explain", metavar="RULE", help="Tell what RULE compares, why, and what it rests on.")
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(
@@ -32,12 +33,13 @@ def check(
     images: tuple[str, ...],
     requirements: tuple[Path, ...],
     form: str,
+    require_lock: bool,
     explain: str | None,
     list_rules: bool,
 ) -> None:
     """Hold classes, stacks, images and requirements against what is known to fit; by default all classes.
 
-    Exit status: 0 nothing blocks, 1 something does, 2 it could not be checked.
+    Exit status: 0 nothing blocks, 1 something does (with --require-lock also a missing lock), 2 it could not be checked.
     """
     from goldnode.compat import report
 
@@ -62,4 +64,4 @@ def check(
         click.echo(report.dumps(report.sarif(found)))
     else:
         click.echo(report.text(found))
-    sys.exit(1 if found.fatal else 0)
+    sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)

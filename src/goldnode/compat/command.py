@@ -81,6 +81,7 @@ def look(
         _not_checked([host for host, _ in everything], [name for name, (_, loads) in seen.items() if not loads], left_out) + odd,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
+        unlocked=[(name, host.stack, host.unlocked) for name, (host, _) in seen.items() if host.unlocked is not None and host.stack],
     )
 
 

@@ -5,6 +5,7 @@ Every answer carries where it comes from (`Origin`), so that an error can say wh
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import os
@@ -196,6 +197,11 @@ def doubt(row: Mapping[str, Any]) -> str | None:
     if inferred:
         said.append(f"inferred from the architecture: {', '.join(inferred)}")
     return "; ".join(said) or None
+
+
+def compiled() -> dt.date:
+    """Return the day on which the newest of the facts were compiled."""
+    return max(dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml"))
 
 
 @cache

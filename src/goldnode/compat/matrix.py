@@ -80,14 +80,9 @@ class Matrix:
     tables: tuple[Table, ...]
 
 
-def facts_date() -> dt.date:
-    """Return the day on which the newest of the facts were compiled."""
-    return max(dt.date.fromisoformat(str(facts.load(path.name)["meta"]["compiled"])) for path in facts.FACTS.glob("*.yml"))
-
-
 def matrix(catalog: Catalog, site: Site) -> Matrix:
     """Return the matrix of `catalog`. Raises GoldnodeError for a lock that does not belong to its stack."""
-    day = facts_date()
+    day = facts.compiled()
     stacks = tuple(_stack(name, catalog, site, day) for name in sorted(catalog.stacks))
     classes = tuple(_class(name, catalog, site, day) for name in sorted(catalog.classes))
     tables = (

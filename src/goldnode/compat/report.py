@@ -32,6 +32,7 @@ class Report:
     not_checked: Sequence[str] = field(default_factory=list)
     images: int = 0
     requirements: int = 0
+    unlocked: Sequence[tuple[str, str, str]] = field(default_factory=list)  # class, stack, what is wrong with its lock
 
     @property
     def fatal(self) -> bool:
@@ -42,11 +43,6 @@ class Report:
         """How many findings of each severity nobody accepted, and how many somebody did."""
         found = {name: sum(1 for item in self.findings if item.severity == name and item.accepted is None) for name in _LEVELS}
         return {**found, "accepted": sum(1 for item in self.findings if item.accepted is not None)}
-
-
-def compiled() -> str:
-    """Return the day on which the facts were compiled."""
-    return str(facts.load("known_bad.yml")["meta"]["compiled"])
 
 
 # For a person
@@ -135,9 +131,22 @@ def last_lines(report: Report) -> list[str]:
     counts = report.counts()
     found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "block")
     rules = f"{len(registry())} rules" if report.images or report.requirements else f"{len(rules_host.RULES)} rules of nodes"
-    line = f"{', '.join(things)} held against {rules} and facts of {compiled()}: {found}."
+    line = f"{', '.join(things)} held against {rules} and facts of {facts.compiled()}: {found}."
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
+    line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
     return _wrapped("", line, "")
+
+
+def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
+    """Return the sentence about classes (with stack, and what is wrong with its lock) that `site.yml` will refuse; empty where there is none."""
+    if not unlocked:
+        return ""
+    stacks: dict[str, list[str]] = {}
+    for name, stack, _ in unlocked:
+        stacks.setdefault(stack, []).append(name)
+    why = {stack: "no lock" if "has no lock" in problem else "no lock that is good" for _, stack, problem in unlocked}
+    said = "; ".join(f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})" for stack, names in stacks.items())
+    return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {said}."
 
 
 def brief(finding: Finding) -> str:
@@ -188,7 +197,7 @@ def document(report: Report) -> dict[str, Any]:
     """Return the report as JSON can carry it (schema goldnode.check/1); files are absolute."""
     return {
         "schema": SCHEMA,
-        "facts": compiled(),
+        "facts": str(facts.compiled()),
         "fatal": report.fatal,
         "subjects": [{"subject": subject, "place": _place(place)} for subject, place in report.subjects],
         "images": report.images,
@@ -211,6 +220,7 @@ def document(report: Report) -> dict[str, Any]:
             for item in report.findings
         ],
         "not_checked": list(report.not_checked),
+        "unlocked": [{"class": name, "stack": stack, "message": message} for name, stack, message in report.unlocked],
     }
 
 
@@ -247,7 +257,7 @@ def sarif(report: Report) -> dict[str, Any]:
                 },
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"description": {"text": "The root of the repository."}}},
-                "properties": {"facts": compiled(), "notChecked": list(report.not_checked)},
+                "properties": {"facts": str(facts.compiled()), "notChecked": list(report.not_checked)},
                 "results": [_result(item, index) for item in report.findings],
             }
         ],

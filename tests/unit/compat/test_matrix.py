@@ -68,6 +68,7 @@ def heaviest(found: list[Finding]) -> str:
 
 
 def facts_day(shown: matrices.Matrix) -> dt.date:
+    assert shown.date == facts.compiled()
     assert str(shown.date) == max(str(facts.load(path.name)["meta"]["compiled"]) for path in facts.FACTS.glob("*.yml"))
     return shown.date
 
