@@ -36,6 +36,7 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
     from goldnode.site import load_site
 
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
+    definition.check(catalog)
     newest = {disk.class_: disk for disk in reversed(builds(store_directory(store_path)))}
     rows = []
     for name, entry in sorted(catalog.classes.items()):

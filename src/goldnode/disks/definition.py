@@ -18,6 +18,7 @@ from goldnode import yamlsource
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import OperatingSystem
 from goldnode.errors import DiskError, nearest
+from goldnode.formats import check_format
 from goldnode.yamlsource import Source
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment: a definition in place of goldnode's own
@@ -134,31 +135,38 @@ class Definition:
         """An error that names the line of `path`."""
         return DiskError(message, file=self.file, line=self.source.line(path), remedy=remedy)
 
-    def disk(self, name: str, system: OperatingSystem) -> Disk:
-        """Return the disk of class `name` on this OS. Raises DiskError where no such OS is defined, or what the class says cannot be."""
-        key = f"{system.id}{system.version}".replace(".", "")
-        if key not in self.document.systems:
-            raise self.error(
-                f'class "{name}" runs {system.id} {system.version}, and there are no disk images of "{key}"',
-                "systems",
-                remedy=f'{nearest(key, self.document.systems)}, or add "{key}" to `systems`',
-            )
+    def shape(self, name: str) -> Shape:
+        """Return the shape of the disk of class `name`. Raises DiskError where what is said of it does not go together."""
         own = self.document.classes.get(name, Different())
         change = {key: value for key, value in own.model_dump(exclude={"packages"}).items() if value is not None}
         shape = self.document.defaults.model_copy(update={**change, "packages": (*self.document.defaults.packages, *own.packages)})
+        whose = f'the disk of class "{name}"' if name in self.document.classes else "every disk"
         place: Sequence[str] = ("classes", name, "loader") if own.loader is not None else ("defaults", "loader")
         if shape.loader == "grub" and shape.layout == "ab":
             raise self.error(
-                f'the disk of class "{name}" has loader "grub" and layout "ab", and GRUB counts no boots',
+                f'{whose} has loader "grub" and layout "ab", and GRUB counts no boots',
                 *place,
                 remedy="write layout: single, or loader: systemd-boot",
             )
         if shape.loader == "systemd-boot" and shape.layout == "single":
             raise self.error(
-                f'the disk of class "{name}" has loader "systemd-boot" and layout "single", and systemd-boot starts one of two roots',
+                f'{whose} has loader "systemd-boot" and layout "single", and systemd-boot starts one of two roots',
                 *place,
                 remedy="write layout: ab, or loader: grub",
             )
+        return shape
+
+    def disk(self, name: str, system: OperatingSystem) -> Disk:
+        """Return the disk of class `name` on this OS. Raises DiskError where no such OS is defined, or what the class says cannot be."""
+        key = f"{system.id}{system.version}".replace(".", "")
+        # Another release is no way out: the class's stack decides it.
+        if key not in self.document.systems:
+            raise self.error(
+                f'class "{name}" runs {system.id} {system.version}, and there are no disk images of "{key}"',
+                "systems",
+                remedy=f'add "{key}" to `systems`',
+            )
+        shape = self.shape(name)
         packages = self.document.systems[key]
         if shape.loader not in packages.loaders:
             raise self.error(
@@ -199,4 +207,8 @@ def load_definition(path: Path | None = None) -> Definition:
         named = os.environ.get(DEFINITION)
         path = Path(named).expanduser() if named else builtin_definition()
     source = yamlsource.read(path, error=DiskError)
-    return Definition(yamlsource.validate(DefinitionFile, source, error=DiskError), source)
+    check_format(source, "disks", 1, DiskError)
+    found = Definition(yamlsource.validate(DefinitionFile, source, error=DiskError), source)
+    for name in ("", *found.document.classes):
+        found.shape(name)
+    return found

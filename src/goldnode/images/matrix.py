@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from goldnode import yamlsource
 from goldnode.compat import facts
 from goldnode.errors import GoldnodeError, ImageError, nearest
+from goldnode.formats import check_format
 from goldnode.images.model import NAME, Image
 from goldnode.yamlsource import KeyPath, Source
 
@@ -313,8 +314,15 @@ def load_matrix(path: Path | None = None) -> Matrix:
         named = os.environ.get(MATRIX)
         path = Path(named).expanduser() if named else builtin_matrix()
     source = yamlsource.read(path, error=ImageError)
+    check_format(source, "matrix", 1, ImageError)
     document = yamlsource.validate(MatrixFile, source, error=ImageError)
     return Matrix(path, _ordered(_Reader(document, source).rows(), source))
+
+
+def _policies() -> list[str]:
+    """The names of purity.yml, by which images are inspected."""
+    data = yamlsource.read(builtin_matrix().with_name("purity.yml"), error=ImageError).data
+    return sorted(data["backends"])
 
 
 class _Reader:
@@ -328,7 +336,12 @@ class _Reader:
 
     def rows(self) -> dict[str, Row]:
         found: dict[str, Row] = {}
+        policies = _policies()
         for backend, group in self.document.backends.items():
+            if group.purity not in policies:
+                raise self.error(
+                    f'there is no policy "{group.purity}" in purity.yml', ("backends", backend, "purity"), nearest(group.purity, policies)
+                )
             for number, release in enumerate(group.releases):
                 path: KeyPath = ("backends", backend, "releases", number)
                 self._check_release(release, path)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from goldnode.catalog.load import load_catalog
 from goldnode.catalog.models import OperatingSystem
+from goldnode.cli import main
 from goldnode.disks.definition import load_definition
 from goldnode.errors import DiskError
 
@@ -61,7 +63,7 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
         pytest.param("[console=ttyS0]", "[root=/dev/sda2]", 7, "goldnode's to set", id="root-is-ours"),
         pytest.param("[console=ttyS0]", '["console=ttyS0 quiet"]', 7, "no single word", id="two-words-in-one"),
         pytest.param("[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"),
-        pytest.param("disks: 1", "disks: 2", 1, "expected", id="another-schema"),
+        pytest.param("disks: 1", "disks: 7", 1, "this file has format 7, and this goldnode reads 1", id="another-schema"),
     ],
 )
 def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
@@ -81,15 +83,14 @@ def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, s
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
-    definition = load_definition(write(tmp_path, TEXT.replace(old, new)))
     with pytest.raises(DiskError) as caught:
-        definition.disk("cpu_only", BOOKWORM)
+        load_definition(write(tmp_path, TEXT.replace(old, new)))
     assert caught.value.line == line
     assert says.casefold() in str(caught.value).casefold()
 
 
 def test_an_os_without_packages_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match='there are no disk images of "debian13"'):
+    with pytest.raises(DiskError, match=r'there are no disk images of "debian13"\. Add "debian13" to `systems`\.$'):
         load_definition(write(tmp_path, TEXT)).disk("cpu_only", TRIXIE)
 
 
@@ -97,6 +98,13 @@ def test_a_class_that_is_not_in_the_catalog_is_refused(tmp_path: Path) -> None:
     definition = load_definition(write(tmp_path, TEXT.replace("cpu_only:", "cpu_onyl:")))
     with pytest.raises(DiskError, match=r'class "cpu_onyl" is not in the catalog\. Use "cpu_only"'):
         definition.check(load_catalog())
+
+
+def test_a_list_refuses_it_as_well(tmp_path: Path) -> None:
+    path = write(tmp_path, TEXT.replace("cpu_only:", "cpu_onyl:"))
+    done = CliRunner().invoke(main, ["disks", "list", "--definition", str(path)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f'{path}:18: class "cpu_onyl" is not in the catalog. Use "cpu_only".' in done.stderr
 
 
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

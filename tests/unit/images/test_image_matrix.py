@@ -210,6 +210,19 @@ def test_faults_name_their_line(tmp_path: Path, right: str, wrong: str, message:
     assert caught.value.line > len(HEAD.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("matrix: 1", "matrix: 2", ":1: this file has format 2, and this goldnode reads 1. Install the goldnode that it was written for."),
+        ("purity: cpu", "purity: cdua", ':11: there is no policy "cdua" in purity.yml. Use "cuda".'),
+    ],
+)
+def test_faults_of_the_head(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        read(tmp_path, HEAD.replace(right, wrong, 1))
+    assert message in str(caught.value)
+
+
 def test_a_component_of_one_os_only(tmp_path: Path) -> None:
     text = HEAD + CUDA.replace("debs: [libcudart12],", "debs: {debian13: [libcudart12]},").replace("wheel: nvidia-cuda-runtime-cu12, ", "")
     with pytest.raises(ImageError, match='component "cudart" has no package on debian12'):
