@@ -93,6 +93,8 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     """What the site file names and is not there. Commands that need one of these refuse by themselves; the others run without."""
     if site.file is None:
         return
+    from goldnode.images.evidence.vulnerabilities import KINDS
+
     source = yamlsource.read(site.file, error=SiteError)
 
     def fault(message: str, *path: str | int, remedy: str) -> SiteError:
@@ -118,8 +120,8 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     for index, text in enumerate(site.images.vulnerabilities):
         place_of = ("images", "vulnerabilities", index)
         kind, _, rest = text.partition("=")
-        if kind not in ("debian", "osv") or not rest:
-            remedy = nearest(kind, ("debian", "osv")) if kind not in ("debian", "osv") else "add the file"
+        if kind not in KINDS or not rest:
+            remedy = nearest(kind, KINDS) if kind not in KINDS else "add the file"
             yield fault(f'"{text}" names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]', *place_of, remedy=remedy)
         elif not site.resolve(re.sub(r"@\d{4}-\d\d-\d\d$", "", rest)).exists():
             yield fault(f"the vulnerability database {rest} is not there", *place_of, remedy="fetch it, or correct its name")

@@ -398,5 +398,7 @@ def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:
     make_image(layout, build="ba9876543210", content=b"two")
     with pytest.raises(ImageError, match=r"2 builds .* Name one of them"):
         find(layout, "cuda-12.4.1-runtime-debian12")
-    with pytest.raises(ImageError, match=r'Use "cuda-12.4.1-runtime-debian12"'):
+    with pytest.raises(ImageError, match=r"Build it: goldnode images build cuda-12\.4\.1-runtime-debian13"):
         find(layout, "cuda-12.4.1-runtime-debian13")
+    with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-runtime-debian12"'):
+        find(layout, "cuda-12.4.2-runtime-debian12")

@@ -342,6 +342,7 @@ def prebuilt_document(
 ) -> dict[str, Any]:
     files = FILES | {"stacks/r580.yml": FILES["stacks/r580.yml"] + stack}
     catalog = load_catalog([write(tmp_path / "catalog", files)])
+    (tmp_path / "locks").mkdir()
     if found is not None:
         modules.write_modules(found, tmp_path / "locks")
     mirror = SiteMirror(directory="mirror", url=url)

@@ -90,7 +90,7 @@ def test_an_image_of_the_matrix_is_every_build_of_it(tmp_path: Path) -> None:
     found = targets.find("cuda-12.4.1-base-debian12", layout)
     assert [target.view.name for target in found] == [f"cuda:12.4.1-base-debian12-{build}" for build in ("0123456789ab", "ba9876543210")]
     assert {target.backend for target in found} == {"cuda"}
-    with pytest.raises(ImageError, match=r'Use "cuda:12\.4\.1-base-debian13-0123456789ab"'):
+    with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-base-debian13"'):
         targets.find("cuda:12.4.1-base-debian13", layout)
 
 
