@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from goldnode.errors import LockError, MirrorError
+from goldnode.files import sync
 from goldnode.lock.aptroot import AptSource, apt_root
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE
@@ -115,17 +116,8 @@ def prove(
         ) from problem
 
 
-def sync(path: Path) -> None:
-    """See that a file or a directory's entries are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sync_tree(directory: Path) -> None:
-    """The same for all that lies below a directory, but the pool's files, which the store has synced."""
+    """See that all that lies below a directory is on the disk, but the pool's files, which the store has synced."""
     for where, _, files in os.walk(directory, topdown=False):
         if f"/pool/{COMPONENT}" not in where:
             for name in files:

@@ -17,12 +17,12 @@ import yaml
 
 from goldnode.catalog.load import LOCK_SUFFIX, Catalog
 from goldnode.errors import MirrorError
-from goldnode.files import sha256_of
+from goldnode.files import sha256_of, sync
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
 from goldnode.lock.publication import COMPONENT, CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, publication_id, publications
-from goldnode.lock.publish import sync, wrong_indexes
+from goldnode.lock.publish import wrong_indexes
 from goldnode.lock.signing import check_signature
 from goldnode.site import Site, archive_url
 
