@@ -28,7 +28,8 @@ from goldnode.site import archive_url, load_site
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("slots")]
 
-FEW, MORE = ("panic", "module", "unit", "hang"), ("root", "program", "mount")
+# Those that leave no reason come first: what an image left earlier is told of it otherwise.
+FEW, MORE = ("panic", "hang", "module", "unit"), ("root", "program", "mount")
 CAUSES = (*FEW, *MORE) if os.environ.get("GOLDNODE_SLOT_CAUSES") == "all" else FEW
 TRIES = int(os.environ.get("GOLDNODE_SLOT_TRIES", "1"))
 # What is told of each after the fallback. A panic leaves nobody to say anything.
