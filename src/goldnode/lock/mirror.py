@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from goldnode.catalog.load import Catalog
 from goldnode.errors import MirrorError
+from goldnode.files import sync
 from goldnode.lock import publish as making
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
@@ -101,7 +102,7 @@ class Mirror:
         target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(0o444)
         path.replace(target)
-        making.sync(target.parent)
+        sync(target.parent)
 
     # -- fetching
 
@@ -201,7 +202,7 @@ class Mirror:
             link.unlink(missing_ok=True)
             link.symlink_to(final.name)
             link.replace(final.parent / CURRENT)
-            making.sync(final.parent)
+            sync(final.parent)
             return found
 
     def _known(self, directory: Path, signer: Signer) -> Publication | None:
@@ -245,7 +246,7 @@ class Mirror:
                 shutil.rmtree(old)
             else:
                 fresh.rename(final)
-            making.sync(final.parent)
+            sync(final.parent)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -404,12 +405,12 @@ def _write(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.write_bytes(content)
-        making.sync(fresh)
+        sync(fresh)
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
-    making.sync(path.parent)
+    sync(path.parent)
 
 
 def _signed_text(clear: str) -> str:
