@@ -139,10 +139,7 @@ class Site(BaseModel):
         `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the
         one that is meant would be used without a word.
         """
-        found = [Path(part).expanduser() for part in os.environ.get("GOLDNODE_LOCKS", "").split(os.pathsep) if part]
-        for path in found if not to_write else ():
-            if not path.is_dir():
-                raise SiteError(f"GOLDNODE_LOCKS names {path}, which is not a directory", remedy="make it, or correct the variable")
+        found = named_directories("GOLDNODE_LOCKS", to_write=to_write)
         if self.locks is not None:
             path = self.resolve(self.locks)
             if not to_write and not path.is_dir():
@@ -170,6 +167,19 @@ class Site(BaseModel):
                 file=self.file,
                 remedy="put the archive's public key there, or correct `key`",
             ) from error
+
+
+def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
+    """Return the directories that an environment variable names for locks, in its order.
+
+    `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the one
+    that is meant would be used without a word.
+    """
+    found = [Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part]
+    for path in found if not to_write else ():
+        if not path.is_dir():
+            raise SiteError(f"{variable} names {path}, which is not a directory", remedy="make it, or correct the variable")
+    return found
 
 
 def find_site() -> Path | None:

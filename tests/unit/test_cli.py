@@ -216,13 +216,12 @@ def test_check_catalog_shows_every_file_that_is_wrong(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("images: {signing_key: /nonexist}", '"images.signing_key" names /nonexist, which is not a file. Put it there, or correct'),
+        ("images: {public_key: /nonexist}", '"images.public_key" names /nonexist, which is not a file. Put it there, or correct'),
         ("images:\n  vulnerabilities: [debain=x]", 'names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]. Use "debian".'),
         ("images: {vulnerabilities: [osv=/gone@2026-01-01]}", "the vulnerability database /gone@2026-01-01 is not there"),
-        ("module_signing: {key: nokey, certificate: site.yml}", '"module_signing.key" names '),
+        ("module_signing: {key: nokey, certificate: nocert}", '"module_signing.certificate" names '),
         ("mirror: {directory: /nonexist/dir}", '"mirror.directory": there is no /nonexist to make dir in.'),
         ("mirror: {directory: mirror, key: gone.asc}", '"mirror.key" names '),
-        ("mirror: {directory: mirror, signing_key: gone.asc}", '"mirror.signing_key" names '),
         ("locks: /nonexist/locks", '"locks" names /nonexist/locks, which is not a directory.'),
         ("indexes: {nvida: {url: 'file:///x'}}", 'no image of the matrix comes from index "nvida"'),
     ],
@@ -235,6 +234,23 @@ def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: st
     line = len(no_site.read_text().splitlines())
     assert result.stderr.startswith(f"error: {no_site}:{line}: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("images.signing_key", "images: {signing_key: gone.key}"),
+        ("module_signing.key", "module_signing: {key: gone.key, certificate: site.yml}"),
+        ("mirror.signing_key", "mirror: {directory: mirror, signing_key: gone.key}"),
+    ],
+)
+def test_check_catalog_passes_without_the_secret_keys_and_says_so(no_site: Path, key: str, text: str) -> None:
+    no_site.write_text(no_site.read_text() + text + "\n")
+    result = run("check-catalog")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f'not checked: "{key}" names {no_site.parent}/gone.key, which this machine has not' in result.output
+    (no_site.parent / "gone.key").touch()
+    assert f'"{key}"' not in run("check-catalog").output
 
 
 def test_check_catalog_passes_what_a_mirror_will_make(no_site: Path, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def check() -> Found:
     for name in sorted(site.archives):
         found.attempt(lambda name=name: site.key_bytes(name))  # type: ignore[misc]
     found.wrong += site_faults(site)
+    found.told += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
     found.wrong += [fault.error() for fault in audit.faults()]
     if not faults:  # of what could not be read nothing else can be said
         found.wrong += audit.catalog_faults(catalog)
@@ -100,15 +101,11 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     def fault(message: str, *path: str | int, remedy: str) -> SiteError:
         return SiteError(message, file=site.file, line=source.line(path), remedy=remedy)
 
-    files: list[tuple[tuple[str, ...], str | None]] = []
-    files += [(("images", key), getattr(site.images, key)) for key in ("signing_key", "public_key")]
+    files: list[tuple[tuple[str, str], str | None]] = [(("images", "public_key"), site.images.public_key)]
     if site.module_signing is not None:
-        files += [(("module_signing", key), getattr(site.module_signing, key)) for key in ("key", "certificate")]
+        files.append((("module_signing", "certificate"), site.module_signing.certificate))
     if site.mirror is not None:
         files.append((("mirror", "key"), site.mirror.key))
-        secret = site.mirror.signing_key
-        # The fingerprint of a key of the user's keyring, or a file.
-        files.append((("mirror", "signing_key"), None if secret is None or re.fullmatch(r"(0x)?[0-9A-Fa-f]{8,40}", secret) else secret))
         place = site.resolve(site.mirror.directory)
         if not place.is_dir() and (place.exists() or not place.parent.is_dir()):
             what = f"{place} is no directory" if place.exists() else f"there is no {place.parent} to make {place.name} in"
@@ -138,3 +135,16 @@ def site_faults(site: Site) -> Iterator[SiteError]:
                 close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 remedy = f'use "{close[0]}"' if close else "take it out, or name it as `index` of a component of the matrix"
                 yield fault(f'no image of the matrix comes from index "{name}"', "indexes", name, remedy=remedy)
+
+
+def absent_secrets(site: Site) -> Iterator[str]:
+    """The secret keys that the site file names and this machine has not: no fault, since those who only check a catalog must not have them."""
+    named = [("images.signing_key", site.images.signing_key)]
+    if site.module_signing is not None:
+        named.append(("module_signing.key", site.module_signing.key))
+    # The fingerprint of a key of the user's keyring, or a file.
+    if site.mirror is not None and not re.fullmatch(r"(0x)?[0-9A-Fa-f]{8,40}", site.mirror.signing_key or ""):
+        named.append(("mirror.signing_key", site.mirror.signing_key))
+    for key, name in named:
+        if name is not None and not site.resolve(name).is_file():
+            yield f'"{key}" names {site.resolve(name)}, which this machine has not: what signs with it does not run here'

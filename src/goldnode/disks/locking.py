@@ -50,7 +50,7 @@ from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.lock.resolve import Graph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
-from goldnode.site import Site
+from goldnode.site import Site, named_directories
 
 LOCKS = "GOLDNODE_DISK_LOCKS"  # environment: directories searched for locks before the definition's own
 
@@ -154,15 +154,17 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
 # -- the file
 
 
-def lock_directories(definition: Definition) -> list[Path]:
-    """Return where locks are searched, in order: $GOLDNODE_DISK_LOCKS, then `locks` beside the definition."""
-    named = [Path(part).expanduser() for part in os.environ.get(LOCKS, "").split(os.pathsep) if part]
-    return [*named, definition.locks]
+def lock_directories(definition: Definition, *, to_write: bool = False) -> list[Path]:
+    """Return where locks are searched, in order: $GOLDNODE_DISK_LOCKS, then `locks` beside the definition.
+
+    Raises SiteError for a directory of the variable that is not there, unless it is `to_write`.
+    """
+    return [*named_directories(LOCKS, to_write=to_write), definition.locks]
 
 
-def lock_file(name: str, definition: Definition) -> Path | None:
-    """Return the file that `find_disk_lock` reads, or None where there is none."""
-    return next((path for place in lock_directories(definition) if (path := place / lock_name(name)).is_file()), None)
+def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> Path | None:
+    """Return the file that `find_disk_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
+    return next((path for place in lock_directories(definition, to_write=to_write) if (path := place / lock_name(name)).is_file()), None)
 
 
 def find_disk_lock(item: Target) -> DiskLock:
@@ -428,7 +430,7 @@ def relock(
     say: Say = lambda text: None,
 ) -> Locked:
     """Lock the disk of `item` and write the file; a lock that is good is kept as it is, unless `upgrade`."""
-    path = lock_file(item.name, item.definition)
+    path = lock_file(item.name, item.definition, to_write=True)
     if out is not None and (out / lock_name(item.name)).is_file():
         path = out / lock_name(item.name)
     old = None
@@ -443,7 +445,7 @@ def relock(
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
         result = Locked(old if same and old is not None else lock, old, not same)
-    place = out if out is not None else path.parent if path is not None else lock_directories(item.definition)[0]
+    place = out if out is not None else path.parent if path is not None else lock_directories(item.definition, to_write=True)[0]
     if result.changed or not (place / lock_name(item.name)).is_file():
         write_disk_lock(result.lock, place)
     return result

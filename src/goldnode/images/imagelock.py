@@ -6,7 +6,6 @@ through pip's own configuration by name, version and hash.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +26,7 @@ from goldnode.lock.model import (
     lock_name,
     write_whole,
 )
+from goldnode.site import named_directories
 
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own
@@ -128,15 +128,17 @@ def intent_digest(row: Row) -> str:
     )
 
 
-def lock_directories(row: Row) -> list[Path]:
-    """Return where the lock of `row` is searched, in order: $GOLDNODE_IMAGE_LOCKS, then `locks` beside the matrix."""
-    named = [Path(part).expanduser() for part in os.environ.get(LOCKS, "").split(os.pathsep) if part]
-    return [*named, row.locks]
+def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
+    """Return where the lock of `row` is searched, in order: $GOLDNODE_IMAGE_LOCKS, then `locks` beside the matrix.
+
+    Raises SiteError for a directory of the variable that is not there, unless it is `to_write`.
+    """
+    return [*named_directories(LOCKS, to_write=to_write), row.locks]
 
 
-def lock_file(row: Row) -> Path | None:
-    """Return the file that `find_lock` reads, or None where there is none."""
-    return next((path for place in lock_directories(row) if (path := place / lock_name(row.name)).is_file()), None)
+def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
+    """Return the file that `find_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
+    return next((path for place in lock_directories(row, to_write=to_write) if (path := place / lock_name(row.name)).is_file()), None)
 
 
 def find_lock(row: Row) -> ImageLock:

@@ -112,7 +112,7 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
     """The lock there is, whatever the matrix asks since; None for none, and for one that was edited."""
-    path = out / lock_name(row.name) if out is not None and (out / lock_name(row.name)).is_file() else lock_file(row)
+    path = out / lock_name(row.name) if out is not None and (out / lock_name(row.name)).is_file() else lock_file(row, to_write=True)
     if path is None:
         return None
     try:
@@ -122,8 +122,8 @@ def _kept(row: Row, out: Path | None) -> ImageLock | None:
 
 
 def _place(row: Row) -> Path:
-    path = lock_file(row)
-    return path.parent if path is not None else lock_directories(row)[0]
+    path = lock_file(row, to_write=True)
+    return path.parent if path is not None else lock_directories(row, to_write=True)[0]
 
 
 def _line(result: Locked) -> str:

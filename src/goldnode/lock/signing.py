@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
+import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +20,8 @@ from goldnode.keys import armor
 from goldnode.node.openpgp import OpenPGPError, dearmor, primary_fingerprints
 
 SECRET, PUBLIC = "mirror-signing.asc", "mirror.asc"
+_HOME, _HELD = "gn-gpg-", "in-use"  # a GnuPG home of ours, and the file in it that is locked while its process lives
+_MAKING = 60  # seconds
 _NAMED = re.compile(r"^(?:0x)?[0-9A-Fa-f]{40}$")
 
 
@@ -157,12 +163,43 @@ class _Secret:
 @contextmanager
 def _home() -> Iterator[Path]:
     # An agent's socket must fit a sockaddr: a long TMPDIR would break gpg in a way that nobody understands.
-    base = tempfile.gettempdir()
-    with tempfile.TemporaryDirectory(prefix="gn-gpg-", dir=base if len(base) < 60 else "/tmp", ignore_cleanup_errors=True) as name:  # noqa: S108
+    short = tempfile.gettempdir()
+    base = Path(short if len(short) < 60 else "/tmp")  # noqa: S108
+    _sweep(base)
+    with tempfile.TemporaryDirectory(prefix=_HOME, dir=base, ignore_cleanup_errors=True) as name:
+        held = os.open(Path(name) / _HELD, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
+            fcntl.flock(held, fcntl.LOCK_EX)
             yield Path(name)
         finally:  # an agent would outlive a run that fails
-            _call(["gpgconf", "--homedir", name, "--kill", "gpg-agent"])
+            _end_agent(Path(name))
+            os.close(held)
+
+
+def _sweep(base: Path) -> None:
+    """Remove what a run that was killed has left behind: its copy of a secret key, and its agent."""
+    for home in base.glob(f"{_HOME}*"):
+        try:
+            status = home.lstat()
+            # Another's is not touched; one that was only just made may not be locked yet.
+            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _MAKING:
+                continue
+            held = os.open(home / _HELD, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # in use
+            continue
+        else:
+            _end_agent(home)
+            shutil.rmtree(home, ignore_errors=True)
+        finally:
+            os.close(held)
+
+
+def _end_agent(home: Path) -> None:
+    _call(["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"])
 
 
 def _import(home: Path, file: Path) -> None:

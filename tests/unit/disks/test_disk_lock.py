@@ -10,8 +10,8 @@ import pytest
 from goldnode.catalog.load import load_catalog
 from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
-from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, write_disk_lock
-from goldnode.errors import DiskError, ModulesError
+from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, lock_directories, write_disk_lock
+from goldnode.errors import DiskError, ModulesError, SiteError
 from goldnode.images.imagelock import LockedDeb
 from goldnode.lock.builder import Result
 from goldnode.lock.model import lock_name
@@ -71,6 +71,13 @@ def test_no_lock_says_how_to_make_one(target: Target, place: Path, tmp_path: Pat
     definition.source.file = tmp_path / "disks.yml"
     with pytest.raises(DiskError, match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`'):
         find_disk_lock(replace(target, definition=definition))
+
+
+def test_a_directory_of_locks_that_is_not_there(target: Target, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOLDNODE_DISK_LOCKS", f"{place}:{place}/gone")
+    with pytest.raises(SiteError, match=f"^GOLDNODE_DISK_LOCKS names {place}/gone, which is not a directory. Make it, or correct"):
+        find_disk_lock(target)
+    assert lock_directories(target.definition, to_write=True)[:2] == [place, place / "gone"]
 
 
 @pytest.mark.parametrize(

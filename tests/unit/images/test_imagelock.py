@@ -11,7 +11,17 @@ import pytest
 
 from goldnode.errors import ImageError, SiteError
 from goldnode.images import hostpackage, resolve
-from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, dump_lock, find_lock, intent_digest, load_lock, write_lock
+from goldnode.images.imagelock import (
+    ImageLock,
+    LockedDeb,
+    LockedWheel,
+    dump_lock,
+    find_lock,
+    intent_digest,
+    load_lock,
+    lock_directories,
+    write_lock,
+)
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import fetch_all, index_url, pool_path
@@ -145,6 +155,10 @@ def test_locks_of_a_site_come_first(rows: dict[str, Row], tmp_path: Path, monkey
     write_lock(lock_of(row, resolved="2026-11-23"), tmp_path / "site")
     monkeypatch.setenv("GOLDNODE_IMAGE_LOCKS", str(tmp_path / "site"))
     assert find_lock(row).resolved == "2026-11-23"
+    monkeypatch.setenv("GOLDNODE_IMAGE_LOCKS", str(tmp_path / "siet"))
+    with pytest.raises(SiteError, match=r"^GOLDNODE_IMAGE_LOCKS names .*/siet, which is not a directory\. Make it, or correct"):
+        find_lock(row)
+    assert lock_directories(row, to_write=True) == [tmp_path / "siet", row.locks]
 
 
 def test_tags_follow_python_and_glibc_of_the_image(rows: dict[str, Row]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from tests.unit.lock.archive import SigningKey
 from tests.unit.lock.mirrors import Setting, use_mirror
 
 from goldnode.errors import SigningKeyError
-from goldnode.lock.signing import create
+from goldnode.lock.signing import create, open_signer
 from goldnode.node.openpgp import dearmor, primary_fingerprints
 
 GUARD = "open sesame"
@@ -204,3 +207,27 @@ def test_the_command_that_makes_a_key(setting: Setting, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert f"signing_key: {tmp_path}/keys/mirror-signing.asc" in result.output
     assert setting.run("key", "--out", str(tmp_path / "keys")).exit_code == 2
+
+
+def test_a_killed_run_leaves_no_secret_key_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    _, secret, _ = create(tmp_path, "somebody")
+    program = "import os, sys; from goldnode.lock import signing as s; from pathlib import Path\n"
+    program += "with s.open_signer(sys.argv[1], Path()) as key: print(key.home, flush=True); sys.stdin.readline()"
+    homes: list[Path] = []
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, str(secret)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        homes.append(Path(process.stdout.readline().strip()))
+        os.utime(homes[-1], (0, 0))
+    running[0].kill()
+    running[0].wait()
+    assert list(homes[0].glob("private-keys-v1.d/*"))
+    with open_signer(str(secret), tmp_path):
+        assert [home.exists() for home in homes] == [False, True]
+    assert subprocess.run(["pgrep", "-f", f"gpg-agent.*{homes[0].name}"], check=False).returncode == 1
+    running[1].communicate("\n")
+    assert not homes[1].exists()
