@@ -50,8 +50,9 @@ class Spec:
     """All that a disk is made of beside its root.
 
     `name` is CLASS-BUILDID; `seed` the UUID from which every GUID, file system UUID and hash seed follows; `epoch` the date of all that has
-    none of its own (seconds); `command_line` what the kernel is told beside root=; `release` the kernel's (6.1.0-53-amd64); `sequence`
-    counts the images of a node: a higher one is preferred by the loader.
+    none of its own (seconds); `command_line` what the kernel is told beside root=, and `words` what of it is the definition's (the rest is
+    the class's policy, which the root has for itself); `release` the kernel's (6.1.0-53-amd64); `sequence` counts the images of a node: a
+    higher one is preferred by the loader.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Spec:
     release: str
     build_id: str
     sequence: int = 1
+    words: str = ""
 
     @property
     def class_name(self) -> str:
@@ -189,20 +191,57 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
 
 
 def grub_config(spec: Spec) -> str:
-    """grub.cfg of the ESP: hands over to the node's own, once update-grub has written one there, and boots the image's kernel until then."""
-    identity = partitions(spec)[1].filesystem_uuid
-    options = " ".join(f"root=UUID={identity} ro {spec.command_line}".split())
+    """grub.cfg of the ESP: hands over to the root's, and boots the image's kernel where that one has gone."""
     return (
         "# Written by goldnode when the disk was made. /boot/grub/grub.cfg of the root, where there is one, is what counts.\n"
-        f"search --no-floppy --fs-uuid --set=root {identity}\n"
+        f"search --no-floppy --fs-uuid --set=root {partitions(spec)[1].filesystem_uuid}\n"
         "set prefix=($root)/boot/grub\n"
         "if [ -e $prefix/grub.cfg ]; then\n"
         "  configfile $prefix/grub.cfg\n"
         "fi\n"
-        f"linux /boot/vmlinuz-{spec.release} {options}\n"
-        f"initrd /boot/initrd.img-{spec.release}\n"
+        f"{_grub_boots(spec)}"
         "boot\n"
     )
+
+
+def grub_entry(spec: Spec) -> str:
+    """The id of the image's kernel in the root's grub.cfg, with that of its submenu, as update-grub calls them."""
+    identity = partitions(spec)[1].filesystem_uuid
+    return f"gnulinux-advanced-{identity}>gnulinux-{spec.release}-advanced-{identity}"
+
+
+def root_grub_config(spec: Spec) -> str:
+    """/boot/grub/grub.cfg as shipped: without one a new kernel's package would not run update-grub, and the engine could not tell what boots.
+
+    It obeys grubenv, so that a kernel can be tried once, and its entry has the id that update-grub gives it.
+    """
+    identity = partitions(spec)[1].filesystem_uuid
+    submenu, entry = grub_entry(spec).split(">")
+    return (
+        "# Written by goldnode when the disk was made. update-grub, which every new kernel runs, writes it anew.\n"
+        "if [ -s $prefix/grubenv ]; then\n"
+        "  load_env\n"
+        "fi\n"
+        'if [ "${next_entry}" ]; then\n'
+        '  set default="${next_entry}"\n'
+        "  set next_entry=\n"
+        "  save_env next_entry\n"
+        "else\n"
+        f'  set default="{submenu}>{entry}"\n'
+        "fi\n"
+        "set timeout=0\n"
+        f'submenu "goldnode" --id {submenu} {{\n'
+        f'  menuentry "Linux {spec.release}" --id {entry} {{\n'
+        f"    search --no-floppy --fs-uuid --set=root {identity}\n"
+        f"{_grub_boots(spec, '    ')}"
+        "  }\n"
+        "}\n"
+    )
+
+
+def _grub_boots(spec: Spec, indent: str = "") -> str:
+    options = " ".join(f"root=UUID={partitions(spec)[1].filesystem_uuid} ro {spec.command_line}".split())
+    return f"{indent}linux /boot/vmlinuz-{spec.release} {options}\n{indent}initrd /boot/initrd.img-{spec.release}\n"
 
 
 def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled:

@@ -110,6 +110,7 @@ class Recipe:
             command_line=self.command_line,
             release=str(self.document["kernel"]["release"]),
             build_id=self.build_id,
+            words=" ".join(shape.command_line),
         )
 
 

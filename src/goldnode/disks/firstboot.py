@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from goldnode.disks.assemble import Spec, slot_document
+from goldnode.disks.assemble import Spec, grub_entry, root_grub_config, slot_document
 from goldnode.errors import DiskError
-from goldnode.node.state.domains import slots
+from goldnode.node.state.domains import kernel, slots
 
 # Beside the definition of the disks, in goldnode's own tree.
 FILES = Path(__file__).resolve().parents[3] / "images" / "disks" / "files"
@@ -36,6 +36,7 @@ _SSH_LINKS = {f"{_WANTS}/multi-user.target.wants/goldnode-ssh-keys.service": f"{
 _SSH_FILES = ("etc/ssh/sshd_config.d/60-goldnode.conf", "usr/lib/systemd/system/goldnode-ssh-keys.service")
 _RESOLVER = ("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
 _FSTAB = "etc/fstab"
+_GRUB = "etc/default/grub.d/50-goldnode-disk.cfg"
 
 # What would be the same in two clones, or says who made the image.
 _ONE_MACHINE = (
@@ -80,6 +81,14 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
     texts[f"{PLACE}/image.json"] = (slot_document(spec).decode(), 0o644)
     if spec.layout == "ab":
         texts.update({file.path.lstrip("/"): (file.content, file.mode) for file in slots.files()})
+    if spec.loader == "grub":
+        texts["boot/grub/grub.cfg"] = (root_grub_config(spec), 0o600)  # as update-grub leaves it
+        # What update-grub goes by on the node: no word of the definition gets lost, and the class's kernel stays the default.
+        texts[_GRUB] = (
+            f'# goldnode: the words of the disk\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {spec.words}"\n',
+            0o644,
+        )
+        texts[kernel.DROP_IN.lstrip("/")] = (kernel.drop_in(grub_entry(spec)), 0o644)
     texts["etc/machine-id"] = ("uninitialized\n", 0o444)  # machine-id(5): the next boot is a first boot, and makes one
     links = _LINKS | (_SSH_LINKS if ssh else {})
     if spec.layout == "ab":

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.disks.disk_trees import EPOCH, spec, tree
+from tests.unit.disks.disk_trees import EPOCH, RELEASE, spec, tree
 
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
 from goldnode.errors import DiskError
 from goldnode.node import slotwrite
 from goldnode.node.host import Host
+from goldnode.node.state.domains import kernel
+from goldnode.node.state.observe import boot_choice
 
 PROGRAM = firstboot.FILES / "common/usr/lib/goldnode/disk/first-boot"
 
@@ -73,6 +75,25 @@ def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least
     other = tree(tmp_path / "other")
     firstboot.install(other, spec("single"))
     assert sorted(path.name for path in (other / "usr/lib/repart.d").iterdir()) == ["10-esp.conf", "20-root.conf"]
+
+
+def test_a_root_for_grub_tells_the_engine_what_boots_and_update_grub_how(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    written = firstboot.install(root, spec("single", command_line="console=ttyS0 iommu=pt", words="console=ttyS0"))
+    assert {"boot/grub/grub.cfg", "etc/default/grub.d/50-goldnode-disk.cfg", "etc/default/grub.d/90-goldnode.cfg"} <= set(written)
+    host = Host(str(root))
+    choice = boot_choice(host, RELEASE)
+    assert (choice["loader"], choice["release"], choice["via"]) == ("grub", RELEASE, "default")
+    assert str(choice["cmdline"]).endswith(" ro console=ttyS0 iommu=pt")
+    # What the engine wants of a node, so that the first check has nothing to correct.
+    assert (root / kernel.DROP_IN.lstrip("/")).read_text() == kernel.drop_in(str(choice["entry"]))
+    (root / "boot/grub/grubenv").write_bytes(b"# GRUB Environment Block\nnext_entry=gone\n")
+    assert boot_choice(host, RELEASE)["via"] == "next_entry"
+    words = (root / "etc/default/grub.d/50-goldnode-disk.cfg").read_text()
+    done = subprocess.run(
+        ["sh", "-ec", f'GRUB_CMDLINE_LINUX=iommu=pt\n{words}\necho "$GRUB_CMDLINE_LINUX"'], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "iommu=pt console=ttyS0\n"
 
 
 def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started_by_one(tmp_path: Path) -> None:
