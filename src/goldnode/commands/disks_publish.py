@@ -13,8 +13,7 @@ from goldnode.commands import channel_moves as shared
 from goldnode.errors import DiskError
 
 if TYPE_CHECKING:
-    from goldnode.disks.channels import ClassLine, DirectoryPlace, StorePlace
-    from goldnode.disks.channels import Store as DiskStore
+    from goldnode.disks.channels import ChannelStore, ClassLine, DirectoryPlace, StorePlace
     from goldnode.images.evidence.signatures import Signer
 
 _STORE = click.option(
@@ -329,14 +328,14 @@ def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float
 # What the commands share
 
 
-def _store(named: Path | None) -> DiskStore:
-    from goldnode.disks.channels import Store
+def _store(named: Path | None) -> ChannelStore:
+    from goldnode.disks.channels import ChannelStore
     from goldnode.disks.model import store_directory
 
-    return Store(store_directory(named))
+    return ChannelStore(store_directory(named))
 
 
-def _find(kept: DiskStore, text: str) -> Any:
+def _find(kept: ChannelStore, text: str) -> Any:
     """A build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
     from goldnode.disks.channels import line_of, standing
     from goldnode.disks.model import find
@@ -348,7 +347,7 @@ def _find(kept: DiskStore, text: str) -> Any:
     return find(text, kept.root)
 
 
-def _directory(to: Path | None, kept: DiskStore, signer: Signer | None) -> DirectoryPlace:
+def _directory(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace:
     from goldnode.disks.channels import DirectoryPlace
 
     if to is None:
@@ -356,7 +355,7 @@ def _directory(to: Path | None, kept: DiskStore, signer: Signer | None) -> Direc
     return DirectoryPlace(to, kept, signer)
 
 
-def _place(to: Path | None, kept: DiskStore, signer: Signer | None) -> DirectoryPlace | StorePlace:
+def _place(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace | StorePlace:
     from goldnode.disks.channels import StorePlace
 
     return StorePlace(kept) if to is None else _directory(to, kept, signer)
@@ -390,7 +389,7 @@ def _classes() -> list[str]:
     return sorted(load_catalog().classes)
 
 
-def _known(kept: DiskStore, place: str) -> list[str]:
+def _known(kept: ChannelStore, place: str) -> list[str]:
     from goldnode.images.channels import local_places
 
     return [line.repository for name, line in local_places(kept) if name == place]

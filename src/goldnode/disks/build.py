@@ -255,7 +255,7 @@ def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> No
     from goldnode.disks.contents import digest_of
     from goldnode.disks.gc import needed
 
-    why = needed(channels.Store(store.root)).digests.get(digest_of(known))
+    why = needed(channels.ChannelStore(store.root)).digests.get(digest_of(known))
     if why is not None:
         raise DiskError(
             f"{known.name} is followed ({why}), and would be another build with {', '.join(fresh)}: its manifest names its formats",

@@ -286,8 +286,11 @@ def series(disk: BuiltDisk) -> dict[str, str]:
 # Where channels are
 
 
-class Store:
-    """A store of disks: copies of histories, and for each channel that it saw, the disk it stands for."""
+class ChannelStore:
+    """What channels keep in a store of disks: copies of histories, and for each channel that was seen, the disk it stands for.
+
+    It only reads the builds of `goldnode.disks.store.Store`, and makes nothing until it is told a name.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -324,7 +327,7 @@ class StorePlace(moves.KeptPlace):
 
     command = COMMAND
 
-    def __init__(self, store: Store, name: str = "store") -> None:
+    def __init__(self, store: ChannelStore, name: str = "store") -> None:
         super().__init__(store, name)
         self.store = store
 
@@ -361,7 +364,7 @@ class DirectoryPlace:
     command = COMMAND
     copy = False
 
-    def __init__(self, root: Path, store: Store, signer: Signer | None = None) -> None:
+    def __init__(self, root: Path, store: ChannelStore, signer: Signer | None = None) -> None:
         self.root, self.store, self.signer = root.absolute(), store, signer
         self.name = str(self.root)
         if not self.root.is_dir():
@@ -472,7 +475,7 @@ def full(root: Path) -> Iterator[None]:
 
 def promote(
     place: StorePlace | DirectoryPlace,
-    store: Store,
+    store: ChannelStore,
     line: ClassLine,
     build_id: str,
     channel: str,
@@ -522,7 +525,7 @@ def promote(
 
 def rollback(
     place: StorePlace | DirectoryPlace,
-    store: Store,
+    store: ChannelStore,
     line: ClassLine,
     signer: Signer,
     *,
@@ -540,7 +543,7 @@ def rollback(
         return moves.rollback(place, store, line, signer, settle=0, **given)
 
 
-def repair(place: StorePlace | DirectoryPlace, store: Store, line: Line, trust: Sequence[SSlibKey], say: Say) -> list[moves.Stand]:
+def repair(place: StorePlace | DirectoryPlace, store: ChannelStore, line: Line, trust: Sequence[SSlibKey], say: Say) -> list[moves.Stand]:
     """Give every channel back to what the signed history says, and bring there what was decided offline."""
     with _turn(place):
         return moves.repair(place, store, line, trust, settle=0, say=say)
@@ -565,7 +568,7 @@ def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
     return [*found, f"{moved} packages differ"] if moved else found
 
 
-def standing(store: Store, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
+def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
     """The build of the store that a channel stands for, as the store last saw it. `place`: whose channel; default: the only one known.
 
     Raises DiskError.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from goldnode.disks.channels import DirectoryPlace, Store, full, line_of
+from goldnode.disks.channels import ChannelStore, DirectoryPlace, full, line_of
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.publish import ENVELOPE, STAGING, refresh
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["GRACE_DAYS", "Needed", "collect", "collect_place", "needed"]
 
 
-def needed(store: Store, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()) -> Needed:
+def needed(
+    store: ChannelStore, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()
+) -> Needed:
     """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of disk locks and whose they are.
 
     Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
@@ -48,7 +50,7 @@ def needed(store: Store, catalog: Catalog | None = None, locks: Mapping[str, str
     return found
 
 
-def _named_here(store: Store, trust: Sequence[SSlibKey] = ()) -> dict[str, str]:
+def _named_here(store: ChannelStore, trust: Sequence[SSlibKey] = ()) -> dict[str, str]:
     return named_here(store, trust, lambda line: line_of(line.repository))
 
 
@@ -62,7 +64,7 @@ def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
 
 
 def collect(
-    store: Store, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+    store: ChannelStore, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
 ) -> tuple[list[Gone], dict[str, str]]:
     """Take builds that nothing needs, and pieces of interrupted pulls, out of the store. Returns what went (or would), and why the rest stays."""
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
@@ -95,7 +97,7 @@ def collect(
 
 def collect_place(
     place: DirectoryPlace,
-    store: Store,
+    store: ChannelStore,
     keeps: Needed,
     trust: Sequence[SSlibKey],
     *,

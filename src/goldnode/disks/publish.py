@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from goldnode.disks import evidence, formats
-from goldnode.disks.channels import CLASS_NAME, HISTORY, ClassLine, DirectoryPlace, Store, full, judge, line_of
+from goldnode.disks.channels import CLASS_NAME, HISTORY, ChannelStore, ClassLine, DirectoryPlace, full, judge, line_of
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.errors import DiskError, ImageError, nearest
@@ -531,7 +531,7 @@ class Pulled:
 
 def pull(
     source: Source,
-    store: Store,
+    store: ChannelStore,
     name: str,
     wanted: str = "stable",
     *,
@@ -600,7 +600,7 @@ def pull(
 
 
 @contextmanager
-def _lane(store: Store, name: str) -> Iterator[None]:
+def _lane(store: ChannelStore, name: str) -> Iterator[None]:
     folder = store.root / "partial"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("w") as lock:
@@ -608,7 +608,9 @@ def _lane(store: Store, name: str) -> Iterator[None]:
         yield
 
 
-def _look_up(source: Source, store: Store, line: ClassLine, channel: str, trust: Sequence[SSlibKey], notes: list[str]) -> tuple[str, str]:
+def _look_up(
+    source: Source, store: ChannelStore, line: ClassLine, channel: str, trust: Sequence[SSlibKey], notes: list[str]
+) -> tuple[str, str]:
     """Build id and digest of what a channel stands for, by the signed history alone."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
     here = moves.local_text(store, source.name, line)

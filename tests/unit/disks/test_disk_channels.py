@@ -16,7 +16,7 @@ import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 
 from goldnode.disks import channels
-from goldnode.disks.channels import DirectoryPlace, Store, StorePlace, judge, line_of, promote, repair, rollback, standing
+from goldnode.disks.channels import ChannelStore, DirectoryPlace, StorePlace, judge, line_of, promote, repair, rollback, standing
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
 from goldnode.disks.model import BuiltDisk, Hygiene
@@ -36,7 +36,7 @@ NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
 class World:
     """A store, a published directory, a key, and disks by name."""
 
-    store: Store
+    store: ChannelStore
     root: Path
     keys: tuple[Path, Path]
     disks: dict[str, BuiltDisk]
@@ -83,7 +83,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, keys: tuple[Path, Path]) -> World:
     (tmp_path / "place").mkdir()
-    return World(Store(tmp_path / "store"), tmp_path / "place", keys, {})
+    return World(ChannelStore(tmp_path / "store"), tmp_path / "place", keys, {})
 
 
 # Gates
@@ -385,7 +385,7 @@ def test_a_history_that_was_altered_is_refused(world: World) -> None:
 
 
 def _mover(root: str, place: str, key: str, name: str) -> str:
-    store = Store(Path(root))
+    store = ChannelStore(Path(root))
     signer = load_signer(Path(key))
     try:
         promote(DirectoryPlace(Path(place), store, signer), store, LINE, BUILDS[name], "candidate", signer, by=name)

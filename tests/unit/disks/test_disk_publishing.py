@@ -28,7 +28,7 @@ from goldnode.catalog.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import disks_publish
 from goldnode.disks import publish as publishing
-from goldnode.disks.channels import DirectoryPlace, Store, line_of, promote, standing
+from goldnode.disks.channels import ChannelStore, DirectoryPlace, line_of, promote, standing
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import authenticate, document
 from goldnode.disks.gc import Needed, collect, collect_place, needed
@@ -44,7 +44,7 @@ NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
 class World:
     def __init__(self, root: Path, keys: tuple[Path, Path]) -> None:
         self.root, self.keys = root / "place", keys
-        self.store, self.other = Store(root / "store"), Store(root / "other")
+        self.store, self.other = ChannelStore(root / "store"), ChannelStore(root / "other")
         self.root.mkdir()
 
     @property
@@ -233,7 +233,7 @@ def test_too_little_room_is_refused_before_anything_is_copied(world: World, monk
 
 
 def _publisher(root: str, place: str, key: str, name: str) -> str:
-    store = Store(Path(root))
+    store = ChannelStore(Path(root))
     signer = load_signer(Path(key))
     directory = Path(root) / "built" / CLASS / BUILDS[name]
     try:

@@ -218,7 +218,7 @@ def test_another_disk_is_no_further_format(bench: Bench) -> None:
 
 def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> None:
     first = bench("qcow2", "raw.zst")
-    channels.Store(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
+    channels.ChannelStore(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
     first.path("qcow2").unlink()
     before = kept(first.directory)
     with pytest.raises(DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"):

@@ -1,0 +1,69 @@
+"""A disk with GRUB and one root: the engine knows what boots next from the first boot on, and update-grub changes nothing about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.disks.conftest import CLASS, Site
+
+from goldnode.disks.model import builds
+from goldnode.disks.qemu import Machine, make_key, overlay
+
+pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
+
+NODE = "/usr/lib/goldnode/goldnode-node"
+WORDS = {"console=tty0", "console=ttyS0,115200n8"}
+
+
+def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_path: Path) -> None:
+    definition, locks = tmp_path / "disks.yml", tmp_path / "locks"
+    text = (site.home / "disks.yml").read_text()
+    for shipped, wanted in (("loader: systemd-boot", "loader: grub"), ("layout: ab", "layout: single")):
+        assert text.count(shipped) == 1
+        text = text.replace(shipped, wanted)
+    definition.write_text(text)
+    locks.mkdir()
+    chosen = {"GOLDNODE_DISK_DEFINITION": str(definition), "GOLDNODE_DISK_LOCKS": str(locks)}
+    before = {disk.build_id for disk in builds(site.store, CLASS)}
+    for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--format", "raw")):
+        done = site.run(*arguments, **chosen)
+        assert done.returncode == 0, done.stderr
+    (disk,) = [found for found in builds(site.store, CLASS) if found.build_id not in before]
+
+    key = make_key(tmp_path)
+    credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
+    place = overlay(disk.path("raw"), tmp_path / "disk.qcow2", size=disk.raw.size)
+    with Machine(place, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials) as machine:
+
+        def said(*command: str) -> str:
+            found = machine.ssh(list(command), limit=900)
+            assert found.rc == 0, (command, found)
+            return found.out
+
+        def comes_up(other_than: str | None = None) -> str:
+            boot = machine.wait_ssh(900, other_than=other_than)
+            assert said("systemctl", "is-system-running", "--wait").strip() == "running"
+            return boot
+
+        def known() -> None:
+            """The engine sees what boots next, judges it right, and has nothing to change."""
+            verdict = json.loads(machine.ssh([NODE, "check", "--json"], limit=900).out)
+            (found,) = [finding for finding in verdict["findings"] if finding["id"] == "boot.next"]
+            assert found["outcome"] == "match", found
+            assert json.loads(said(NODE, "plan", "--json"))["actions"] == []
+
+        first = comes_up()
+        known()
+        assert "Written by goldnode when the disk was made" in said("cat", "/boot/grub/grub.cfg")
+
+        # What the package of a new kernel runs.
+        release = said("uname", "-r").strip()
+        said("/etc/kernel/postinst.d/zz-update-grub", release, f"/boot/vmlinuz-{release}")
+        assert "Written by goldnode" not in said("cat", "/boot/grub/grub.cfg")
+        known()
+        machine.ssh(["systemctl", "reboot"])
+        comes_up(other_than=first)
+        known()
+        assert set(said("cat", "/proc/cmdline").split()) >= WORDS
