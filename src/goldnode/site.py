@@ -86,12 +86,13 @@ class SiteSigning(BaseModel):
 
 
 class SiteImages(BaseModel):
-    """What the evidence of this site's container images is made and checked with."""
+    """What the evidence of this site's container and disk images is made and checked with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     signing_key: str | None = Field(
-        default=None, description="Secret key that images are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file."
+        default=None,
+        description="Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file.",
     )
     public_key: str | None = Field(
         default=None, description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file."
@@ -120,7 +121,7 @@ class Site(BaseModel):
         default=None, description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned."
     )
     gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
-    images: SiteImages = Field(default_factory=SiteImages, description="Keys and databases for container images.")
+    images: SiteImages = Field(default_factory=SiteImages, description="Keys and databases for container images and disk images.")
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 
     @classmethod

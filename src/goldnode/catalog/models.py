@@ -163,7 +163,7 @@ class Flavour(Strict):
     """The packages of another flavour of the same driver, for `goldnode modules matrix`."""
 
     module: ModuleName = Field(description="Name modinfo knows the module by.")
-    dkms: Dkms
+    dkms: Dkms = Field(description="How DKMS knows this flavour's source.")
     replace: dict[Package, Package] = Field(
         default_factory=dict, description="Packages of the stack's own flavour that others stand in for, beside the DKMS package."
     )
@@ -172,13 +172,13 @@ class Flavour(Strict):
 class FabricManager(Strict):
     """NVSwitch's daemon; installed only where the platform has NVSwitch."""
 
-    package: Package
+    package: Package = Field(description="Its package, as the facts call it for the driver's branch.")
 
 
 class Driver(Strict):
     """The GPU driver family of a stack."""
 
-    vendor: Vendor
+    vendor: Vendor = Field(description="Whose driver it is; the backend of its classes follows from it.")
     branch: Annotated[str, Field(pattern=r"^\d+$")] | None = Field(
         default=None, description="NVIDIA driver branch, in quotes; null for the kernel's own driver."
     )
@@ -188,7 +188,7 @@ class Driver(Strict):
     )
     version: str | None = Field(default=None, description="Exact upstream version; null: the newest of the branch that is complete.")
     module: ModuleName = Field(description="Name modinfo knows the module by.")
-    dkms: Dkms | None = Field(default=None, description="null: the module comes with the kernel.")
+    dkms: Dkms | None = Field(default=None, description="How DKMS knows the module's source; null: the module comes with the kernel.")
     library: str | None = Field(default=None, description="soname of the management library.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
     lockstep: list[Package] = Field(
@@ -199,7 +199,9 @@ class Driver(Strict):
         min_length=1,
         description="Globs of all packages of this vendor's drivers; the last match decides, a leading ! takes out.",
     )
-    fabric_manager: FabricManager | None = None
+    fabric_manager: FabricManager | None = Field(
+        default=None, description="NVSwitch's daemon; installed only where the platform has NVSwitch."
+    )
     other_flavours: dict[Literal["open", "proprietary"], Flavour] = Field(
         default_factory=dict, description="Flavours the archive also has; never installed, only built by `goldnode modules matrix`."
     )
@@ -230,23 +232,23 @@ class Driver(Strict):
 class EndOfLife(Strict):
     """The last day on which the stack is supported, and who says so."""
 
-    date: IsoDate
-    source: Sentence
+    date: IsoDate = Field(description="The last day of support; after it the stack needs a waiver.")
+    source: Sentence = Field(description="Who says so, and where.")
 
 
 class Waiver(Strict):
     """Leave to use a stack past its end of life."""
 
-    reason: Sentence
-    owner: Sentence
-    expires: IsoDate
+    reason: Sentence = Field(description="Why the stack is still used.")
+    owner: Sentence = Field(description="Who has decided it.")
+    expires: IsoDate = Field(description="The last day on which it holds.")
     classes: list[Name] = Field(default_factory=list, description="Classes it is given to; empty: all.")
 
 
 class Toolkit(Strict):
     """What lets containers see the GPUs."""
 
-    vendor: Vendor
+    vendor: Vendor = Field(description="Whose GPUs containers see; the driver's vendor.")
     packages: list[Package] = Field(
         default_factory=list,
         description="All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI spec.",
@@ -265,10 +267,10 @@ class Toolkit(Strict):
 class Runtime(Strict):
     """The container engine of a stack, and its way to the GPUs."""
 
-    engine: Literal["docker", "containerd", "podman"]
+    engine: Literal["docker", "containerd", "podman"] = Field(description="The container engine.")
     package: Package = Field(description="The package whose version is the engine's.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
-    toolkit: Toolkit | None = Field(default=None, description="null: containers of this stack see no GPU.")
+    toolkit: Toolkit | None = Field(default=None, description="What lets containers see the GPUs; null: they see none.")
     default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
 
     @model_validator(mode="after")
@@ -294,23 +296,23 @@ class KernelModule(Strict):
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release: intent, which a lock makes exact."""
 
-    stack: Name
-    description: str | None = None
-    os: OperatingSystem
+    stack: Name = Field(description="Name of the stack: small letters, digits and _; the file is called so as well.")
+    description: str | None = Field(default=None, description="What it is, for readers of the file.")
+    os: OperatingSystem = Field(description="The OS release it is for.")
     exercised: Literal["debian-archive", "local-archive", "none"] = Field(
         description="What it was installed from in tests: the real archive, a local one of the same shapes, or nothing."
     )
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
-    kernel: Kernel
-    driver: Driver | None = Field(description="null for machines without a GPU.")
-    runtime: Runtime | None = Field(default=None, description="null: no container engine.")
+    kernel: Kernel = Field(description="Which kernel: `series` with `flavour`, or one exact `release`.")
+    driver: Driver | None = Field(description="The GPU driver; null for machines without a GPU.")
+    runtime: Runtime | None = Field(default=None, description="The container engine, and its way to the GPUs; null: none.")
     modules: list[KernelModule] = Field(default_factory=list, description="Other out-of-tree modules, in the order of loading.")
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
     secure_boot: bool = Field(default=False, description="Whether its modules are signed with the site's key (`module_signing`).")
     fence: list[Package] = Field(default_factory=list, description="Metapackages that would drag the stack forward; kept from moving.")
-    end_of_life: EndOfLife
+    end_of_life: EndOfLife = Field(description="The last day on which the stack is supported, and who says so.")
     limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
-    waiver: Waiver | None = None
+    waiver: Waiver | None = Field(default=None, description="Leave to use the stack past its end of life; null: none.")
 
     @model_validator(mode="after")
     def _one_vendor(self) -> Stack:
@@ -324,17 +326,17 @@ class Stack(Strict):
 class Slots(Strict):
     """The GPU slots of a server model."""
 
-    count: PositiveInt
+    count: PositiveInt = Field(description="How many GPUs fit; a class may have fewer.")
     models: list[str] = Field(default_factory=list, description="GPU models it is built with; empty: any.")
 
 
 class Platform(Strict):
     """A server model. What it does not say here is not declared, and nothing is checked against it."""
 
-    platform: Name
-    description: Sentence
+    platform: Name = Field(description="Name of the platform: small letters, digits and _; the file is called so as well.")
+    description: Sentence = Field(description="What it is, for readers of the file.")
     nvswitch: bool = Field(description="Whether the GPUs are joined by NVSwitch, which needs the fabric manager.")
-    gpus: Slots | None = None
+    gpus: Slots | None = Field(default=None, description="The GPU slots; null: not declared.")
     source: Sentence = Field(description="Where the statements of this file come from.")
     not_declared: list[Sentence] = Field(default_factory=list, description="What is known to be missing here.")
 
@@ -350,15 +352,18 @@ class Clocks(Strict):
     """Clocks in MHz. `application` clocks are a target the driver keeps to and gives back when asked; `locked` ones hold, and no call of
     the driver reads them back. Branches that no longer have application clocks say so when they are set."""
 
-    graphics_mhz: PositiveInt | None = None
-    memory_mhz: PositiveInt | None = None
-    mode: Literal["application", "locked"] = "application"
+    graphics_mhz: PositiveInt | None = Field(default=None, description="Graphics clock, MHz; null: stays as it is.")
+    memory_mhz: PositiveInt | None = Field(default=None, description="Memory clock, MHz; null: stays as it is.")
+    mode: Literal["application", "locked"] = Field(
+        default="application",
+        description="application: a target that the driver keeps to. locked: the clocks hold; no call of the driver reads them back.",
+    )
 
 
 class Mig(Strict):
     """Partitioning of every GPU of the node."""
 
-    enabled: bool
+    enabled: bool = Field(description="Whether MIG is on; where the board needs it, from the next boot.")
     profiles: list[str] = Field(default_factory=list, description="Instances of one GPU, for instance 3g.20gb.")
 
     @model_validator(mode="after")
@@ -371,12 +376,18 @@ class Mig(Strict):
 class GpuPolicy(Strict):
     """What can be set per GPU; null means not touched."""
 
-    persistence_mode: bool | None = None
-    clocks: Clocks | None = None
-    power_limit_watts: PositiveInt | None = Field(default=None, description="NVIDIA's power limit, AMD's power cap.")
-    ecc: bool | None = None
-    compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = None
-    mig: Mig | None = None
+    persistence_mode: bool | None = Field(default=None, description="Whether the driver keeps idle GPUs initialised. NVIDIA only.")
+    clocks: Clocks | None = Field(default=None, description="Clocks of the GPUs, MHz. NVIDIA only.")
+    power_limit_watts: PositiveInt | None = Field(
+        default=None, description="Power limit of each GPU, W: NVIDIA's power limit, AMD's power cap."
+    )
+    ecc: bool | None = Field(
+        default=None, description="Whether the GPUs' memory has ECC on; a change holds from the next boot. NVIDIA only."
+    )
+    compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = Field(
+        default=None, description="How many processes may use a GPU: any, one, none. NVIDIA only."
+    )
+    mig: Mig | None = Field(default=None, description="Partitioning of every GPU of the node. NVIDIA only.")
     performance_level: Literal["auto", "low", "high", "manual", "perf_determinism"] | None = Field(
         default=None, description="AMD's power_dpm_force_performance_level."
     )
@@ -385,8 +396,8 @@ class GpuPolicy(Strict):
 class GpuOverride(GpuPolicy):
     """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
 
-    model: str | None = Field(default=None, description="Name in compat/facts/gpus.yml.")
-    uuid: GpuUuid | None = None
+    model: str | None = Field(default=None, description="GPUs of this model, a name in compat/facts/gpus.yml; this or `uuid`.")
+    uuid: GpuUuid | None = Field(default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`.")
 
     @model_validator(mode="after")
     def _one(self) -> GpuOverride:
@@ -400,34 +411,50 @@ class GpuOverride(GpuPolicy):
 class HostInterface(Strict):
     """What is set on a network interface."""
 
-    mtu: Annotated[int, Field(ge=68, le=65535)]
+    mtu: Annotated[int, Field(ge=68, le=65535)] = Field(description="MTU, bytes; set and judged.")
 
 
 class HostPolicy(Strict):
     """What is set on the host; null means not touched."""
 
-    governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = None
-    swap: bool | None = Field(default=None, description="false: swap is switched off and stays off.")
-    hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(default_factory=dict, description="Pages reserved, by size.")
-    transparent_hugepages: Literal["always", "madvise", "never"] | None = None
-    numa_balancing: bool | None = None
-    iommu: Literal["pt", "on", "off"] | None = Field(default=None, description="pt: passthrough, what GPUDirect wants.")
+    governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = Field(
+        default=None, description="cpufreq's governor of every CPU."
+    )
+    swap: bool | None = Field(
+        default=None, description="false: swap is switched off and stays off. true: some has to be on; goldnode makes none."
+    )
+    hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict, description="Huge pages reserved, by size; those of 1G by the kernel command line."
+    )
+    transparent_hugepages: Literal["always", "madvise", "never"] | None = Field(
+        default=None, description="Transparent huge pages, as the kernel calls its choices."
+    )
+    numa_balancing: bool | None = Field(default=None, description="Whether the kernel moves memory between NUMA nodes by itself.")
+    iommu: Literal["pt", "on", "off"] | None = Field(
+        default=None, description="IOMMU, by the kernel command line. pt: passthrough, what GPUDirect wants."
+    )
     cmdline: list[CmdlineWord] = Field(default_factory=list, description="Further words of the kernel command line.")
-    memlock: Literal["unlimited"] | PositiveInt | None = Field(default=None, description="Limit of locked memory, KiB.")
-    network: dict[str, HostInterface] = Field(default_factory=dict)
+    memlock: Literal["unlimited"] | PositiveInt | None = Field(
+        default=None, description="Limit of locked memory of logins and services, KiB."
+    )
+    network: dict[str, HostInterface] = Field(default_factory=dict, description="Network interfaces, by the name that `ip link` shows.")
 
 
 class Policy(GpuPolicy):
     """What is set on the GPUs and the host of a class; null means not touched."""
 
     sharing: Literal["none", "exclusive", "mps"] | None = Field(
-        default=None, description="exclusive: one process per GPU. mps: NVIDIA's Multi-Process Service."
+        default=None,
+        description="none: compute mode default. exclusive: one process per GPU. mps: NVIDIA's Multi-Process Service. NVIDIA only.",
     )
-    overrides: list[GpuOverride] = Field(default_factory=list)
+    overrides: list[GpuOverride] = Field(
+        default_factory=list,
+        description="Other values for GPUs of one model, or one GPU, which go before its model's; null: as the class says.",
+    )
     module_options: dict[OptionName, OptionValue] = Field(
-        default_factory=dict, description="Options of the GPU's kernel module, values as text."
+        default_factory=dict, description="Options of the GPU's kernel module, by name; values are text, one word each."
     )
-    host: HostPolicy = Field(default_factory=HostPolicy)
+    host: HostPolicy = Field(default_factory=HostPolicy, description="What is set on the host; null means not touched.")
 
     @model_validator(mode="after")
     def _shared(self) -> Policy:
@@ -440,15 +467,15 @@ class PcieLink(Strict):
     """A PCIe link as it has to be."""
 
     gen: Annotated[int, Field(ge=1, le=7)] | None = Field(default=None, description="PCIe generation under load.")
-    width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(default=None, description="Lanes.")
+    width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(default=None, description="Number of lanes.")
 
 
 class MaxClocks(Strict):
     """The highest clocks of a GPU, MHz."""
 
-    graphics_mhz: PositiveInt | None = None
-    sm_mhz: PositiveInt | None = None
-    memory_mhz: PositiveInt | None = None
+    graphics_mhz: PositiveInt | None = Field(default=None, description="Highest graphics clock, MHz, exactly.")
+    sm_mhz: PositiveInt | None = Field(default=None, description="Highest clock of the SMs, MHz, exactly.")
+    memory_mhz: PositiveInt | None = Field(default=None, description="Highest memory clock, MHz, exactly.")
 
 
 class GpuHealth(Strict):
@@ -456,11 +483,13 @@ class GpuHealth(Strict):
 
     vbios: list[Sentence] = Field(default_factory=list, description="VBIOS versions that are right.")
     subsystem_ids: list[PciId] = Field(default_factory=list, description="PCI subsystem ids that are right.")
-    memory_mib: list[PositiveInt] = Field(default_factory=list, description="VRAM sizes that are right; they change with ECC and driver.")
-    pcie: PcieLink | None = None
+    memory_mib: list[PositiveInt] = Field(
+        default_factory=list, description="VRAM sizes that are right, MiB, exactly; they change with ECC and driver."
+    )
+    pcie: PcieLink | None = Field(default=None, description="Its PCIe link, held against every hop up to the root port.")
     nvlinks: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NVLinks that are active.")
-    bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1.")
-    max_clocks: MaxClocks | None = None
+    bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1, MiB, exactly.")
+    max_clocks: MaxClocks | None = Field(default=None, description="The highest clocks that the driver shows.")
 
 
 class GpuHealthAt(GpuHealth):
@@ -481,9 +510,9 @@ class GpuBaseline(GpuHealth):
 
     reason: Sentence | None = Field(default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots.")
     numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
-        default_factory=dict, description="NUMA node by PCI address; -1 where the firmware gives none."
+        default_factory=dict, description="NUMA node of each GPU, by PCI address (`0000:18:00.0`); -1 where the firmware gives none."
     )
-    overrides: list[GpuHealthAt] = Field(default_factory=list)
+    overrides: list[GpuHealthAt] = Field(default_factory=list, description="What is otherwise, by design, at single PCI addresses.")
 
     @model_validator(mode="after")
     def _once(self) -> GpuBaseline:
@@ -498,16 +527,18 @@ class GpuBaseline(GpuHealth):
 class Interface(Strict):
     """A network interface as it should be."""
 
-    mtu: PositiveInt | None = None
-    speed_mbps: PositiveInt | None = None
-    numa_node: Annotated[int, Field(ge=-1)] | None = None
+    mtu: PositiveInt | None = Field(default=None, description="MTU, bytes; only judged: `policy.host.network` sets it.")
+    speed_mbps: PositiveInt | None = Field(default=None, description="Speed while it is up, Mb/s, exactly.")
+    numa_node: Annotated[int, Field(ge=-1)] | None = Field(
+        default=None, description="NUMA node of the card; -1 where the firmware gives none."
+    )
     firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
 
 
 class InfinibandDevice(Strict):
     """An InfiniBand or RoCE device as it should be; each of its ports active."""
 
-    rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port.")
+    rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port, Gb/s, exactly.")
     firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
     ports: PositiveInt | None = Field(default=None, description="How many ports it has.")
 
@@ -515,7 +546,7 @@ class InfinibandDevice(Strict):
 class Mount(Strict):
     """A filesystem that is there and writable."""
 
-    free_gib: PositiveInt | None = Field(default=None, description="Least free space.")
+    free_gib: PositiveInt | None = Field(default=None, description="Least free space, GiB; null: the facts' limit.")
     type: Sentence | None = Field(default=None, description="Type, for instance ext4, nfs4, lustre.")
 
 
@@ -529,22 +560,27 @@ class StorageDevices(Strict):
 class StoragePath(Strict):
     """A path that work reads from, and how quick it has to be. Reading is bounded, and harmless."""
 
-    latency_ms: PositiveInt | None = Field(default=None, description="Most milliseconds of a small read.")
+    latency_ms: PositiveInt | None = Field(default=None, description="Most that a small read takes, ms.")
     read_mb_s: PositiveInt | None = Field(default=None, description="Least throughput, MB/s.")
 
 
 class Storage(Strict):
     """The storage of a healthy node."""
 
-    mounts: dict[AbsolutePath, Mount] = Field(default_factory=dict)
-    devices: StorageDevices | None = None
-    paths: dict[AbsolutePath, StoragePath] = Field(default_factory=dict)
+    mounts: dict[AbsolutePath, Mount] = Field(
+        default_factory=dict, description="Filesystems that are mounted and writable; NAME is the mount point."
+    )
+    devices: StorageDevices | None = Field(default=None, description="The node's own disks.")
+    paths: dict[AbsolutePath, StoragePath] = Field(
+        default_factory=dict,
+        description="Paths that work reads from, and how quick they are; NAME is the path. Only a full check measures it.",
+    )
 
 
 class Cpu(Strict):
     """The processors of a healthy node."""
 
-    sockets: PositiveInt | None = None
+    sockets: PositiveInt | None = Field(default=None, description="How many sockets hold a processor.")
     cores: PositiveInt | None = Field(default=None, description="Cores of all sockets.")
     smt: bool | None = Field(default=None, description="Whether each core runs two threads.")
 
@@ -552,21 +588,27 @@ class Cpu(Strict):
 class Memory(Strict):
     """The RAM of a healthy node."""
 
-    total_gib: PositiveInt | None = None
+    total_gib: PositiveInt | None = Field(default=None, description="RAM of the node, GiB; null: not judged.")
     tolerance: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = Field(
-        default=None, description="Share by which it may be smaller; the facts' own where it is left out."
+        default=None, description="Share of `total_gib` by which it may be smaller or larger, 0.05 is 5 %; null: the facts' own."
     )
 
 
 class Baseline(Strict):
     """What a healthy node of the class looks like, beyond what the facts say of its GPUs. All of it is read and judged."""
 
-    gpu: GpuBaseline | None = None
-    cpu: Cpu | None = None
-    memory: Memory | None = None
-    network: dict[str, Interface] = Field(default_factory=dict)
-    infiniband: dict[str, InfinibandDevice] = Field(default_factory=dict)
-    storage: Storage | None = None
+    gpu: GpuBaseline | None = Field(
+        default=None, description="What the GPUs of a healthy node show; what is left out the facts decide, where they know it."
+    )
+    cpu: Cpu | None = Field(default=None, description="The processors of a healthy node.")
+    memory: Memory | None = Field(default=None, description="The RAM of a healthy node.")
+    network: dict[str, Interface] = Field(
+        default_factory=dict, description="Network interfaces that are there and up, by the name that `ip link` shows."
+    )
+    infiniband: dict[str, InfinibandDevice] = Field(
+        default_factory=dict, description="InfiniBand and RoCE devices with all ports active, by the name that `ibstat` shows."
+    )
+    storage: Storage | None = Field(default=None, description="The storage of a healthy node.")
     modules: list[ModuleName] = Field(default_factory=list, description="Kernel modules that are loaded.")
     services: list[Unit] = Field(default_factory=list, description="Units of systemd that are active.")
 
@@ -581,8 +623,8 @@ class Suppression(Strict):
     severity: Literal["degraded", "drain"] = Field(
         default="degraded", description="The worst that it accepts; a finding that drains the node only where this says so."
     )
-    owner: Sentence
-    reason: Sentence
+    owner: Sentence = Field(description="Who has accepted it.")
+    reason: Sentence = Field(description="Why it is accepted.")
     expires: IsoDate = Field(description="The last day on which it holds.")
 
     @model_validator(mode="after")
@@ -599,14 +641,14 @@ class Image(Strict):
     metadata: str | None = Field(
         default=None, description="File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image."
     )
-    cuda: Version | None = Field(default=None, description="CUDA runtime.")
+    cuda: Version | None = Field(default=None, description="Version of the CUDA runtime.")
     forward_compat: bool | None = Field(default=None, description="Whether it carries NVIDIA's cuda-compat package.")
-    cudnn: Version | None = None
-    nccl: Version | None = None
-    rocm: Version | None = None
-    python: Version | None = None
+    cudnn: Version | None = Field(default=None, description="Version of cuDNN.")
+    nccl: Version | None = Field(default=None, description="Version of NCCL.")
+    rocm: Version | None = Field(default=None, description="Version of ROCm.")
+    python: Version | None = Field(default=None, description="Version of Python.")
     frameworks: dict[str, Version] = Field(
-        default_factory=dict, description="torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
+        default_factory=dict, description="Versions by name: torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
     )
 
     @model_validator(mode="before")
@@ -626,8 +668,8 @@ class Accepted(Strict):
     subject: Sentence | None = Field(
         default=None, description="What the finding is about, for instance an image; null: whatever it is about."
     )
-    reason: Sentence
-    owner: Sentence
+    reason: Sentence = Field(description="Why it is accepted.")
+    owner: Sentence = Field(description="Who has accepted it.")
     expires: IsoDate = Field(description="The last day on which it is accepted.")
 
 
@@ -635,7 +677,7 @@ class Compat(Strict):
     """What the user of a class decides about its compatibility findings."""
 
     unknown: Literal["block", "warn", "accept"] = Field(default="warn", description="What is done with what no source says.")
-    accept: list[Accepted] = Field(default_factory=list)
+    accept: list[Accepted] = Field(default_factory=list, description="Findings that are accepted, until when, and by whom.")
 
 
 def _listen(value: Any) -> Any:
@@ -684,19 +726,24 @@ class Serve(Strict):
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
 
-    class_: Name = Field(alias="class")
-    description: str | None = None
-    backend: Backend
-    stack: str
-    platform: str | None = None
-    gpu: Gpu | None = None
+    class_: Name = Field(
+        alias="class",
+        description="Name of the class and of the Ansible group of its hosts: small letters, digits and _; the file is called so as well.",
+    )
+    description: str | None = Field(default=None, description="What it is, for readers of the file.")
+    backend: Backend = Field(description="What computes: decides the vendor of the stack's driver. cpu: no GPU.")
+    stack: str = Field(description="Stack that its nodes run, by name.")
+    platform: str | None = Field(default=None, description="Server model, by name; null: not declared.")
+    gpu: Gpu | None = Field(default=None, description="The GPUs of a node; null: backend cpu, none.")
     simulated: bool = Field(default=False, description="The hardware is simulated; everything shown says so.")
     gate: Literal["report", "drain", "block"] = Field(
         default="report", description="What a bad verdict does: tell, drain the node, or keep container runtimes down."
     )
     serve: Serve | None = Field(default=None, description="What the node tells others: endpoint, metrics, schedulers. null: nothing.")
-    policy: Policy = Field(default_factory=Policy)
-    baseline: Baseline = Field(default_factory=Baseline)
+    policy: Policy = Field(default_factory=Policy, description="What is set on the GPUs and the host; null means not touched.")
+    baseline: Baseline = Field(
+        default_factory=Baseline, description="What a healthy node looks like, beyond what the facts say of its GPUs."
+    )
     suppressions: list[Suppression] = Field(
         default_factory=list, description="Findings that are known and accepted, until when, and by whom."
     )
@@ -710,17 +757,17 @@ class NodeClass(Strict):
 class SigningKey(Strict):
     """A key an archive signs with."""
 
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")] = Field(description="Fingerprint of the primary key.")
     owner: Sentence = Field(description="User id of the key, or what it is called.")
 
 
 class Archive(Strict):
     """A package archive: everything about it but its address, which is the site's to say."""
 
-    description: Sentence
+    description: Sentence = Field(description="What it is, for readers of the file.")
     suite: str = Field(description="Suite, {codename} is the stack's; / for a flat repository.")
-    components: list[str] = Field(default_factory=list)
-    keys: list[SigningKey] = Field(min_length=1)
+    components: list[str] = Field(default_factory=list, description="Components of the suite; none for a flat repository.")
+    keys: list[SigningKey] = Field(min_length=1, description="Keys it signs with; a site file can name others.")
     source: Sentence = Field(description="Where the keys were read.")
     keyring: str | None = Field(default=None, description="Keyring the OS ships; null: the site gives the key.")
     mark: str | None = Field(default=None, description="Part of an address by which one of its sources is recognised on a node.")
@@ -742,7 +789,7 @@ class Archive(Strict):
 class Archives(Strict):
     """A catalog's archives.yml."""
 
-    archives: dict[str, Archive]
+    archives: dict[str, Archive] = Field(description="Package archives, by the id that stacks and site files name.")
 
 
 # What `goldnode schema NAME` knows, by the name of the thing a file holds.

@@ -54,8 +54,8 @@ class Shape(_Model):
 
     loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
     layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
-    esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition.")
-    root_mib: int = Field(ge=512, le=1048576, description="Size of the root filesystem as it is shipped; it grows at the first boot.")
+    esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition, MiB.")
+    root_mib: int = Field(ge=512, le=1048576, description="Size of the root filesystem as it is shipped, MiB; it grows at the first boot.")
     command_line: tuple[_Word, ...] = Field(description="Words of the kernel's command line, beside those of the class's policy.")
     cloud_init: bool = Field(description="Whether cloud-init is in it.")
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
@@ -66,8 +66,8 @@ class Different(_Model):
 
     loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="In place of the default.")
     layout: Literal["ab", "single"] | None = Field(default=None, description="In place of the default.")
-    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="In place of the default.")
-    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="In place of the default.")
+    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="In place of the default, MiB.")
+    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="In place of the default, MiB.")
     command_line: tuple[_Word, ...] | None = Field(default=None, description="In place of the default.")
     cloud_init: bool | None = Field(default=None, description="In place of the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
@@ -98,7 +98,7 @@ class HygieneRules(_Model):
 class DefinitionFile(_Model):
     """`disks.yml`."""
 
-    disks: Literal[1] = Field(description="Schema of this file.")
+    disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Every disk, where its class says nothing else.")
     systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(default_factory=HygieneRules, description="What the checks of a root filesystem are told.")

@@ -147,7 +147,12 @@ _Source = Annotated[
         {
             "anyOf": [
                 {"const": "built"},
-                {"type": "object", "properties": {"vendor": {"type": "string"}}, "required": ["vendor"], "additionalProperties": False},
+                {
+                    "type": "object",
+                    "properties": {"vendor": {"description": "HOST/REPOSITORY@sha256:….", "type": "string"}},
+                    "required": ["vendor"],
+                    "additionalProperties": False,
+                },
             ]
         }
     ),
@@ -162,11 +167,13 @@ class Release(_Model):
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
         default_factory=dict, description="Where components that are both come from, by OS; default: wheels."
     )
-    components: dict[str, Component] = Field(default_factory=dict)
-    flavours: dict[_Word, Flavour]
+    components: dict[str, Component] = Field(default_factory=dict, description="Parts of the release, by the names that flavours pick.")
+    flavours: dict[_Word, Flavour] = Field(
+        description="Images of the release, by the part of the tag that names them: base, runtime, devel."
+    )
     source: _Source = Field(
         default=None,
-        description="built: from packages and wheels; {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's, by digest.",
+        description="built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's.",
     )
     exercised: bool = Field(default=True, description="Whether it is built and smoked in this project's own tests.")
     note: str | None = Field(default=None, description="What a reader should know before choosing it.")
@@ -175,18 +182,20 @@ class Release(_Model):
 class BackendRows(_Model):
     """All releases of one backend."""
 
-    title: str
+    title: str = Field(description="What it is called in labels.")
     purity: str = Field(description="Policy in purity.yml that its images are inspected by.")
-    releases: tuple[Release, ...]
+    releases: tuple[Release, ...] = Field(description="Runtime versions, each once.")
 
 
 class MatrixFile(_Model):
     """images/containers/matrix.yml."""
 
-    matrix: Literal[1]
-    systems: dict[_Word, System]
-    licences: dict[str, Licence] = Field(default_factory=dict)
-    backends: dict[Backend, BackendRows]
+    matrix: Literal[1] = Field(description="Number of this file's format.")
+    systems: dict[_Word, System] = Field(
+        description="OS releases that images are built on, by the part of the tag that names them: debian12."
+    )
+    licences: dict[str, Licence] = Field(default_factory=dict, description="Terms that parts are under, by the names that components give.")
+    backends: dict[Backend, BackendRows] = Field(description="Backends, with all their releases.")
 
 
 @dataclass(frozen=True)
