@@ -210,16 +210,29 @@ def adopt(
 
 @main.command()
 @click.argument("kind", required=False)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write all schemas to.")
-def schema(kind: str | None, out: Path | None) -> None:
-    """Print the JSON Schema of one KIND of file, or write all of them (default: into the catalog)."""
+@click.option("--format", "form", type=click.Choice(["json", "markdown"]), default="json", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Directory to write all schemas to; with markdown, the file to write.")
+def schema(kind: str | None, form: str, out: Path | None) -> None:
+    """Print the JSON Schema of one KIND of file, or write all of them (default: into the catalog). Or say in markdown what every key means.
+
+    With --format markdown docs/reference.md is printed or written, or of it what is about KIND.
+    """
+    from goldnode.catalog import reference
     from goldnode.catalog.load import builtin_catalog
     from goldnode.catalog.schema import KINDS, schema_text, write_schemas
     from goldnode.errors import CatalogError, nearest
 
+    if kind is not None and kind not in KINDS:
+        raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, KINDS))
+    if form == "markdown":
+        text = reference.page() if kind is None else reference.section(kind)
+        if out is None:
+            click.echo(text, nl=False)
+        else:
+            out.write_text(text, encoding="utf-8")
+            click.echo(f"wrote {out}")
+        return
     if kind is not None:
-        if kind not in KINDS:
-            raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, KINDS))
         click.echo(schema_text(kind), nl=False)
         return
     for path in write_schemas(out or builtin_catalog() / "schema"):

@@ -143,6 +143,7 @@ def test_class_export() -> None:
         (("lock", "debian12_cpu", "--on", "/etc/passwd"), "/etc/passwd:1: this is no status file of dpkg: what is here names no package."),
         (("images", "inspect", "--policy", "/etc/passwd", "/etc"), "…, expected a mapping of keys."),
         (("schema", "clas"), 'there is no schema "clas". Use "class".'),
+        (("schema", "clas", "--format", "markdown"), 'there is no schema "clas". Use "class".'),
     ],
 )
 def test_expected_errors_are_one_line(arguments: tuple[str, ...], says: str) -> None:
@@ -175,6 +176,10 @@ def test_schema(tmp_path: Path) -> None:
     result = run("schema", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "disks", "images", "platform", "site", "stack"}
+    assert run("schema", "platform", "--format", "markdown").output.startswith("## Platform\n")
+    page = tmp_path / "reference.md"
+    assert run("schema", "--format", "markdown", "--out", str(page)).output == f"wrote {page}\n"
+    assert page.read_text(encoding="utf-8") == run("schema", "--format", "markdown").output
 
 
 def test_check_catalog() -> None:
