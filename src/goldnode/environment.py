@@ -28,8 +28,8 @@ VARIABLES = (
     ),
     Variable(
         "GOLDNODE_CACHE",
-        "`~/.cache/goldnode`",
-        "Where indexes of archives, packages and built modules are kept that can be fetched or made again.",
+        "`goldnode` in `$XDG_CACHE_HOME`, else in `~/.cache`",
+        "Where indexes of archives, packages, built modules, and what was read and checked are kept: all can be fetched or made again.",
     ),
     Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` keeps none."),
     Variable("GOLDNODE_RUNS_KEEP", "`50`", "How many records are kept there; the oldest go first."),
@@ -48,7 +48,7 @@ VARIABLES = (
     Variable(
         "GOLDNODE_IMAGE_KEY",
         "the site file's `images.signing_key`",
-        "Secret key (PEM, a file) that disks are published with, and channels of images and disks moved with; `--key` goes before it.",
+        "Secret key (PEM, a file) that signs evidence of images and disks, published disks, and moves of channels; `--key` goes before it.",
     ),
     Variable("GOLDNODE_SIGNING_PASSWORD", "none", "Password of a key that images or disks are signed with, where the key is encrypted."),
     Variable("GOLDNODE_DISK_DEFINITION", "`images/disks/disks.yml`", "The definition of disk images; `--definition` goes before it."),
@@ -74,7 +74,7 @@ ON_NODES = (
 
 # Of others: read by goldnode itself, or handed to what it calls.
 FOREIGN = (
-    Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode/classes` and `goldnode/facts` below it hold what was read and checked already."),
+    Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode` below it is what `GOLDNODE_CACHE` is by default."),
     Variable("TMPDIR", "`/tmp`", "Where throw-away roots of apt and other files are that go at the end."),
     Variable("DOCKER_HOST", "`/var/run/docker.sock`", "The engine of the demo's and the tests' nodes, and of BuildKit."),
     Variable(

@@ -36,6 +36,12 @@ def replace_file(path: Path, data: bytes) -> None:
             raise
 
 
+def cache_directory() -> Path:
+    """Return where goldnode keeps what it can make or download again: $GOLDNODE_CACHE, else below the user's cache directory."""
+    named = os.environ.get("GOLDNODE_CACHE")
+    return Path(named).expanduser() if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode"
+
+
 def sync(path: Path) -> None:
     """Have a file, or the names in a directory, on the disk: a power cut after this leaves them what they are."""
     number = os.open(path, os.O_RDONLY)

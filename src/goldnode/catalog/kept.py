@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.errors import GoldnodeError
+from goldnode.files import cache_directory
 
 if TYPE_CHECKING:
     from goldnode.compat.model import Finding
@@ -33,8 +34,8 @@ Json = dict[str, Any]
 
 
 def directory() -> Path:
-    """Where results are kept: the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode/classes"
+    """Where results are kept."""
+    return cache_directory() / "classes"
 
 
 def today() -> str:

@@ -67,7 +67,10 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would go.
 # What evidence is made with.
 MADE_WITH = options(
     click.option(
-        "--key", type=click.Path(dir_okay=False, path_type=Path), help="Secret key to sign with, PEM; default: the site's, else unsigned."
+        "--key",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="GOLDNODE_IMAGE_KEY",
+        help="Secret key to sign with, PEM. Default: $GOLDNODE_IMAGE_KEY, else the site's, else unsigned.",
     ),
     click.option(
         "--database",

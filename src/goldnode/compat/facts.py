@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from goldnode import files
 from goldnode.errors import FactsError, nearest
 
 FACTS = Path(__file__).parent / "facts"
@@ -140,8 +141,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def cache_directory() -> Path:
-    """Return where parsed facts are kept, by the digest of their file: in the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode/facts"
+    """Return where parsed facts are kept, by the digest of their file."""
+    return files.cache_directory() / "facts"
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

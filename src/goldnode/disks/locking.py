@@ -24,11 +24,11 @@ from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.disks.definition import Definition, Disk
 from goldnode.errors import DiskError, UnsolvableError
-from goldnode.files import sha256_of
+from goldnode.files import cache_directory, sha256_of
 from goldnode.images import pool as pools
 from goldnode.images.imagelock import LockedDeb
 from goldnode.images.resolve import Moved, keeper, kept_versions, locked_debs, moved, pool_path, told, wanted_debs, writing
-from goldnode.lock.aptroot import AptRoot, apt_root, cache_directory
+from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import (

@@ -29,12 +29,12 @@ from packaging.version import Version
 
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.errors import GoldnodeError, ImageError, UnsolvableError, nearest
-from goldnode.files import sha256_of
+from goldnode.files import cache_directory, sha256_of
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
-from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
+from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _origin, _records, archive_sources

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from goldnode.errors import LockError, UnsolvableError
+from goldnode.files import cache_directory
 
 Stanza = Mapping[str, str]
 
@@ -249,12 +250,6 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
     with (place / "in-use").open("w") as handle, tempfile.TemporaryDirectory(prefix="goldnode-apt-") as name:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield AptRoot(Path(name), place / "lists", sources, architecture)
-
-
-def cache_directory() -> Path:
-    """Return where goldnode keeps what it can download again."""
-    named = os.environ.get("GOLDNODE_CACHE")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "goldnode"
 
 
 def _transport() -> list[str]:

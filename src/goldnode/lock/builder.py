@@ -33,8 +33,8 @@ from typing import Any
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Kernel, Stack
 from goldnode.errors import ModulesError, nearest
-from goldnode.files import sha256_of
-from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root, cache_directory
+from goldnode.files import cache_directory, sha256_of
+from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages

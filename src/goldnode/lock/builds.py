@@ -11,7 +11,7 @@ from typing import Any, Literal
 from goldnode.catalog.models import Driver
 from goldnode.compat import facts
 from goldnode.errors import LockError
-from goldnode.lock.aptroot import cache_directory
+from goldnode.files import cache_directory
 from goldnode.site import Site
 
 Flavour = Literal["open", "proprietary"]

@@ -54,7 +54,7 @@ def memory(node: Node) -> Answer:
     if not is_number(want.get("total_gib")):
         return None
     share = want["tolerance"] if is_number(want.get("tolerance")) else node.limit("memory_tolerance", 0)
-    expected = f"{want['total_gib']} GiB, at most {share:.1%} less"
+    expected = f"{want['total_gib']} GiB, within {share:.1%}"
     have, said = node.section("memory", expected)
     if said is not None:
         return said
