@@ -55,6 +55,8 @@ cache_dir = {CCACHE_DIRECTORY}
 max_size = 4G
 # DKMS copies the source anew for each build.
 sloppiness = include_file_ctime,include_file_mtime,time_macros
+# What is not there yet is compiled at once, and not preprocessed first: kbuild has the compiler tell what a file includes.
+depend_mode = true
 """
 # Debian's kernel headers (.kernelvariables) then name `ccache gcc-N` as the compiler; ssh sessions read this file.
 CCACHE_ENVIRONMENT = "DEBIAN_KERNEL_USE_CCACHE=1\n"
