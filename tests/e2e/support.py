@@ -91,7 +91,7 @@ def command(where: Path, *arguments: str, playbook: str = "site.yml") -> list[st
     return [str(BIN / "ansible-playbook"), "-i", str(where), str(ROOT / playbook), *arguments]
 
 
-def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 1800, playbook: str = "site.yml") -> Run:
+def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 3600, playbook: str = "site.yml") -> Run:
     """Run site.yml, or another playbook beside it, on an inventory and wait."""
     done = subprocess.run(
         command(where, *arguments, playbook=playbook),
