@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,3 +62,33 @@ def full_disk(refusal: GoldnodeError) -> Iterator[None]:
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise refusal from problem
+
+
+@contextmanager
+def second_build(parent: Path) -> Iterator[Path]:
+    """Give a directory in `parent` for a build that is compared with another. It stays where the block ends well and has not removed it: the
+    two differ, and somebody will look at it. It goes with an error, and what a run that was killed left goes with the next one."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with (parent / ".making").open("w") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)  # what another makes just now is not yet held
+        for lock in parent.glob("*.lock"):
+            with lock.open("w") as handle:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink(missing_ok=True)
+        place = Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
+        place.chmod(0o755)  # apt's own user goes through it
+        lock = place.with_name(f"{place.name}.lock")
+        handle = lock.open("w")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    with handle:
+        try:
+            yield place
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        finally:
+            lock.unlink(missing_ok=True)

@@ -166,7 +166,6 @@ def build(
 
     What is there already is not built again. Packages are fetched before; the build itself has no network. Needs root.
     """
-    import os
     import time
 
     from goldnode.catalog.load import load_catalog
@@ -178,6 +177,7 @@ def build(
     from goldnode.disks.model import DEFAULT_FORMATS, FORMATS, MANIFEST
     from goldnode.disks.store import open_store
     from goldnode.errors import DiskError, nearest
+    from goldnode.files import second_build
     from goldnode.site import load_site
 
     started = time.monotonic()
@@ -217,8 +217,7 @@ def build(
         if made and [row for row in authenticate(disk, (), content=False).rows if row.state == "refused"]:
             click.echo(f"what is beside {plan.name} tells of the formats it had before: `goldnode disks evidence` writes it anew", err=True)
         if again:
-            place = store.cache / "twice" / f"{plan.name}-{os.getpid()}"
-            with _showing() as say:
+            with second_build(store.cache / "twice") as place, _showing() as say:
                 found = building.twice(plan, store, place, say=say)
             for text in found:
                 click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)

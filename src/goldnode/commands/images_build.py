@@ -58,6 +58,7 @@ def build(
     What an image stands on is built first. What is there already is not built again. Files are fetched before, the build itself has no
     network. Exit 1: two builds differ (--twice). Needs root.
     """
+    from goldnode.files import second_build
     from goldnode.images import build as building
     from goldnode.images import engines
     from goldnode.images.imagelock import find_lock, lock_file
@@ -112,8 +113,7 @@ def build(
             click.echo(f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}")
         click.echo(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}", err=True)
     if twice:
-        place = store.cache / "twice" / f"{os.getpid()}"
-        with _showing() as say:
+        with second_build(store.cache / "twice") as place, _showing() as say:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=say)
         for row in differences:
             click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)

@@ -1,0 +1,51 @@
+"""Files of this machine: the directory of a build that is compared with another."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from goldnode.files import second_build
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from goldnode.files import second_build
+with second_build(Path(sys.argv[1])) as place:
+    (place / "file").touch()
+    print(place, flush=True)
+    time.sleep(600)
+"""
+
+
+def visible(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if not path.name.startswith(".")]
+
+
+def test_a_second_build_stays_where_it_differs_and_goes_with_an_error(tmp_path: Path) -> None:
+    with second_build(tmp_path) as kept:
+        (kept / "file").touch()
+    with pytest.raises(FileNotFoundError), second_build(tmp_path) as failed:
+        (failed / "no directory/file").touch()
+    assert visible(tmp_path) == [kept]
+    assert (kept / "file").exists()
+    assert kept.stat().st_mode & 0o777 == 0o755
+
+
+def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path: Path) -> None:
+    runs = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        places = [Path((run.stdout.readline() if run.stdout else "").strip()) for run in runs]
+        runs[0].send_signal(signal.SIGKILL)
+        runs[0].wait()
+        assert places[0].exists()
+        with second_build(tmp_path) as mine:
+            assert {path for path in visible(tmp_path) if path.is_dir()} == {places[1], mine}
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
