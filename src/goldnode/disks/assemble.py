@@ -28,6 +28,7 @@ from goldnode.disks.tools import Progress
 from goldnode.errors import DiskError, nearest
 
 MIB = 1 << 20
+_GRUB_SHAPES = frozenset("$`;&|<>{}#")  # read by GRUB's script, and some by the shell that update-grub reads its settings with
 LOADERS: Mapping[Layout, Loader] = {"ab": "systemd-boot", "single": "grub"}
 ROOTS: Mapping[Layout, str] = {"ab": "root-a", "single": "root"}  # PARTLABEL and label of the root file system
 SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
@@ -86,6 +87,12 @@ class Spec:
                 raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-')
         if "\n" in self.command_line or not self.command_line.isascii():
             raise DiskError("the kernel's command line is not one line of ASCII", remedy="correct `command_line` of the definition")
+        shaped = sorted(set(self.command_line) & _GRUB_SHAPES)
+        if self.loader == "grub" and shaped:
+            raise DiskError(
+                f"the kernel's command line has {' '.join(shaped)}, which GRUB's configuration takes for its own",
+                remedy="leave the word out of `command_line` of the definition, or use layout ab, whose loader reads it as it is",
+            )
         for key, size, least in (("esp_mib", self.sizes.esp, esp.LEAST), ("root_mib", self.sizes.root, 2 * ext4.JOURNAL)):
             if size % MIB or size < least:
                 raise DiskError(

@@ -216,6 +216,7 @@ def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(tmp_path: Pat
         ({"sizes": Sizes(40 * MIB, 64 * MIB)}, "correct `root_mib`"),
         ({"sizes": Sizes(40 * MIB + 1, 160 * MIB)}, "correct `esp_mib`"),
         ({"command_line": "a\nb"}, "not one line of ASCII"),
+        ({"layout": "single", "loader": "grub", "command_line": "memmap=64M$0x1000"}, "command line has $, which GRUB's configuration"),
         ({"name": "../x"}, "expected letters"),
     ],
 )
