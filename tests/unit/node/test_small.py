@@ -15,7 +15,7 @@ from tests.unit.node.test_cases import document
 from goldnode.node.device.names import address
 from goldnode.node.host import Host, Result, boot_identity, is_container
 from goldnode.node.report import plan_text, verdict_table
-from goldnode.node.state.apply import Applier
+from goldnode.node.state.apply import TOLD, Applier, told
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
 from goldnode.node.state.domains.apt import fence, in_family, pins, sources
@@ -412,3 +412,28 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
 )
 def test_a_pci_address_is_written_as_sysfs_does(said: str, sysfs: str) -> None:
     assert address(said) == sysfs
+
+
+def _failed(waiting: int) -> Result:
+    """apt's words of a kernel whose hook fails, and of packages that wait for it; out is long and says nothing."""
+    err = ["zstd: error 70 : Write error : /boot/initrd.img-6: No space left on device", "run-parts: /etc/kernel/postinst.d/initramfs-tools"]
+    for name in ["linux-image-6", *(f"needs-{number}" for number in range(waiting))]:
+        err += [f"dpkg: error processing package {name} (--configure):", f" {name} says why", "", "E: of dpkg"]
+    out = [f"Setting up number {number}" for number in range(50)]
+    return Result(("apt-get",), 100, "\n".join(out), "\n".join(err) + "\nE: Sub-process /usr/bin/dpkg returned an error code (1)")
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 2, 3, 9])
+def test_what_a_hook_said_is_told_however_many_packages_wait_for_it(waiting: int) -> None:
+    lines = told(_failed(waiting)).splitlines()
+    for text in ("zstd: error 70", "run-parts: ", " linux-image-6 says why", "E: Sub-process"):
+        assert [line for line in lines if line.startswith(text)], (text, lines)
+    assert len(lines) <= 2 * TOLD + 1
+    assert lines.count("…") == (waiting > 2)
+    assert len({line for line in lines if "number" in line}) == len([line for line in lines if "number" in line])
+
+
+def test_a_failure_without_a_failed_package_is_told_by_its_end() -> None:
+    lines = [f"line {number}" for number in range(40)]
+    assert told(Result(("apt-get",), 100, "\n".join(lines), "")).splitlines() == lines[-TOLD:]
+    assert told(Result(("apt-get",), 100, "", "E: short")) == "E: short"

@@ -49,6 +49,20 @@ APT = (
     "Dpkg::Options::=--force-confold",
 )
 
+TOLD = 12  # lines
+
+
+def told(result: Result) -> str:
+    """What apt and dpkg said of a failure: their last lines, and before them those that led to the first package that failed.
+
+    What a hook or a script of a package said stands before dpkg's own lines, and these are many where other packages wait for that one.
+    """
+    lines = (result.out + "\n" + result.err).strip().splitlines()
+    failed = next((at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")), len(lines))
+    end = len(lines) - TOLD
+    first, after = max(0, min(failed + 2 - TOLD, end)), failed + 2
+    return "\n".join([*lines[first:after], *(["…"] if after < end else []), *lines[max(after, end) :]])
+
 
 class Applier:
     """Applies actions to one host. Each handler is named after the kind of action it takes."""
@@ -304,7 +318,7 @@ class Applier:
         records.write(self.host, record)
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
-        text = f"{what}:\n{result.tail(12)}"
+        text = f"{what}:\n{told(result)}"
         driver = self.document.get("driver") or {}
         dkms = driver.get("dkms") if "dkms" in result.out + result.err else None
         log = modules.make_log(self, dkms["name"], driver["version"]) if dkms else ""
