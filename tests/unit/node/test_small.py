@@ -416,7 +416,10 @@ def test_a_pci_address_is_written_as_sysfs_does(said: str, sysfs: str) -> None:
 
 def _failed(waiting: int) -> Result:
     """apt's words of a kernel whose hook fails, and of packages that wait for it; out is long and says nothing."""
-    err = ["zstd: error 70 : Write error : /boot/initrd.img-6: No space left on device", "run-parts: /etc/kernel/postinst.d/initramfs-tools"]
+    err = [
+        "zstd: error 70 : Write error : /boot/initrd.img-6: No space left on device",
+        "run-parts: /etc/kernel/postinst.d/initramfs-tools",
+    ]
     for name in ["linux-image-6", *(f"needs-{number}" for number in range(waiting))]:
         err += [f"dpkg: error processing package {name} (--configure):", f" {name} says why", "", "E: of dpkg"]
     out = [f"Setting up number {number}" for number in range(50)]
