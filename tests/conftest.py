@@ -22,8 +22,8 @@ def docker_client() -> DockerClient:
 # What takes longest begins first, so that no process is left with it at the end while the others have nothing to do.
 LONGEST = (
     "tests/e2e/test_real.py",
-    "tests/lab/test_molecule_stacks.py",
     "tests/e2e/test_real_debian13.py",
+    "tests/lab/test_molecule_stacks.py",
     "tests/e2e/test_real_prebuilt.py",
     "tests/disks/test_disk_build.py",
     "tests/e2e/test_power_cut.py",

@@ -10,6 +10,7 @@ from tests.lab.molecule import REAL, ROOT, run
 
 
 @pytest.mark.real
+@pytest.mark.long
 def test_there_and_back_between_real_stacks() -> None:
     """Once there and back, and GOLDNODE_STACK_ROUNDS times where it is set: each leg on real packages takes a minute or two."""
     rounds = int(os.environ.get("GOLDNODE_STACK_ROUNDS") or 1)
