@@ -40,8 +40,8 @@ esac
 """
 
 
-def uptime() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
+# Seconds since boot of the node. Not this machine's: one that has just booted has no verdict that is too old.
+UPTIME = 100_000.0
 
 
 class Node:
@@ -71,12 +71,13 @@ class Node:
             (self.root / "run/pass").write_text("1 900\n")
 
     def checked(self, age: float = 5, code: Any = 0, text: str | None = None) -> None:
-        found = json.dumps(verdict(finding("gpu.count", "mismatch"), code=code) | {"uptime": uptime() - age}, indent=1)
+        found = json.dumps(verdict(finding("gpu.count", "mismatch"), code=code) | {"uptime": UPTIME - age}, indent=1)
         (self.root / "run/verdict.json").write_text(found if text is None else text)
 
     def run(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         program = self.root / "program"
-        program.write_text(text)
+        (self.root / "uptime").write_text(f"{UPTIME} 0.00\n")
+        program.write_text(text.replace("/proc/uptime", str(self.root / "uptime")))
         shell = [self.shell, "sh"] if self.shell == "busybox" else [self.shell]
         places = {"GOLDNODE_RUN": "run", "GOLDNODE_STATE": "state", "GOLDNODE_PATH": "bin", "SCONTROL": "slurm"}
         env = {**os.environ, **{key: str(self.root / name) for key, name in places.items()}, "SLURMD_NODENAME": "n1"}
