@@ -1,7 +1,8 @@
-"""The default boot entry, shown by booting: real kernels, real update-grub, real GRUB under emulated UEFI firmware.
+"""The default boot entry and host tuning, shown by booting: real kernels, real update-grub, real GRUB under emulated UEFI firmware.
 
-A guest whose newest kernel boots gets a class with the older one: the engine on the node sets the entry, the guest reboots,
-and the older kernel comes up. Before each boot, what we read from the disk's own grub.cfg and grubenv must have said so.
+A guest whose newest kernel boots gets a class with the older one and with host tuning: the engine on the node sets the entry and the
+tuning, the guest reboots, and the older kernel comes up, tuned. Before each boot, what we read from the disk's own grub.cfg and grubenv must
+have predicted its kernel.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.qemu import disk
+from tests.e2e.qemu import disk, tuning
 from tests.nodes.reader import booted_by_id
 
 from goldnode import nodefile
 from goldnode.node.state import grub, initramfs
+from goldnode.node.state.domains.program import document_digest
 from goldnode.site import archive_url, load_site
 
 pytestmark = pytest.mark.qemu
@@ -131,20 +133,22 @@ def booted(console: str) -> str:
     return str(found[0])
 
 
-def test_the_engine_makes_the_older_kernel_the_one_that_boots(base: disk.Base, tmp_path: Path) -> None:
+def test_the_class_decides_which_kernel_boots_and_how_it_is_tuned(base: disk.Base, tmp_path: Path) -> None:
     older, newest = base.releases
     image = disk.copy(base, tmp_path / "disk.raw")
-    document = class_document(older, installed_version(image, f"linux-image-{older}"))
+    document = {**class_document(older, installed_version(image, f"linux-image-{older}")), "policy": {"host": tuning.HOST}}
+    document["digest"] = document_digest(document)
 
     before = read_choice(image)
     assert (before.release, before.via) == (newest, "default")
     payload: dict[str, str | bytes] = {
-        "run": APPLY,
+        "run": APPLY + tuning.TUNE,
         "then": "reboot",
         "goldnode-node": nodefile.build(),
         "class.json": json.dumps(document),
     }
     assert booted(disk.boot(image, payload, tmp_path)) == newest
+    tuning.check_first(image)
 
     after = read_choice(image)
     assert (after.release, after.via, after.fallback) == (older, "default", False), after.reason
@@ -167,8 +171,9 @@ def test_the_engine_makes_the_older_kernel_the_one_that_boots(base: disk.Base, t
     # One boot of the newest kernel, as a person would ask for it: GRUB takes the wish and forgets it.
     once = grub.entry_for(disk.read(image, "/boot/grub/grub.cfg").decode(), newest)
     assert once is not None
-    console = disk.boot(image, {"run": f"{LOOK}grub-reboot '{once.selector}'\n", "then": "reboot"}, tmp_path)
-    assert booted(console) == older
+    script = f"{LOOK}set -eu\n{tuning.AFTER_A_BOOT}{tuning.WATCH}grub-reboot '{once.selector}'\n"
+    assert booted(disk.boot(image, {**payload, **tuning.UNITS, "run": script}, tmp_path)) == older
+    tuning.check_after_boot(image)
 
     wish = read_choice(image)
     assert (wish.release, wish.via) == (newest, "next_entry")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,11 @@ class Machine:
     def __init__(self, image: Path, scratch: Path, files: dict[str, str | bytes]) -> None:
         self.image, self.scratch, self.files, self.boots = image, scratch, files, 0
 
-    def boot(self, *commands: str, cut: str | None = None, kernel: tuple[Path, Path] | None = None) -> str:
-        """Boot, run the commands, end as a reboot would; returns the console. `cut`: the file at whose appearance the power goes; `kernel`:
-        (vmlinuz, initrd) to boot without asking GRUB."""
+    def boot(
+        self, *commands: str, cut: str | None = None, copies: Mapping[str, Path] | None = None, kernel: tuple[Path, Path] | None = None
+    ) -> str:
+        """Boot, run the commands, end as a reboot would; returns the console. `cut`: the file at whose appearance the power goes; `copies`:
+        files at whose appearance the disk is copied, as a power cut would leave it; `kernel`: (vmlinuz, initrd) to boot without asking GRUB."""
         script = "set -eu\nexport DEBIAN_FRONTEND=noninteractive\n" + "".join(f"{line}\n" for line in commands)
         self.boots += 1
         console = disk.boot(
@@ -100,6 +103,7 @@ class Machine:
             {**self.files, "run": script, "then": "reboot", "drive.py": DRIVE},
             self.scratch,
             cut=f"DRIVE CUT {cut}" if cut else None,
+            copies={f"DRIVE CUT {sign}": path for sign, path in (copies or {}).items()},
             kernel=kernel,
         )
         (self.scratch / "console").rename(self.scratch / f"console-{self.image.stem}-{self.boots}")
@@ -135,10 +139,11 @@ def documents(image: Path, releases: tuple[str, ...], data: bytes | None = None)
 DRIVER = "python3 /run/payload/drive.py"
 
 
-def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
+def start(base: disk.Base, scratch: Path) -> tuple[Machine, Sequence[str], dict[str, Any]]:
+    """A machine that is to get its newer kernel, the commands that take it away first, and what its first boot is started with."""
     older, newer = base.releases
-    image = disk.copy(base, tmp_path / "disk.raw")
-    data, stanza = kernel_package(image, newer, tmp_path)
+    image = disk.copy(base, scratch / "disk.raw")
+    data, stanza = kernel_package(image, newer, scratch)
     first, second = documents(image, base.releases, data)
     files: dict[str, str | bytes] = {
         "goldnode-node": nodefile.build(),
@@ -148,9 +153,8 @@ def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tm
         "repo/Packages": stanza,
         "local.list": "deb [trusted=yes] copy:/run/payload/repo ./\n",
     }
-    machine = Machine(image, tmp_path, files)
-    # Before all this: the older kernel alone, and its class document, as a goldnode that kept no others has left it.
-    outside = (tmp_path / "vmlinuz", tmp_path / "initrd.img")
+    # Before all this: the older kernel alone, and its class document, as a goldnode without a history of documents has left it.
+    outside = (scratch / "vmlinuz", scratch / "initrd.img")
     for file in outside:
         file.write_bytes(disk.read(image, f"/boot/{file.name}-{older}"))
     begin = (
@@ -158,19 +162,51 @@ def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tm
         "mkdir -p /etc/goldnode; cp /run/payload/kept.json /etc/goldnode/class.json",
         f"apt-get purge -y linux-image-{newer} </dev/null",
     )
-    signs = (f"/boot/vmlinuz-{newer}.dpkg-new", f"/boot/initrd.img-{newer}.new", "/boot/grub/grub.cfg.new")
-    for sign in signs:
-        first_time = sign == signs[0]
-        forward = f"{DRIVER} forward /run/payload/newer.json {sign}"
-        console = machine.boot(*(begin if first_time else ()), forward, cut=sign, kernel=outside if first_time else None)
-        assert kernel(console) == older
-        assert machine.default() == older, sign
-    console = machine.boot(f"{DRIVER} forward /run/payload/newer.json", "dpkg --audit >/root/audit")
+    return Machine(image, scratch, files), begin, {"kernel": outside}
+
+
+def finished(machine: Machine, console: str, releases: tuple[str, ...]) -> None:
+    """The run that went on has done all there was to do."""
+    older, newer = releases
     assert kernel(console) == older
     assert told(console, "LEFT") == []
     assert (machine.default(), machine.text("/root/audit")) == (newer, "")
     rows = json.loads(machine.text("/var/lib/goldnode/classes/index.json"))["rows"]
     assert [(row["release"], row["whole"]) for row in rows] == [(older, True), (newer, True)]
+
+
+def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
+    """The power goes while the initramfs is written. The disk is looked at as it is while the kernel is unpacked and while GRUB is configured."""
+    older, newer = base.releases
+    machine, begin, outside = start(base, tmp_path)
+    unpacking, initramfs, configuring = (
+        sign.format(newer) for sign in ("/boot/vmlinuz-{}.dpkg-new", "/boot/initrd.img-{}.new", "/boot/grub/grub.cfg.new")
+    )
+    forward = f"{DRIVER} forward /run/payload/newer.json"
+    halves = [Machine(tmp_path / name, tmp_path, {}) for name in ("unpacking.raw", "configuring.raw")]
+    console = machine.boot(*begin, f"{forward} {unpacking} {initramfs}", cut=initramfs, copies={unpacking: halves[0].image}, **outside)
+    assert kernel(console) == older
+    assert machine.default() == older
+    console = machine.boot(f"{forward} {configuring}", "dpkg --audit >/root/audit", copies={configuring: halves[1].image})
+    finished(machine, console, base.releases)
+    for half in halves:
+        assert half.default() == older, half.image
+        assert disk.read(half.image, f"/boot/vmlinuz-{older}") == (tmp_path / "vmlinuz").read_bytes()
+
+
+@pytest.mark.long
+def test_after_three_power_cuts_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
+    older, newer = base.releases
+    machine, begin, outside = start(base, tmp_path)
+    signs = (f"/boot/vmlinuz-{newer}.dpkg-new", f"/boot/initrd.img-{newer}.new", "/boot/grub/grub.cfg.new")
+    for sign in signs:
+        first = sign == signs[0]
+        forward = f"{DRIVER} forward /run/payload/newer.json {sign}"
+        console = machine.boot(*(begin if first else ()), forward, cut=sign, **(outside if first else {}))
+        assert kernel(console) == older
+        assert machine.default() == older, sign
+    console = machine.boot(f"{DRIVER} forward /run/payload/newer.json", "dpkg --audit >/root/audit")
+    finished(machine, console, base.releases)
 
 
 @pytest.mark.long

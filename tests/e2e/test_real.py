@@ -1,4 +1,8 @@
-"""site.yml with real Debian kernels and real NVIDIA drivers, built as real modules. What is locked is what the archive has today."""
+"""site.yml with real Debian kernels and real NVIDIA drivers, built as real modules. What is locked is what the archive has today.
+
+One node goes through it all, so that each driver is compiled once: main's in a clean root, for a node without a compiler; security's by DKMS
+on the node, which is then the demo's.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from docker.errors import ImageNotFound
 from tests.e2e.real import converge, document, prove
 from tests.e2e.support import ROOT, Site, environment, goldnode, inventory, site_yml, succeeded
@@ -19,14 +25,44 @@ from goldnode.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.real
 SECURITY = "/etc/apt/sources.list.d/security.sources"
+# What builds modules; kmod and perl-base belong to every Debian.
+BUILDERS = re.compile(r"^(dkms|gcc(-\d+)?|cpp(-\d+)?|make|binutils.*|dpkg-dev|.*-dkms|linux-(headers|kbuild|compiler)-.*)$")
+
+
+@dataclass(frozen=True)
+class Sites:
+    """One set of locks: with a mirror and modules built once, and with modules built by DKMS on the node."""
+
+    prebuilt: Site
+    dkms: Site
+    mirror: Path
 
 
 @pytest.fixture(scope="module")
-def node(lab: Lab, site: Site) -> Node:
-    """A bare Debian 12, and locks for the two stacks it goes through, in the order of these tests."""
-    for stack in ("e2e_main", "debian12_r535"):
-        done = goldnode("lock", stack, "--out", str(site.locks), site=site)
+def sites(lab: Lab, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Sites:
+    """Locks for the two stacks that the node goes through, and a mirror with main's driver, compiled in a clean root."""
+    directory = tmp_path_factory.mktemp("sites")
+    mirror, keys = directory / "mirror", directory / "keys"
+    mirror.mkdir()
+    path = directory / "prebuilt.yml"
+    named = {
+        "directory": str(mirror),
+        "url": lab.serve(mirror, "mirror").url,
+        "key": str(keys / "mirror.asc"),
+        "signing_key": str(keys / "mirror-signing.asc"),
+    }
+    path.write_text(yaml.safe_dump({"modules": "prebuilt", "mirror": named}))
+    found = Sites(Site(catalog=site.catalog, site=path, locks=site.locks), site, mirror)
+    locks = [("lock", stack, "--out", str(site.locks)) for stack in ("e2e_main", "debian12_r535")]
+    for arguments in (("mirror", "key", "--out", str(keys)), *locks, ("modules", "build", "e2e_main")):
+        done = goldnode(*arguments, site=found.prebuilt)
         assert done.returncode == 0, done.stderr
+    return found
+
+
+@pytest.fixture(scope="module")
+def node(lab: Lab, sites: Sites) -> Node:
+    """A bare Debian 12: neither compiler nor headers nor DKMS."""
     return lab.up([NodeSpec("real12", "e2e_main", os="debian12", flavour="bare-ccache")])[0]
 
 
@@ -48,15 +84,26 @@ def older_than_security(node: Node) -> str | None:
     return None
 
 
-def test_the_older_kernel_and_driver_of_main(node: Node, site: Site, tmp_path: Path) -> None:
-    output = converge(node, "e2e_main", site, tmp_path)
-    assert "install   nvidia-kernel-dkms" in output
+def test_a_node_without_compiler_gets_the_real_driver(node: Node, sites: Sites, tmp_path: Path) -> None:
+    result = json.loads(next((sites.mirror / "modules/results").glob("*.json")).read_text())
+    assert result["ok"]
+    assert set(result["modules"]) >= {"nvidia-current", "nvidia-current-uvm", "nvidia-current-modeset", "nvidia-current-drm"}
+    converge(node, "e2e_main", sites.prebuilt, tmp_path)
+    release, _ = prove(node)
+    info = node.run("modinfo", "-k", release, "nvidia-current").output
+    assert re.search(rf"^filename:\s+/lib/modules/{re.escape(release)}/updates/goldnode/nvidia-current\.ko$", info, re.MULTILINE), info
+    # What modprobe would do on this kernel, the modules it needs included: every symbol's owner is found.
+    assert "updates/goldnode/nvidia-current-uvm.ko" in node.run("modprobe", "-S", release, "--show-depends", "nvidia-current-uvm").output
+    have = node.shell("dpkg-query -W -f '${Package}\\n'").output.split()
+    assert not [name for name in have if BUILDERS.match(name)]
+    assert node.run("dpkg", "--audit").output.strip() == ""
+    assert not [name for name in ("gcc", "cc", "make", "dkms") if node.run("which", name, check=False).rc == 0]
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
     wrong = [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"]
     assert (wrong, verdict["exit_code"], verdict["simulated"]) == (["boot.pending"], 3, True)
 
 
-def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Site) -> None:
+def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, sites: Sites) -> None:
     # The node's own sources give main alone; an administrator adds the rest of the security archive.
     own = node.read("/etc/apt/sources.list.d/debian.sources")
     security = next(stanza for stanza in own.split("\n\n") if "-security" in stanza)
@@ -66,9 +113,14 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Sit
     node.shell("apt-get update")
     kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
+    # What a person installs beside the stack from Debian does not bring DKMS back.
+    simulated = node.shell("apt-get -s install --no-install-recommends nvidia-driver").output
+    coming = re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
+    assert "nvidia-driver" in coming
+    assert not [name for name in coming if BUILDERS.match(name)]
     # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
     node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
-    succeeded(site_yml(inventory(Path(str(site.locks)) / "hosts", {"e2e_main": [node]}), site=site))
+    succeeded(site_yml(inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}), site=sites.prebuilt))
     base = older_than_security(node)
     wanted = document(node)
     stack = {package["name"] for package in wanted["packages"]} | set(wanted["fence"])  # type: ignore[attr-defined, call-overload]
@@ -90,14 +142,14 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, site: Sit
         assert base in held[1]
     let_go = "apt-mark showhold | xargs apt-mark unhold; mv /etc/apt/preferences.d/goldnode-stack /root; mv /etc/apt/apt.conf.d/52goldnode-fence /root"
     node.shell(let_go)
-    assert {"nvidia-kernel-dkms", "libcuda1", "linux-image-amd64"} <= apt_moves()
-    assert {"nvidia-kernel-dkms", "libcuda1"} <= unattended_moves()
+    assert {"libcuda1", "linux-image-amd64"} <= apt_moves()
+    assert "libcuda1" in unattended_moves()
 
 
 def test_kernel_and_driver_move_together_to_what_security_has(node: Node, site: Site, tmp_path: Path) -> None:
     node.run("rm", SECURITY)
     before = prove(node)
-    converge(node, "e2e_r535", site, tmp_path)
+    assert "install   nvidia-kernel-dkms" in converge(node, "e2e_r535", site, tmp_path)
     after = prove(node)
     assert before[0] != after[0]
     assert before[1] != after[1]

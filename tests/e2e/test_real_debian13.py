@@ -13,6 +13,7 @@ from goldnode.lab.nodes import Lab, NodeSpec
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.long  # eight minutes of compiling on two cores; what is Debian 13's alone beside the driver is in the test below
 def test_debian_13_with_the_kernel_its_driver_builds_on(lab: Lab, site: Site, tmp_path: Path) -> None:
     done = goldnode("lock", "debian13_r550", "--out", str(site.locks), site=site)
     if done.returncode != 0:

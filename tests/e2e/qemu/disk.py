@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -259,13 +260,15 @@ def boot(
     kernel: tuple[Path, Path] | None = None,
     limit: float = 900,
     cut: str | None = None,
+    copies: Mapping[str, Path] | None = None,
 ) -> str:
     """Boots `disk` until the guest powers off or reboots (QEMU ends at either) and returns its serial console.
 
     `payload`: files of the second disk: `run` is executed, `then` names the systemctl verb that ends it (poweroff when
     it is not there; reboot is what a person would do, and QEMU ends there as well); `kernel`: (vmlinuz, initrd) booted directly, without firmware and GRUB.
     A guest that is not done after `limit` seconds (emulated, beside others) is killed, with a GuestError. `cut`: what on the console
-    stands for the moment at which the power goes: QEMU is killed, and what the guest had not written is lost.
+    marks the moment at which the power goes: QEMU is killed, and what the guest had not written is lost. `copies`: text on the console ->
+    where to put a copy of the disk as it is at that moment, in which the whole machine stands still.
     """
     files = scratch / "payload"
     shutil.rmtree(files, ignore_errors=True)
@@ -327,6 +330,7 @@ def boot(
     timer = threading.Timer(limit, guest.kill)
     timer.start()
     raw, was_cut = b"", False
+    missing = dict(copies or {})
     try:
         assert guest.stdout is not None
         for line in guest.stdout:
@@ -334,6 +338,12 @@ def boot(
             if cut is not None and cut.encode() in line:
                 was_cut = True
                 guest.kill()
+            for text in [text for text in missing if text.encode() in line]:
+                guest.send_signal(signal.SIGSTOP)
+                try:
+                    run("cp", "--sparse=always", disk, missing.pop(text))
+                finally:
+                    guest.send_signal(signal.SIGCONT)
         guest.wait()
     finally:
         guest.kill()
@@ -342,6 +352,8 @@ def boot(
     (scratch / "console").write_text(console)  # of the last boot, whole
     if cut is not None and not was_cut:
         raise GuestError(f"the guest never came to {cut!r}\n{console[-6000:]}")
+    if missing:
+        raise GuestError(f"the guest never came to {', '.join(map(repr, missing))}\n{console[-6000:]}")
     if guest.returncode and not was_cut:
         raise GuestError(f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}")
     return console

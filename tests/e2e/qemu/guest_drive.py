@@ -1,6 +1,6 @@
 """What a guest does to itself with goldnode, from the payload disk: the calls that a controller would make. Not a test: run in the guest.
 
-python3 drive.py forward NEWER.json [CUT]   bring a class document, and lose the power when the file CUT appears
+python3 drive.py forward NEWER.json [SIGN…]   apply a class document, and stand still for a while as each file SIGN appears
 python3 drive.py back                       return to the document before
 python3 drive.py settle                     what the boot check said, and what is left to take away
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = "/run/payload/goldnode-node"
+STILL = 10.0  # seconds
 PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 
 
@@ -49,19 +50,26 @@ def bring(**request: Any) -> Any:
     return first
 
 
-def lose_power(sign: str) -> None:
-    """Stop everything the moment a file is there, have the disk hold just that, and let the host pull the plug."""
-    while not Path(sign).exists():
-        time.sleep(0.005)
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit() and int(place.name) not in (1, os.getpid()):
+def stand_still(signs: list[str]) -> None:
+    """Stop every process the moment a file of `signs`, in their order, is there, and have the disk hold just that. The host copies the disk or
+    pulls the plug; where it does neither for the time of STILL, the work goes on."""
+    for sign in signs:
+        while not Path(sign).exists():
+            time.sleep(0.005)
+        stopped = []
+        for place in Path("/proc").iterdir():
+            if place.name.isdigit() and int(place.name) not in (1, os.getpid()):
+                with contextlib.suppress(OSError):
+                    words = (place / "cmdline").read_bytes()
+                    if words and b"systemd" not in words and b"/usr/local/sbin/guest" not in words:
+                        os.kill(int(place.name), signal.SIGSTOP)
+                        stopped.append(int(place.name))
+        os.sync()
+        say(f"CUT {sign}")
+        time.sleep(STILL)
+        for number in stopped:
             with contextlib.suppress(OSError):
-                words = (place / "cmdline").read_bytes()
-                if words and b"systemd" not in words and b"/usr/local/sbin/guest" not in words:
-                    os.kill(int(place.name), signal.SIGSTOP)
-    os.sync()
-    say(f"CUT {sign}")
-    time.sleep(600)
+                os.kill(number, signal.SIGCONT)
 
 
 def main() -> None:
@@ -69,7 +77,7 @@ def main() -> None:
     say(f"KERNEL {os.uname().release} @")
     if what == "forward":
         if sys.argv[3:]:
-            threading.Thread(target=lose_power, args=(sys.argv[3],), daemon=True).start()
+            threading.Thread(target=stand_still, args=(sys.argv[3:],), daemon=True).start()
         first = bring(document=json.loads(Path(sys.argv[2]).read_text()))
     elif what == "back":
         first = bring(state="earlier")

@@ -1,6 +1,7 @@
-"""Host tuning on a kernel of its own: a guest under QEMU, where every value is really set, read back, and there again after a boot.
+"""Host tuning on a kernel of its own, in a guest under QEMU: every value is really set, read back, and there again after a boot.
 
-Only what emulated hardware has: no cpufreq and no IOMMU, which must be told and never pass.
+Only what emulated hardware has: no cpufreq and no IOMMU, which must be reported as such and never pass. The scripts run in the guest after
+`/root/goldnode-node` is there; the class document is `/run/payload/class.json`.
 """
 
 from __future__ import annotations
@@ -9,16 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.e2e.qemu import disk
-from tests.e2e.test_boot_entry import base, booted, class_document, installed_version
 
-from goldnode import nodefile
 from goldnode.node.state.domains import units
-from goldnode.node.state.domains.program import document_digest
-
-pytestmark = pytest.mark.qemu
-__all__ = ["base"]
 
 HOST: dict[str, Any] = {
     "governor": "performance",
@@ -32,10 +26,7 @@ HOST: dict[str, Any] = {
     "network": {"lo": {"mtu": 9000}},
 }
 NODE = "python3 /root/goldnode-node"
-FIRST = f"""set -eu
-echo "GUEST-KERNEL: $(uname -r) @"
-cp /run/payload/goldnode-node /root/goldnode-node
-dd if=/dev/zero of=/swapfile bs=1M count=16 status=none
+TUNE = f"""dd if=/dev/zero of=/swapfile bs=1M count=16 status=none
 chmod 600 /swapfile
 mkswap -q /swapfile
 swapon /swapfile
@@ -47,9 +38,7 @@ cat /proc/swaps >/root/swaps
 """
 # || true: the check tells its verdict by its exit status, which must not end this script (set -e). The test asserts the exact set of items
 # in what it wrote: a check that crashed has none of them.
-SECOND = f"""set -eu
-echo "GUEST-KERNEL: $(uname -r) @"
-{NODE} plan --json --class /run/payload/class.json >/root/after.json
+AFTER_A_BOOT = f"""{NODE} plan --json --class /run/payload/class.json >/root/after.json
 {NODE} check --json --no-write --class /run/payload/class.json >/root/verdict.json || true
 ulimit -l >/root/ulimit  # this script is a unit that started in this boot
 """
@@ -88,42 +77,41 @@ systemctl show -p ActiveState --value goldnode-events.service >>/root/watched
 """
 
 
+# The units of the watch, as files of the payload.
+UNITS = {f"units/{name}": text for name, text in {units.EVENTS: units.EVENTS_TEXT, units.WATCH: units.WATCH_TEXT}.items()}
+
+
 def actions(plan: dict[str, Any]) -> list[str]:
     return [f"{action['kind']} {action['target']}" for action in plan["actions"] if action["part"] == "host_tuning"]
 
 
-def test_everything_is_set_and_lasts_over_a_boot(base: disk.Base, tmp_path: Path) -> None:
-    newest = base.releases[-1]
-    image = disk.copy(base, tmp_path / "disk.raw")
-    document = {**class_document(newest, installed_version(image, f"linux-image-{newest}")), "policy": {"host": HOST}}
-    payload: dict[str, str | bytes] = {
-        "goldnode-node": nodefile.build(),
-        "class.json": json.dumps({**document, "digest": document_digest(document)}),
-    }
+def read(image: Path, name: str) -> dict[str, Any]:
+    """A JSON document that the guest has left."""
+    found: dict[str, Any] = json.loads(disk.read(image, f"/root/{name}.json"))
+    return found
 
-    assert booted(disk.boot(image, {**payload, "run": FIRST, "then": "reboot"}, tmp_path)) == newest
 
-    def told(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(disk.read(image, f"/root/{name}.json"))
-        return found
-
+def check_first(image: Path) -> None:
+    """Everything was set in the boot that applied it, and a second apply found nothing."""
     live = ["tuning.set transparent_hugepages", "tuning.set numa_balancing", "tuning.set hugepages.2M", "tuning.set network.lo.mtu"]
-    before = actions(told("before"))
+    before = actions(read(image, "before"))
     assert {*live, "swap.off /swapfile", "systemd.defaults memlock", "cmdline.grub kernel command line"} <= set(before), before
-    applied = told("applied")
+    applied = read(image, "applied")
     assert {f"{row['kind']} {row['target']}" for row in applied["done"]} == set(before)
     assert actions(applied) == []
     assert "kernel command line changed" in applied["reboot"]["reasons"]
-    assert told("again")["done"] == []
+    assert read(image, "again")["done"] == []
     assert disk.read(image, "/root/swaps").count(b"\n") == 1
 
-    texts = {units.EVENTS: units.EVENTS_TEXT, units.WATCH: units.WATCH_TEXT}
-    more = {f"units/{name}": text for name, text in texts.items()}
-    assert booted(disk.boot(image, {**payload, **more, "run": SECOND + WATCH}, tmp_path)) == newest
+
+def check_after_boot(image: Path) -> None:
+    """Everything is there after a boot."""
     # Everything came back by itself but what has no lasting form, which the boot unit sets.
-    assert actions(told("after")) == ["tuning.set transparent_hugepages"]
-    assert "kernel command line changed" not in told("after")["reboot"]["reasons"]
-    found = {row["id"].removeprefix("policy.host."): row for row in told("verdict")["findings"] if row["id"].startswith("policy.host.")}
+    assert actions(read(image, "after")) == ["tuning.set transparent_hugepages"]
+    assert "kernel command line changed" not in read(image, "after")["reboot"]["reasons"]
+    found = {
+        row["id"].removeprefix("policy.host."): row for row in read(image, "verdict")["findings"] if row["id"].startswith("policy.host.")
+    }
     outcomes = {name: row["outcome"] for name, row in found.items()}
     assert outcomes.pop("governor") == "not_exposed", found["governor"]
     assert outcomes.pop("iommu") == "not_exposed", found["iommu"]
