@@ -36,12 +36,20 @@ def hashes(node: Node) -> dict[str, str]:
     return {name: text for name, text in found.items() if not OWN.fullmatch(name)}
 
 
+@pytest.fixture(scope="module")
+def seen(bare: tuple[Node, Site]) -> list[dict[str, str]]:
+    """The node as the tests have found it; each hashes it once, at its end."""
+    found = hashes(bare[0])
+    assert len(found) > 1000
+    return [found]
+
+
 @pytest.fixture
-def untouched(bare: tuple[Node, Site]) -> Iterator[None]:
-    before = hashes(bare[0])
-    assert len(before) > 1000
+def untouched(bare: tuple[Node, Site], seen: list[dict[str, str]]) -> Iterator[None]:
     yield
-    assert hashes(bare[0]) == before
+    found = hashes(bare[0])
+    before, seen[:] = seen[0], [found]
+    assert found == before
 
 
 def run(bare: tuple[Node, Site], tmp_path: Path, gpu: str, more: str = "", stack: str = "debian12_r535", text: str | None = None) -> Run:
