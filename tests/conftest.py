@@ -9,37 +9,30 @@ from pathlib import Path
 
 import pytest
 from docker import DockerClient
-
-from goldnode.lab import engine
+from tests.suite import scheduling, timings
+from xdist.remote import Producer
 
 
 @pytest.fixture(scope="session")
 def docker_client() -> DockerClient:
     """The Docker engine. There being none is a failure that says what to do, not a skip."""
+    from goldnode.lab import engine  # here, so that a change of it affects only the tests that use an engine
+
     return engine.connect()
 
 
-# What takes longest begins first, so that no process is left with it at the end while the others have nothing to do.
-LONGEST = (
-    "tests/e2e/test_real.py",
-    "tests/e2e/test_real_debian13.py",
-    "tests/lab/test_molecule_stacks.py",
-    "tests/e2e/test_real_prebuilt.py",
-    "tests/disks/test_disk_build.py",
-    "tests/e2e/test_power_cut.py",
-)
-DEARER = ("real", "images", "lab")
+def pytest_configure(config: pytest.Config) -> None:
+    scheduling.record(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files by what they cost; the tests of a file keep their order (`--no-loadscope-reorder` makes xdist keep this one)."""
-    cost: dict[str, int] = {}
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        marks = [place for place, mark in enumerate(DEARER, start=len(LONGEST)) if item.get_closest_marker(mark)]
-        mine = LONGEST.index(file) if file in LONGEST else min(marks, default=len(LONGEST) + len(DEARER))
-        cost[file] = min(cost.get(file, mine), mine)
-    items.sort(key=lambda item: cost[item.nodeid.partition("::")[0]])
+    """Begin with what took longest last time (`--no-loadscope-reorder` makes pytest-xdist keep this order)."""
+    scheduling.order(items, timings.load())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduler | None:
+    return scheduling.Scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)

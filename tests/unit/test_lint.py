@@ -13,13 +13,14 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run") if path.is_file())
 
 
+# Groups of their own, so that the tools run at the same time.
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(["ruff", "check", "."], id="ruff"),
-        pytest.param(["ruff", "format", "--check", "."], id="ruff-format"),
-        pytest.param(["mypy"], id="mypy"),
-        pytest.param(["ansible-lint"], id="ansible-lint"),
+        pytest.param(["ruff", "check", "."], id="ruff", marks=pytest.mark.xdist_group("ruff")),
+        pytest.param(["ruff", "format", "--check", "."], id="ruff-format", marks=pytest.mark.xdist_group("ruff-format")),
+        pytest.param(["mypy"], id="mypy", marks=pytest.mark.xdist_group("mypy")),
+        pytest.param(["ansible-lint"], id="ansible-lint", marks=pytest.mark.xdist_group("ansible-lint")),
     ],
 )
 def test_tool_finds_nothing(command: list[str]) -> None:

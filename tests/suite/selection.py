@@ -1,0 +1,238 @@
+"""Which tests a change can affect: what Python imports (imports.py), and the table AFFECTS for what no import shows.
+
+A file that neither covers selects everything; tests/unit/test_selection.py fails as long as the repository has such a file.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.suite.imports import Imports, is_test, module_of
+
+# Targets of the table. `marker:NAME`: all files with tests of that marker. `module:NAME`: all files that import that module. Else a
+# directory below tests/, a test file, or one test's id.
+EVERYTHING = "everything"
+NODES = ("marker:lab", "marker:real", "marker:qemu", "marker:disks")
+LINT = "tests/unit/test_lint.py"
+TOOLS = f"{LINT}::test_tool_finds_nothing"
+# Reads every file, so that it runs with every change. It does not count as cover.
+EVERY_FILE = "tests/unit/test_hygiene.py"
+
+# Pattern → targets. All rows that match count. `*` also matches `/`.
+AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # What decides how every test runs.
+    ("pyproject.toml", (EVERYTHING,)),
+    ("requirements/*", (EVERYTHING,)),
+    ("tests/conftest.py", (EVERYTHING,)),
+    # Playbooks, and what runs on nodes.
+    ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet")),
+    ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet")),
+    ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
+    ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet")),
+    ("src/goldnode/*.py", ("marker:lab",)),
+    ("src/goldnode/ansible/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", f"{TOOLS}[ansible-lint]")),
+    ("src/goldnode/node/*", (*NODES, "tests/simulators", "tests/faults")),
+    ("src/goldnode/testinfra/*", ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators")),
+    ("src/goldnode/catalog/*", NODES),
+    ("src/goldnode/compat/*", (*NODES, "marker:images")),
+    ("src/goldnode/fleet/*", NODES),
+    ("src/goldnode/lock/*", (*NODES, "marker:images")),
+    ("src/goldnode/lab/*", (*NODES, "marker:images")),
+    ("src/goldnode/disks/*", ("marker:disks", "marker:qemu")),
+    ("src/goldnode/images/*", ("marker:images", "marker:disks")),
+    ("src/goldnode/commands/*", ("marker:images", "marker:disks", "marker:real")),
+    ("src/goldnode/diagnostics/*", NODES),
+    # `goldnode`'s own files, which every command and every node comes through.
+    *(
+        (f"src/goldnode/{name}.py", (*NODES, "marker:images"))
+        for name in ("__init__", "cli", "errors", "files", "nodefile", "site", "keys")
+    ),
+    # Data that modules read.
+    ("catalog/*", ("module:goldnode.catalog.load", "module:goldnode.catalog.schema", *NODES, "marker:images")),
+    ("src/goldnode/compat/facts/*", ("module:goldnode.compat.facts",)),
+    ("src/goldnode/compat/templates/*", ("module:goldnode.compat.matrix", "module:goldnode.compat.report")),
+    ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
+    ("images/containers/*", ("module:goldnode.images.matrix", "module:goldnode.images.imagelock", "marker:images")),
+    ("images/disks/*", ("module:goldnode.disks.definition", "module:goldnode.disks.locking", "marker:disks", "marker:qemu")),
+    ("integrations/*", ("tests/unit/integrations", "tests/unit/catalog/test_reference.py")),
+    ("integrations/prometheus/*", ("tests/e2e/test_prometheus.py",)),
+    ("integrations/slurm/*", ("tests/e2e/test_slurm.py",)),
+    ("inventories/*", ("tests/unit/catalog/test_inventory_classes.py", "tests/unit/fleet", "tests/e2e/test_real.py")),
+    # Molecule.
+    (".config/molecule/*", ("tests/lab", "tests/unit/lab")),
+    ("molecule/*", ("tests/unit/lab", "tests/unit/catalog/test_reference.py")),
+    ("molecule/shared/*", ("tests/lab",)),
+    ("molecule/stacks/*", ("tests/lab/test_molecule_stacks.py",)),
+    *(
+        (f"molecule/{name}/*", (f"tests/lab/test_molecule.py::test_scenario[{name}]",))
+        for name in ("debian12", "debian13", "ubuntu2404-standin")
+    ),
+    # Scripts.
+    (".ci/run", (LINT,)),
+    ("scripts/*", (LINT, "tests/unit/test_script_help.py", "tests/unit/catalog/test_reference.py")),
+    ("scripts/demo", ("tests/e2e/test_real.py",)),
+    ("scripts/lib/*", ("tests/e2e/test_real.py", "tests/images/test_pipeline.py")),
+    ("scripts/build-images", ("tests/images/test_pipeline.py",)),
+    ("scripts/smoke-gpu", ("tests/unit/images/smoke", "tests/images/test_smoke.py")),
+    ("scripts/prove-gpu", ("tests/unit", "tests/simulators")),
+    ("scripts/verify", ("tests/unit/test_verify.py", "tests/e2e/test_gate.py", "tests/e2e/test_real.py", "tests/e2e/test_host_modules.py")),
+    # Pages that tests read; the other pages are only looked through for names that must not be there.
+    ("README.md", ("tests/unit/fleet/test_variables.py",)),
+    ("CHANGELOG.md", ()),
+    ("LICENSE", ()),
+    (".gitignore", ()),
+    ("docs/*", ()),
+    ("docs/reference.md", ("tests/unit/catalog/test_reference.py",)),
+    ("docs/capture.md", ("tests/unit/node/test_capture_gpus.py",)),
+    ("docs/sanity.md", ("tests/unit/node/test_sanity_docs.py",)),
+    ("docs/matrix.md", ("tests/unit/compat/test_matrix.py",)),
+    ("docs/faults.md", ("tests/faults",)),
+    ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py",)),
+    # Benchmarks.
+    ("benchmarks/*", ("tests/unit/test_benchmark_pages.py",)),
+    ("benchmarks/converge/*", ("tests/e2e/test_resident.py",)),
+    ("benchmarks/run", (LINT,)),
+    # What tests read.
+    ("tests/cases/*", ("tests/unit", "tests/simulators")),
+    ("tests/disks/*.sh", ("tests/disks",)),
+    ("tests/durations.json", ("tests/unit/test_timings.py",)),
+    ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
+    ("tests/faults/catalog/*", ("tests/faults",)),
+    ("tests/nodes/*", ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py")),
+    ("tests/simulators/*.c", ("module:tests.simulators.accelerators", "module:tests.simulators.hardware")),
+    ("tests/simulators/*.md", ()),
+    # Programs that guests and nodes run, and helpers that are run rather than imported.
+    ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
+    ("tests/simulators/*.py", ("tests/simulators", "tests/faults", "marker:lab", "marker:real")),
+    ("tests/stacks/*", ("tests/lab",)),
+    ("tests/suite/*", ("tests/unit/test_selection.py", "tests/unit/test_stages.py")),
+    ("tests/unit/disks/*.json", ("tests/unit/disks",)),
+    ("tests/unit/node/fixtures/*", ("tests/unit/node", "tests/simulators")),
+    # Linters, by what each reads.
+    ("*.py", tuple(f"{TOOLS}[{tool}]" for tool in ("ruff", "ruff-format", "mypy"))),
+    ("*.yml", (f"{TOOLS}[ansible-lint]",)),
+    (".config/ansible-lint.yml", (f"{TOOLS}[ansible-lint]",)),
+)
+
+
+@cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(".*" if char == "*" else re.escape(char) for char in pattern), re.DOTALL)
+
+
+def matches(path: str, pattern: str) -> bool:
+    return _pattern(pattern).fullmatch(path) is not None
+
+
+@dataclass
+class Selection:
+    """Test files, or ids of single tests → why each was chosen."""
+
+    why: dict[str, str] = field(default_factory=dict)
+    everything: str = ""  # why everything runs; empty: only `why` does
+
+    def add(self, test: str, cause: str) -> None:
+        self.why.setdefault(test, cause)
+
+    def folded(self) -> list[str]:
+        """Return a line per cause: the tests it chose, counted where there are many."""
+        by_cause: defaultdict[str, list[str]] = defaultdict(list)
+        for test, cause in self.why.items():
+            by_cause[cause].append(test.removeprefix("tests/"))
+        lines = []
+        for cause, tests in sorted(by_cause.items(), key=lambda row: (len(row[1]), row[0])):
+            shown = ", ".join(sorted(tests)[:3]) + (f" and {len(tests) - 3} more" if len(tests) > 3 else "")
+            lines.append(f"{cause}: {shown}")
+        return lines
+
+
+def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str]]) -> Selection:
+    """Return the tests that `changed` can affect. `marks`: every test file → the markers its tests have."""
+    selection = Selection()
+    for path in sorted(changed):
+        covered, causes = _causes(path, imports)
+        if not covered:
+            selection.everything = selection.everything or f"{path} is covered by no row of tests/suite/selection.py"
+        for cause, targets in causes:
+            for target in targets:
+                if target == EVERYTHING:
+                    selection.everything = selection.everything or f"{path} decides how every test runs"
+                for test in _expand(target, imports, marks):
+                    selection.add(test, cause)
+        if path in marks:
+            selection.add(path, "changed itself")
+        if path.endswith(".py"):
+            for test, module in imports.tests_of([module_of(path)]).items():
+                selection.add(test, f"imports {module}")
+    if selection.why:
+        selection.add(EVERY_FILE, "reads every file")
+    # A file that runs whole needs none of its tests named too, which pytest would run once but count by their own rule.
+    whole = {test for test in selection.why if "::" not in test}
+    selection.why = {test: cause for test, cause in selection.why.items() if "::" not in test or test.partition("::")[0] not in whole}
+    return selection
+
+
+def _causes(path: str, imports: Imports) -> tuple[bool, list[tuple[str, Sequence[str]]]]:
+    """Return whether the graph or the table knows `path`, and the rows of the table that it matches, as (cause, targets)."""
+    rows = [(pattern, targets) for pattern, targets in AFFECTS if matches(path, pattern)]
+    # The linters read everything of a kind, which shows no use of it.
+    covered = any(not pattern.startswith("*") for pattern, _ in rows) or is_test(path)
+    if not covered and path.endswith(".py"):
+        covered = bool(imports.tests_of([module_of(path)])) or path.endswith("/__init__.py")
+    return covered, [(f"{path} ({pattern})" if pattern != path else path, targets) for pattern, targets in rows]
+
+
+def uncovered(paths: Iterable[str], imports: Imports) -> list[str]:
+    """Return the files that would select everything for want of a row in the table."""
+    return [path for path in paths if not _causes(path, imports)[0]]
+
+
+def _expand(target: str, imports: Imports, marks: Mapping[str, set[str]]) -> Iterator[str]:
+    kind, colon, name = target.partition(":")
+    if colon and kind == "marker":
+        yield from (file for file, found in marks.items() if name in found)
+    elif colon and kind == "module":
+        yield from imports.tests_of([name])
+    elif "::" in target:
+        yield target
+    elif target != EVERYTHING:
+        yield from (file for file in marks if file == target or file.startswith(f"{target}/"))
+
+
+def changed_files(root: Path, base: str | None) -> tuple[str, list[str]]:
+    """Return what the changes are counted from, in words, and the files that differ from it, uncommitted and untracked ones included."""
+    start, words = _start(root, base)
+    listed = _git(root, "diff", "--name-only", "--no-renames", "-z", start) + _git(root, "ls-files", "-o", "--exclude-standard", "-z")
+    return words, sorted({path for path in listed.split("\0") if path})
+
+
+def _start(root: Path, base: str | None) -> tuple[str, str]:
+    head = _git(root, "rev-parse", "HEAD").strip()
+    for name in [base] if base else ["origin/main", "HEAD~1"]:
+        try:
+            commit = _git(root, "merge-base", name, "HEAD").strip()
+        except subprocess.CalledProcessError as error:
+            if base:
+                raise SystemExit(f"scripts/test: --changed {base}: {error.stderr.strip() or 'shares no commit with HEAD'}") from error
+            continue
+        # On the branch's own tip, with nothing of one's own on top, the last commit is what there is to prove.
+        clean = not _git(root, "status", "--porcelain").strip()
+        if not base and name == "origin/main" and commit == head and clean:
+            continue
+        return commit, f"{name} ({commit[:12]})"
+    raise SystemExit("scripts/test: --changed finds neither origin/main nor HEAD~1 here. Name a commit: scripts/test --changed COMMIT")
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def known_files(root: Path) -> list[str]:
+    """Return the files of the project that git knows or would take."""
+    return sorted(path for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0") if path)

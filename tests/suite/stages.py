@@ -1,0 +1,289 @@
+"""The stages of `scripts/test`: what each proves, which tests are in it, and what is printed before and after it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.suite import timings
+from tests.suite.scheduling import REPORT
+from tests.suite.timings import ROOT, Timings, spell
+
+HEAVY = ("lab", "real", "images", "qemu", "disks")
+MARKS = (*HEAVY, "long")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of pytest."""
+
+    name: str
+    title: str
+    proves: str  # what it will do, in words
+    heavy: bool
+
+    def markers(self, *, long: bool) -> str:
+        """Return the expression for pytest's -m."""
+        if not self.heavy:
+            return " and ".join(f"not {mark}" for mark in HEAVY)
+        return f"({' or '.join(HEAVY)})" + ("" if long else " and not long")
+
+    def has(self, marks: Collection[str], *, long: bool) -> bool:
+        """Whether a test with these markers is in this stage."""
+        return bool(set(marks) & set(HEAVY)) == self.heavy and (long or not self.heavy or "long" not in marks)
+
+    def key(self, *, long: bool) -> str:
+        """Return the name in the record: with --all a stage takes another time."""
+        return f"{self.name}, with long ones" if long and self.heavy else self.name
+
+
+# Not one run: a mistake that a unit test or a linter finds is reported within minutes. In one run it would be reported at the end.
+STAGES = (
+    Stage(
+        "unit",
+        "Lint, types and unit tests",
+        "The linters pass. Each module does what its cases say, against recorded machines and simulated hardware.",
+        heavy=False,
+    ),
+    Stage(
+        "nodes",
+        "Nodes, real kernels and drivers, images, disks",
+        "Systemd nodes converge, report, roll back and are verified, on stand-in archives and with real kernels and drivers; molecule"
+        " scenarios; container images are built, inspected and published; disk images are built, booted and updated.",
+        heavy=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asked for."""
+
+    quick: bool = False
+    long: bool = False
+    record: bool = False
+    options: tuple[str, ...] = ()  # pytest's own
+    tests: Mapping[str, tuple[str, ...]] | None = None  # stage → test files or ids, where only some run
+
+    @property
+    def stages(self) -> list[Stage]:
+        found = [stage for stage in STAGES if not (self.quick and stage.heavy)]
+        return found if self.tests is None else [stage for stage in found if self.tests.get(stage.name)]
+
+
+@dataclass
+class Results:
+    """What a run of one stage gave."""
+
+    seconds: float = 0.0
+    tests: dict[str, float] = field(default_factory=dict)
+    code: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def by_file(self) -> dict[str, float]:
+        found: Counter[str] = Counter()
+        for nodeid, took in self.tests.items():
+            found[nodeid.partition("::")[0]] += took  # type: ignore[assignment]
+        return dict(found)
+
+
+def slowest(seconds: Mapping[str, float], count: int = 3) -> str:
+    """Return the `count` most expensive of `seconds` (name → seconds), in words; empty without one of more than a second."""
+    ranked = sorted(seconds.items(), key=lambda row: -row[1])[:count]
+    return ", ".join(f"{name.removeprefix('tests/')} {spell(took)}" for name, took in ranked if took >= 1)
+
+
+def slower(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
+    """Return what takes more than a third and 20 s longer than last time, in words, the worst first."""
+    worse = {
+        name: took - before[name]
+        for name, took in now.items()
+        if name in before and took > before[name] * 4 / 3 and took - before[name] > 20
+    }
+    ranked = sorted(worse, key=lambda name: -worse[name])
+    return [f"{name.removeprefix('tests/')}: {spell(now[name])}, last time {spell(before[name])}" for name in ranked]
+
+
+def last_time(record: Timings) -> str:
+    """Return where and when the figures of last time are from."""
+    if record.source is None:
+        return "not recorded yet"
+    if record.source == timings.LOCAL:
+        return f"last time here ({record.date}, {record.commit})"
+    return f"last time on the reference machine ({record.date}, {record.commit}, {record.cores} cores)"
+
+
+def before(stage: Stage, wanted: Wanted, record: Timings, marks: Mapping[str, set[str]] | None = None) -> list[str]:
+    """Return what is printed before a stage runs. `marks`, file → markers, is known where the tests were collected."""
+    lines = [stage.proves]
+    key = stage.key(long=wanted.long)
+    whole = record.stages.get(key)
+    if wanted.tests is not None:
+        chosen = wanted.tests[stage.name]
+        files = {test.partition("::")[0] for test in chosen}
+        known = {file: record.files[file] for file in files if file in record.files}
+        took = {file: row["seconds"] for file, row in known.items()}
+        lines.append(
+            f"{len(chosen)} test files or tests chosen; {sum(row['tests'] for row in known.values())} tests in these files last time"
+        )
+        if took:
+            lines.append(f"{last_time(record)} their tests took {spell(sum(took.values()))}, one after the other")
+    else:
+        heavy = {file for file, found in (marks or {}).items() if stage.has(found, long=wanted.long)}
+        names = heavy if marks else {file for file in record.files if is_heavy(file) == stage.heavy}
+        took = {file: record.files[file]["seconds"] for file in names if file in record.files}
+        if whole:
+            lines.append(f"{whole['tests']} tests in {whole['files']} files; {last_time(record)} it took {spell(whole['seconds'])}")
+        else:
+            lines.append(f"how long it takes is {last_time(Timings())}")
+    if wanted.options:
+        lines.append(f"of these, what pytest's options leave: {' '.join(wanted.options)}")
+    if took and (text := slowest(took)):
+        lines.append(f"slowest: {text}")
+    return lines
+
+
+def is_heavy(file: str) -> bool:
+    """Whether a test file has tests of nodes, images or disks. Read from its text, where nothing was collected."""
+    try:
+        text = (ROOT / file).read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any(f"pytest.mark.{mark}" in text for mark in HEAVY)
+
+
+def after(results: Results, record: Timings, key: str, *, whole: bool) -> list[str]:
+    """Return what is printed after a stage."""
+    lines = [f"took {spell(results.seconds)}: {counted(results.counts)}"]
+    earlier = record.stages.get(key)
+    if whole and earlier:
+        lines[0] += f"; last time {spell(earlier['seconds'])}"
+    files = results.by_file()
+    if text := slowest(files):
+        lines.append(f"slowest files: {text}")
+    if text := slowest(results.tests):
+        lines.append(f"slowest tests: {text}")
+    if whole:
+        worse = slower(files, {file: row["seconds"] for file, row in record.files.items()})
+        lines += [f"slower than last time: {text}" for text in worse]
+    return lines
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return the counts as the last line of the run has them."""
+    failed = counts.get("failures", 0) + counts.get("errors", 0)
+    skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
+    return f"{passed(counts)} passed, {failed} failed{skipped}"
+
+
+def passed(counts: Mapping[str, int]) -> int:
+    return counts.get("tests", 0) - counts.get("failures", 0) - counts.get("errors", 0) - counts.get("skipped", 0)
+
+
+def processes() -> int:
+    """Return how many processes a stage has. What a machine emulates it mostly does on one core."""
+    return min(len(os.sched_getaffinity(0)), 4)
+
+
+def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
+    tests = () if wanted.tests is None else wanted.tests[stage.name]
+    return [
+        *(sys.executable, "-m", "pytest", "-n", str(processes()), "--dist", "loadgroup", "--no-loadscope-reorder"),
+        *("-m", stage.markers(long=wanted.long), "--durations=12", "--durations-min=20"),
+        *(f"--junitxml={junit}", "-o", "junit_family=xunit2", *wanted.options, *tests),
+    ]
+
+
+def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
+    """Run one stage in a pytest of its own."""
+    report, junit = place / f"{stage.name}.json", place / f"{stage.name}.xml"
+    done = subprocess.run(command(stage, wanted, junit), cwd=ROOT, env={**os.environ, REPORT: str(report)}, check=False)
+    results = Results(code=done.returncode)
+    if report.is_file():
+        found = json.loads(report.read_text(encoding="utf-8"))
+        results.seconds, results.tests = found["seconds"], found["tests"]
+    if junit.is_file():
+        for suite in ElementTree.parse(junit).iter("testsuite"):  # noqa: S314 - pytest wrote it
+            for key in ("tests", "failures", "errors", "skipped"):
+                results.counts[key] += int(suite.get(key, "0"))
+    return results
+
+
+def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
+    """Run all stages that are wanted and print what each will do and did. Return the exit status: 0 only if tests ran and none failed."""
+    record, new = timings.load(), timings.load()
+    code, counts, seconds = 0, Counter[str](), 0.0
+    complete = not wanted.options and wanted.tests is None
+    with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
+        for stage in wanted.stages:
+            step += 1
+            print(f"\n== {step}. {stage.title}", *before(stage, wanted, record), sep="\n", flush=True)
+            results = run_stage(stage, wanted, Path(place))
+            key = stage.key(long=wanted.long)
+            print(*after(results, record, key, whole=complete), sep="\n", flush=True)
+            code = code or results.code
+            counts += results.counts
+            seconds += results.seconds
+            # A run that pytest's options cut short, or that failed, took another time than a whole one.
+            if not wanted.options and results.code == 0 and results.tests:
+                new.update({nodeid: took for nodeid, took in results.tests.items() if not _single(nodeid, wanted.tests)})
+                if complete:
+                    files = len(results.by_file())
+                    new.stages[key] = {"seconds": round(results.seconds, 1), "tests": len(results.tests), "files": files}
+    if complete and setup is not None and setup >= 5:
+        new.stages["set-up"] = {"seconds": round(setup, 1), "tests": 0, "files": 0}
+    keep(new, record, wanted, code)
+    print(f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n{counted(counts)}")
+    # A stage that pytest calls failed without a failing test (nothing collected, a usage error) must not end in green.
+    return 1 if code or passed(counts) <= 0 else 0
+
+
+def _single(nodeid: str, tests: Mapping[str, Sequence[str]] | None) -> bool:
+    """Whether a test ran without the others of its file."""
+    return tests is not None and any(test.startswith(f"{nodeid.partition('::')[0]}::") for chosen in tests.values() for test in chosen)
+
+
+def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
+    """Write the local record, and the committed one for --record."""
+    if (new.files, new.stages) == (old.files, old.stages) and not wanted.record:
+        return
+    new.commit = _commit()
+    new.date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    new.cores = len(os.sched_getaffinity(0))
+    timings.save(new, timings.LOCAL)
+    if wanted.record and code:
+        print(f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without failures")
+    elif wanted.record:
+        new.files = {file: row for file, row in new.files.items() if (ROOT / file).is_file()}
+        timings.save(new, timings.COMMITTED)
+        print(f"recorded in {timings.COMMITTED.relative_to(ROOT)}")
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "no commit"
+
+
+def collect(paths: Iterable[str] = ()) -> dict[str, dict[str, set[str]]]:
+    """Return test file → test → its markers, as pytest collects them. Exits with pytest's words where a file cannot be imported."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
+        out = Path(place) / "collected.json"
+        argv = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "tests.suite.collected", *paths]
+        done = subprocess.run(
+            argv, cwd=ROOT, env={**os.environ, "GOLDNODE_TEST_COLLECTED": str(out)}, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0 or not out.is_file():
+            raise SystemExit(f"scripts/test: pytest cannot collect the tests:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+        found = json.loads(out.read_text(encoding="utf-8"))
+    return {file: {test: set(marks) for test, marks in tests.items()} for file, tests in found.items()}

@@ -1,0 +1,116 @@
+"""How long tests took: a record of each test file, kept between runs, and estimates made from it.
+
+Two files have the same form: the local one, which every run of `scripts/test` updates, and the committed one, which
+`scripts/test --record` writes. The local one is used where it exists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+ROOT = Path(__file__).parents[2]
+LOCAL = ROOT / ".goldnode/test-durations.json"
+COMMITTED = ROOT / "tests/durations.json"
+# A test of at least this many seconds is recorded by itself, so that it can be ordered, and shown, by itself.
+SLOW = 5.0
+# Seconds of a test without a record: a new file begins early rather than being what everybody waits for at the end.
+UNRECORDED = {"long": 300.0, "real": 120.0, "qemu": 120.0, "disks": 90.0, "images": 30.0, "lab": 30.0}
+
+
+class FileRecord(TypedDict):
+    """What one test file took, set-up and tear-down included."""
+
+    tests: int
+    seconds: float
+    slow: dict[str, float]
+
+
+class StageRecord(TypedDict):
+    """What one stage took by the clock."""
+
+    seconds: float
+    tests: int
+    files: int
+
+
+@dataclass
+class Timings:
+    """The record. `commit`, `date` and `cores` are those of the run that wrote it last."""
+
+    commit: str = ""
+    date: str = ""
+    cores: int = 0
+    stages: dict[str, StageRecord] = field(default_factory=dict)
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    source: Path | None = None
+
+    def seconds(self, nodeid: str, marks: Collection[str] = ()) -> float:
+        """Return the seconds that one test is expected to take."""
+        file, _, test = split(nodeid)
+        record = self.files.get(file)
+        if record is None:
+            return max((UNRECORDED[mark] for mark in marks if mark in UNRECORDED), default=0.1)
+        if test in record["slow"]:
+            return record["slow"][test]
+        # The rest of the file is shared out evenly among the tests that are not recorded by themselves.
+        return max(0.0, record["seconds"] - sum(record["slow"].values())) / max(1, record["tests"] - len(record["slow"]))
+
+    def update(self, seconds: Mapping[str, float]) -> None:
+        """Replace the records of the files that `seconds` (test → seconds) has. Only for files whose tests all ran."""
+        by_file: dict[str, dict[str, float]] = {}
+        for nodeid, took in seconds.items():
+            file, _, test = split(nodeid)
+            by_file.setdefault(file, {})[test] = took
+        for file, tests in by_file.items():
+            slow = {test: round(took, 1) for test, took in sorted(tests.items()) if took >= SLOW}
+            self.files[file] = {"tests": len(tests), "seconds": round(sum(tests.values()), 1), "slow": slow}
+
+
+def split(nodeid: str) -> tuple[str, str, str]:
+    """Split a test's id into its file, the group that pytest-xdist appended (empty without one), and its name."""
+    file, _, test = nodeid.partition("::")
+    name, at, group = test.rpartition("@")
+    # As pytest-xdist reads it: an @ within a parameter is no group.
+    return (file, group, name) if at and "]" not in group else (file, "", test)
+
+
+def load(path: Path | None = None) -> Timings:
+    """Return the record at `path`; by default the local one, else the committed one, else an empty one."""
+    for place in (path,) if path else (LOCAL, COMMITTED):
+        try:
+            found = json.loads(place.read_text(encoding="utf-8"))
+            return Timings(found["commit"], found["date"], found["cores"], found["stages"], found["files"], place)
+        except (OSError, ValueError, KeyError, TypeError):
+            # A record that is missing or torn costs a good order, and no test.
+            continue
+    return Timings()
+
+
+def text(timings: Timings) -> str:
+    """Return the record as JSON with a line per stage and per file, so that a change of it can be read."""
+    head = {"commit": timings.commit, "date": timings.date, "cores": timings.cores}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    for key, rows in (("stages", timings.stages), ("files", timings.files)):
+        inner = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items())]
+        lines += [f" {json.dumps(key)}: {{", ",\n".join(inner), " }" + ("," if key == "stages" else "")]
+    return "\n".join(["{", *(line for line in lines if line), "}", ""])
+
+
+def save(timings: Timings, path: Path) -> None:
+    """Write the record so that a run that dies meanwhile leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(text(timings), encoding="utf-8")
+    new.replace(path)
+
+
+def spell(seconds: float) -> str:
+    """Return a duration as people write it: 8 s, 3 min 20 s."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else re.sub(r" 0 s$", "", f"{whole // 60} min {whole % 60} s")

@@ -1,0 +1,146 @@
+"""What `scripts/test` prints before and after its stages, and when it ends in green."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.suite import stages, timings
+from tests.suite.stages import HEAVY, STAGES, Results, Stage, Wanted
+from tests.suite.timings import Timings
+
+UNIT, NODES = STAGES
+
+
+@pytest.mark.parametrize("marks", [set(), {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)])
+def test_every_test_is_in_one_stage_with_all(marks: set[str]) -> None:
+    assert [stage.has(marks, long=True) for stage in STAGES].count(True) == 1
+    assert any(stage.has(marks, long=False) for stage in STAGES) == ("long" not in marks)
+
+
+def record() -> Timings:
+    return Timings(
+        "abc1234",
+        "2026-11-20",
+        2,
+        {"unit": {"seconds": 300.0, "tests": 7000, "files": 170}, "nodes": {"seconds": 1800.0, "tests": 250, "files": 40}},
+        {
+            "tests/unit/test_lint.py": {"tests": 20, "seconds": 100.0, "slow": {}},
+            "tests/unit/test_cli.py": {"tests": 20, "seconds": 60.0, "slow": {}},
+            "tests/e2e/test_gate.py": {"tests": 6, "seconds": 200.0, "slow": {}},
+        },
+    )
+
+
+def test_a_stage_shows_what_it_will_do_and_what_it_took() -> None:
+    known = record()
+    known.source = timings.COMMITTED
+    assert stages.before(UNIT, Wanted(), known) == [
+        UNIT.proves,
+        "7000 tests in 170 files; last time on the reference machine (2026-11-20, abc1234, 2 cores) it took 5 min",
+        "slowest: unit/test_lint.py 100 s, unit/test_cli.py 60 s",
+    ]
+    known.source = timings.LOCAL
+    lines = stages.before(NODES, Wanted(options=("-k", "gate")), known)
+    assert lines[1:] == [
+        "250 tests in 40 files; last time here (2026-11-20, abc1234) it took 30 min",
+        "of these, what pytest's options leave: -k gate",
+        "slowest: e2e/test_gate.py 3 min 20 s",
+    ]
+    assert stages.before(NODES, Wanted(long=True), known)[1] == "how long it takes is not recorded yet"
+
+
+def test_a_stage_of_chosen_tests_shows_those() -> None:
+    known = record()
+    known.source = timings.LOCAL
+    lines = stages.before(UNIT, Wanted(tests={"unit": ("tests/unit/test_cli.py", "tests/unit/test_lint.py::test_x")}), known)
+    assert lines[1] == "2 test files or tests chosen; 40 tests in these files last time"
+    assert lines[-1] == "slowest: unit/test_lint.py 100 s, unit/test_cli.py 60 s"
+
+
+def test_what_got_slower_is_shown_where_it_matters() -> None:
+    before = {"tests/a.py": 100.0, "tests/b.py": 100.0, "tests/c.py": 3.0, "tests/e.py": 60.0}
+    now = {"tests/a.py": 133.0, "tests/b.py": 150.0, "tests/c.py": 20.0, "tests/d.py": 500.0, "tests/e.py": 200.0}
+    assert stages.slower(now, before) == ["e.py: 3 min 20 s, last time 60 s", "b.py: 2 min 30 s, last time 100 s"]
+
+
+def test_after_a_stage_its_time_is_compared() -> None:
+    tests = {"tests/unit/test_cli.py::test_a": 130.0, "tests/unit/test_cli.py::test_b": 0.2, "tests/unit/test_lint.py::test_c": 90.0}
+    results = Results(400.0, tests, 0, Counter(tests=3))
+    assert stages.after(results, record(), "unit", whole=True) == [
+        "took 6 min 40 s: 3 passed, 0 failed; last time 5 min",
+        "slowest files: unit/test_cli.py 2 min 10 s, unit/test_lint.py 90 s",
+        "slowest tests: unit/test_cli.py::test_a 2 min 10 s, unit/test_lint.py::test_c 90 s",
+        "slower than last time: unit/test_cli.py: 2 min 10 s, last time 60 s",
+    ]
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records of this test alone, below the checkout's own directory as their messages show them."""
+    monkeypatch.setattr(timings, "LOCAL", tmp_path / "local.json")
+    monkeypatch.setattr(timings, "COMMITTED", tmp_path / "committed.json")
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    return tmp_path
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, *, code: int = 0, tests: int = 2, failures: int = 0) -> None:
+    def run(stage: Stage, wanted: Wanted, place: Path) -> Results:
+        seconds = {f"tests/{stage.name}/test_x.py::test_{number}": 1.0 for number in range(tests)}
+        return Results(3.0, seconds, code, Counter(tests=tests, failures=failures))
+
+    monkeypatch.setattr(stages, "run_stage", run)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "status", "words"),
+    [
+        (Wanted(), {}, 0, "4 passed, 0 failed"),
+        (Wanted(quick=True), {}, 0, "2 passed, 0 failed"),
+        (Wanted(), {"code": 1, "failures": 1}, 1, "2 passed, 2 failed"),
+        # pytest collected nothing, or was called wrongly, and no test failed.
+        (Wanted(), {"code": 5, "tests": 0}, 1, "0 passed, 0 failed"),
+        (Wanted(), {"tests": 0}, 1, "0 passed, 0 failed"),
+        (Wanted(tests={"unit": (), "nodes": ("tests/nodes/test_x.py",)}), {}, 0, "2 passed, 0 failed"),
+        (Wanted(tests={"unit": (), "nodes": ()}), {}, 1, "0 passed, 0 failed"),
+    ],
+)
+def test_the_end_is_green_only_if_tests_ran_and_passed(
+    places: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wanted: Wanted,
+    given: dict[str, int],
+    status: int,
+    words: str,
+) -> None:
+    outcome(monkeypatch, **given)
+    assert stages.run(wanted) == status
+    assert capsys.readouterr().out.splitlines()[-1] == words
+
+
+def test_only_whole_runs_without_failures_are_recorded(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local, committed = places / "local.json", places / "committed.json"
+    outcome(monkeypatch, code=1, failures=1)
+    assert stages.run(Wanted(record=True)) == 1
+    assert not timings.load(local).files
+    assert not committed.exists()
+    assert "stays as it was" in capsys.readouterr().out
+    outcome(monkeypatch)
+    stages.run(Wanted(options=("-k", "some")))
+    assert not timings.load(local).files
+    stages.run(Wanted(tests={"unit": ("tests/unit/test_x.py",), "nodes": ("tests/nodes/test_x.py::test_0",)}))
+    assert (set(timings.load(local).files), timings.load(local).stages) == ({"tests/unit/test_x.py"}, {})
+    stages.run(Wanted(), setup=40.0)
+    assert set(timings.load(local).stages) == {"unit", "nodes", "set-up"}
+    stages.run(Wanted(long=True), setup=1.0)
+    assert set(timings.load(local).stages) == {"unit", "nodes", "nodes, with long ones", "set-up"}
+    assert not committed.exists()
+    for stage in STAGES:
+        (places / f"tests/{stage.name}").mkdir(parents=True)
+        (places / f"tests/{stage.name}/test_x.py").touch()
+    stages.run(Wanted(record=True))
+    assert timings.load(committed).stages == timings.load(local).stages
