@@ -155,7 +155,8 @@ class Selection:
 def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str]]) -> Selection:
     """Return the tests that `changed` can affect. `marks`: every test file → the markers its tests have."""
     selection = Selection()
-    for path in sorted(changed):
+    paths = sorted(changed)
+    for path in paths:
         covered, causes = _causes(path, imports)
         if not covered:
             selection.everything = selection.everything or f"{path} is covered by no row of tests/suite/selection.py"
@@ -170,7 +171,7 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
         if path.endswith(".py"):
             for test, module in imports.tests_of([module_of(path)]).items():
                 selection.add(test, f"imports {module}")
-    if selection.why:
+    if paths:
         selection.add(EVERY_FILE, "reads every file")
     # A file that runs whole needs none of its tests named too, which pytest would run once but count by their own rule.
     whole = {test for test in selection.why if "::" not in test}

@@ -83,7 +83,7 @@ SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
         ("molecule/debian13/molecule.yml", {"tests/lab/test_molecule.py::test_scenario[debian13]"}, {"tests/lab/test_molecule.py"}),
         ("molecule/shared/verify.yml", {"tests/lab/test_molecule.py"}, {"tests/e2e/test_gate.py"}),
         ("docs/faults.md", {"tests/faults/test_scoreboard.py"}, {"tests/e2e/test_gate.py"}),
-        ("docs/images.md", set(), {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"}),
+        ("docs/images.md", {"tests/unit/test_hygiene.py"}, {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"}),
         ("catalog/stacks/r550.yml", {"tests/unit/compat/test_matrix.py", "tests/e2e/test_real.py", "tests/images/test_lock.py"}, set()),
         (
             "tests/e2e/test_gate.py",
