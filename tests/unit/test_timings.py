@@ -37,6 +37,7 @@ def test_an_id_is_split_as_pytest_xdist_joins_it(nodeid: str, parts: tuple[str, 
         ("tests/a/test_new.py::test_other", {"lab"}, 30.0),
         ("tests/a/test_new.py::test_other", {"real", "long"}, 300.0),
         ("tests/a/test_new.py::test_other", {"parametrize"}, 0.1),
+        ("tests/a/test_new.py::test_other[mypy]", {"parametrize", "xdist_group"}, 60.0),
     ],
 )
 def test_estimate_is_the_record_or_the_marker(nodeid: str, marks: set[str], seconds: float) -> None:
