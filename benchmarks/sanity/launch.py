@@ -30,7 +30,7 @@ def main() -> int:
 
     pack.use(unpacked)  # as start.main does for a check
     from goldnode.node import program, start
-    from goldnode.node.device import stream
+    from goldnode.node.device import child
     from goldnode.node.host import Host
 
     plain = Host.run
@@ -47,7 +47,7 @@ def main() -> int:
                 return plain(Host("/"), "cat", f"{root}/{name}.txt")
             return plain(self, *argv, timeout=timeout)
 
-    stream.PLACE = unpacked
+    child.PLACE = unpacked
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
     return start.leave(program.main(), file)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from goldnode import nodefile
 from goldnode.node import process
 from goldnode.node.device import SCHEMA, child, stream
 from goldnode.node.host import Host
@@ -281,3 +282,18 @@ def test_a_program_that_runs_unpacked_starts_the_child_there(monkeypatch: pytest
     machine.program = "/nowhere/goldnode-node"
     stream.start(machine).finish()
     assert machine.commands[1][0] == "/nowhere/goldnode-node", "a program that is named is the one that is run"
+
+
+def test_a_carried_file_asks_the_library_itself(tmp_path: Path) -> None:
+    """Where no program is installed, the file that runs is the one that is started again: a first look at a machine needs no installation."""
+    file = tmp_path / "goldnode-node"
+    file.write_bytes(nodefile.build())
+    code = (
+        "import json, sys; from goldnode.node.host import Host; from goldnode.node.device import child, stream\n"
+        "machine = Host('/', live=True); stream.start(machine, settings=False).finish(); child.ask(machine, {'do': 'read', 'vendor': 'nvidia'})\n"
+        "print(json.dumps(machine.commands))"
+    )
+    start = f"import sys; sys.path.insert(0, {str(file)!r}); exec({code!r})"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, check=True)
+    own = [sys.executable, "-I", "-S", str(file), "device"]
+    assert json.loads(done.stdout) == [[*own, "capture"], own]

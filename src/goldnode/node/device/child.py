@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from .. import quickjson as json
-from ..host import ENVIRONMENT, Host, Json
+from ..host import ENVIRONMENT, PROGRAM, Host, Json
 from ..process import Process
 from . import SCHEMA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Mapping, Tuple
 
 
-__all__ = ["LIMIT", "SCHEMA", "ask"]
+__all__ = ["LIMIT", "SCHEMA", "ask", "asking"]
 
 # Without persistence the first call initialises every GPU: more than 25 s were seen on eight A100 (Azure/AgentBaker 2829).
 LIMIT = 90.0
+PLACE = "/run/goldnode/program/"  # where the program unpacks itself (__main__): from there it starts without looking at its archive again
+
+
+def asking(host: Host) -> Tuple[str, ...]:
+    """The command that asks the GPU library: the file that runs now, unpacked or not, so that a node without an installed program is read too.
+
+    Where sources run, or `host` names another program, that program.
+    """
+    own = sys.path[0] if sys.path else ""
+    archive = getattr(getattr(__spec__, "loader", None), "archive", None)
+    if host.program == PROGRAM and (own.startswith(PLACE) or (archive is not None and own == archive)):
+        return (sys.executable, "-I", "-S", own)
+    return (host.program,)
 
 
 def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
@@ -26,7 +40,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     if pending is not None and request["do"] == "read" and request["vendor"] == pending.vendor:
         told: Json = pending.settings()  # a capture is being made: one process asks the library, for all
         return told
-    argv = (host.program, "device")
+    argv = (*asking(host), "device")
     host.commands.append(argv)
     try:
         process = Process(argv, {**os.environ, **ENVIRONMENT}, json.dumps(request).encode(), session=True)

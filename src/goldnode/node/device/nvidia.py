@@ -291,7 +291,7 @@ def one(setting: Mapping[str, Any]) -> Json:
         if setting["field"] == "compute_mode":
             return done(nvml.nvmlDeviceSetComputeMode, handle, modes[value])
         if setting["field"] == "power_limit_watts":
-            return done(nvml.nvmlDeviceSetPowerManagementLimit, handle, value * 1000)
+            return done(nvml.nvmlDeviceSetPowerManagementLimit, handle, round(value * 1000))
         setter = {"persistence_mode": nvml.nvmlDeviceSetPersistenceMode, "ecc": nvml.nvmlDeviceSetEccMode}[setting["field"]]
         return done(setter, handle, 1 if value else 0)
     except nvml.NVMLError as problem:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import time
 
 from .. import quickjson as json
-from ..host import ENVIRONMENT, PROGRAM, Host, Json
+from ..host import ENVIRONMENT, Host, Json
 from ..plain import suppress
 from ..process import Process
 from . import SCHEMA
-from .child import LIMIT
+from .child import LIMIT, asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
 PIPE = 1 << 20
-PLACE = "/run/goldnode/program/"  # where the program unpacks itself (__main__): from there it starts without looking at its archive again
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
 LEFT = "/run/goldnode/gpu-process"
 SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
@@ -118,9 +116,7 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
 
     :param settings: also what `policy` compares.
     """
-    unpacked = host.program == PROGRAM and sys.path[0].startswith(PLACE)
-    program = (sys.executable, "-I", "-S", sys.path[0]) if unpacked else (host.program,)
-    argv = (*program, "device", "capture", *(["settings"] if settings else []))
+    argv = (*asking(host), "device", "capture", *(["settings"] if settings else []))
     error = _left(host)
     process: Optional[Process] = None
     try:
