@@ -11,16 +11,10 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-@pytest.mark.parametrize("name", ["build-images", "demo", "smoke-gpu", "test", "verify"])
+@pytest.mark.parametrize("name", ["build-images", "demo", "prove-gpu", "test", "verify"])
 def test_help_is_the_whole_head(name: str) -> None:
     script = SCRIPTS / name
     head = re.findall(r"^# ?(.*)$", script.read_text().split("\nset ")[0], re.MULTILINE)
     done = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == head[1:], "what follows the line that names the interpreter"
-
-
-def test_an_option_is_no_file_to_write() -> None:
-    done = subprocess.run([SCRIPTS / "smoke-gpu", "--json"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "--json stands where the file to write does" in done.stderr

@@ -1,0 +1,146 @@
+"""Which class a machine is judged by, and the judgement of a capture.
+
+The node's own class document where goldnode has provisioned it; else a document made of what the machine is and what the facts say of its
+GPU model, with the baseline of a class of the catalog where one fits by GPU, count, system and driver. Operating system, kernel, driver and
+packages are then as found, declared by nobody, and not judged.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+
+from goldnode.node.state.domains.program import document_digest
+from goldnode.node.state.finding import MISMATCH
+from goldnode.node.verdict import check as checking
+from goldnode.node.verdict import deltas, rules
+
+Json = Dict[str, Any]
+
+OWN, CATALOG, FACTS, UNKNOWN = "of the node", "of the catalog", "of the facts", "unknown model"
+# Prefixes of findings about hardware that no table of rules lists: the kernel's log, readers that failed.
+ALSO = ("xid.", "sxid.", "events.", "capture.", "changed.")
+
+
+class Chosen(NamedTuple):
+    """A class document, where it comes from, and a sentence about it."""
+
+    kind: str
+    document: Json
+    why: str
+    model: Optional[str]
+
+
+def gpus(capture: Mapping[str, Any]) -> List[Json]:
+    """NVIDIA's GPUs of a capture."""
+    listed = capture.get("gpus")
+    return [row for row in listed if isinstance(row, dict) and row.get("vendor") == "nvidia"] if isinstance(listed, list) else []
+
+
+def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> Chosen:
+    """The document to judge this capture by. `known`: facts.json of the carry folder; `own`: the node's class document."""
+    if own is not None:
+        return Chosen(OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model"))
+    boards = gpus(capture)
+    ids = sorted({str(row.get("pci_id")) for row in boards if isinstance(row.get("pci_id"), str)})
+    models = [sku for sku, row in sorted(known["models"].items()) if set(row["pci_ids"]) & set(ids)]
+    told = ", ".join(dict.fromkeys(f"{row.get('name')} ({row.get('pci_id')})" for row in boards))
+    if len(models) != 1 or not set(ids) <= set(known["models"][models[0]]["pci_ids"]):
+        why = f"GPUs of several models, {told}: a class has one" if models else f"the facts have no model with the PCI id of {told}"
+        return Chosen(UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None)
+    model = models[0]
+    fitting, reasons = None, []
+    for row in known["classes"]:
+        if row["model"] == model:
+            differs = unlike(capture, row, len(boards))
+            fitting = fitting or (None if differs else row)
+            if differs:
+                reasons.append(f"{row['class']} is for {', '.join(differs)}")
+    made = document(capture, model, known, fitting)
+    if fitting is not None:
+        return Chosen(CATALOG, made, f"class {fitting['class']} fits by GPU, count, system and driver branch", model)
+    why = "; ".join(reasons) or f"the catalog has none for {model}"
+    return Chosen(FACTS, made, f"no class of the catalog fits ({why}); judged by what the facts say of {model}", model)
+
+
+def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> List[str]:
+    """What a class of the catalog has other than this machine, in words."""
+    system = capture.get("os") or {}
+    branch = str((capture.get("driver") or {}).get("reported")).partition(".")[0]
+    found = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
+    if (system.get("id"), system.get("version")) != (row["os"]["id"], row["os"]["version"]):
+        found.append(f"{row['os']['id']} {row['os']['version']}, not {system.get('id')} {system.get('version')}")
+    if row["branch"] is not None and branch != row["branch"]:
+        found.append(f"driver {row['branch']}, not {branch}")
+    return found
+
+
+def document(capture: Mapping[str, Any], model: Optional[str], known: Mapping[str, Any], fitting: Optional[Json]) -> Json:
+    """A class document (schema goldnode.class/1) of what a machine is, with the facts of its model."""
+    boards, system = gpus(capture), capture.get("os") or {}
+    row = known["models"].get(model, {})
+    ids = row.get("pci_ids") or sorted({str(board.get("pci_id")) for board in boards})
+    release = (system.get("kernel") or {}).get("running")
+    health = row.get("health", known["health"])
+    found: Json = {
+        "schema": "goldnode.class/1", "class": fitting["class"] if fitting else "as_found", "backend": "cuda", "simulated": False,
+        "gate": "report",
+        "os": {
+            "id": str(system.get("id")), "version": str(system.get("version")), "codename": "",
+            "architecture": {"aarch64": "arm64"}.get(platform.machine(), "amd64"),
+        },
+        "stack": {"name": "as found", "exercised": "none", "end_of_life": None, "limits": [], "waiver": None},
+        "lock": {"digest": None, "resolved": None},
+        "gpu": {
+            "vendor": "nvidia", "model": model or str(boards[0].get("name") if boards else "unknown"),
+            "count": fitting["count"] if fitting else len(boards), "pci_ids": ids, "architecture": row.get("architecture"),
+        },
+        "platform": {"name": None, "nvswitch": bool(fitting["nvswitch"] if fitting else capture.get("nvswitches"))},
+        "kernel": {"release": str(release), "image": "", "headers": ""},
+        "driver": None, "runtime": None, "modules": [], "blacklist": [], "fence": [], "packages": [], "policy": {},
+        "baseline": fitting["baseline"] if fitting else {}, "site": {"archives": []}, "health": health, "xid": known["xid"],
+    }  # fmt: skip
+    found["digest"] = document_digest(found)
+    return found
+
+
+def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: bool = False) -> Json:
+    """The verdict about a capture. `whole`: also what the document declares beyond hardware (a node's own class). Pure but for its time."""
+    if whole:
+        from goldnode.node.host import Host
+
+        return checking.check(Host("/", live=False), document, captured=capture)
+    counted, _ = deltas.step({}, capture)
+    counted.first_of_boot = False
+    found = rules.judge(document, capture, counted) + checking.events(document, capture, {})[0]
+    verdict = checking.summary(document, found, time.time(), passive=False)
+    return {
+        **verdict,
+        "simulated": bool(capture.get("simulated")),
+        "recorded": {"time": capture.get("time"), "source": capture.get("source")},
+    }
+
+
+def hardware(verdict: Mapping[str, Any]) -> List[Json]:
+    """The findings of a verdict that are about hardware and driver, whoever declared them."""
+    judge({**EMPTY}, {})  # enters the rules into the table
+    ids = {entry.id for entry in rules.TABLE}
+    return [row for row in verdict["findings"] if row["id"] in ids or row["id"].startswith(ALSO)]
+
+
+EMPTY: Json = {"class": "", "digest": "", "lock": {"digest": ""}, "stack": {"name": "", "exercised": ""}, "simulated": False}
+
+
+def wrong(findings: List[Json]) -> List[str]:
+    """Each mismatch as `id subject: got (expected)`."""
+    return [
+        f"{row['id']}{' ' + row['subject'] if row['subject'] else ''}: {row['got']} (expected {row['expected']})"
+        for row in findings
+        if row["outcome"] == MISMATCH
+    ]
+
+
+def outcomes(verdict: Mapping[str, Any]) -> List[List[Any]]:
+    """What tests compare of a verdict: id, subject and outcome of each finding, sorted."""
+    return sorted([row["id"], row["subject"] or "", row["outcome"]] for row in verdict["findings"])

@@ -1,0 +1,125 @@
+"""A load on all CUDA devices, for as long as standard input stays open: `main` runs in a process of its own.
+
+Products of matrices by cuBLAS where it is here, else by the plain kernel that the driver compiles from PTX, and copies to the device. Nothing
+is needed but the driver. The first line on standard output says that the devices are busy, the last one what they did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from typing import Any, Dict, List
+
+from goldnode.images.smoke.runner import device, linear
+from goldnode.images.smoke.runner.cuda import Cuda
+from goldnode.images.smoke.runner.report import Failed
+
+ROUND = 0.05  # seconds of work that are queued on each device before it is waited for
+MOST = 600.0  # seconds: a load that lost its parent ends as well
+
+Json = Dict[str, Any]
+
+
+class Busy:
+    """One device with its matrices."""
+
+    def __init__(self, driver: Cuda, gpu: device.Gpu, size: int) -> None:
+        self.driver, self.gpu = driver, gpu
+        driver.use(gpu.number)
+        kinds = driver.precisions(gpu)
+        self.kind = kinds[0] if kinds else ""
+        self.element = "fp16" if self.kind == "fp16" else "fp32"
+        self.n = size or device.fitting(driver.free(), 4096 if kinds else 1024)
+        self.left, right = linear.matrix_a(self.n, self.n, self.element), linear.matrix_b(self.n, self.n, self.element)
+        self.memory = [driver.alloc(len(data)) for data in (self.left, right)]
+        self.out = self.n * self.n * 4
+        self.memory.append(driver.alloc(self.out))
+        driver.put(self.memory[0], self.left)
+        driver.put(self.memory[1], right)
+        self.products, self.batch = 0, 1
+
+    def queue(self) -> None:
+        """Start a batch of products and do not wait for them."""
+        self.driver.use(self.gpu.number)
+        for _ in range(self.batch):
+            if self.kind:
+                self.driver.gemm(self.kind, self.n, *self.memory)
+            else:
+                self.driver.launch("goldnode_gemm", *(("memory", place) for place in self.memory), *((("u32", self.n),) * 3))
+        self.products += self.batch
+
+    def wait(self) -> None:
+        """Wait for the batch; then copy one matrix to the device again."""
+        self.driver.use(self.gpu.number)
+        self.driver.sync()
+        self.driver.put(self.memory[0], self.left)
+
+    def wrong(self) -> bool:
+        """Whether the last product is not what it has to be."""
+        self.driver.use(self.gpu.number)
+        return bool(linear.wrong(self.driver.get(self.memory[2], self.out), self.n, self.n, self.n, "fp32"))
+
+
+def work(driver: Cuda, size: int, say: Any) -> Json:
+    """Keep all devices busy until standard input ends; return what they did."""
+    gpus = driver.gpus()
+    if not gpus:
+        raise Failed("the CUDA driver finds no device")
+    busy = [Busy(driver, gpu, size) for gpu in gpus]
+    for one in busy:  # one product each, which also compiles the kernels
+        one.queue()
+        one.wait()
+        one.products = 0
+    by = "cuBLAS " + busy[0].kind if busy[0].kind else f"a plain kernel, {driver.kernels()}"
+    say({"ready": True, "by": by, "size": busy[0].n, "gpus": [gpu.name for gpu in gpus]})
+    began = time.monotonic()
+    while time.monotonic() - began < MOST:
+        start = time.monotonic()
+        for one in busy:
+            one.queue()
+        for one in busy:
+            one.wait()
+        took = time.monotonic() - start
+        for one in busy:
+            one.batch = max(1, min(1000, int(one.batch * ROUND / max(took, 1e-6))))
+        if select.select([0], [], [], 0)[0]:  # closed, or its parent is gone
+            break
+    seconds = time.monotonic() - began
+    figures = [
+        {
+            "name": one.gpu.name,
+            "tflops": round(2 * one.n**3 * one.products / seconds / 1e12, 3),
+            "products": one.products,
+            "wrong": one.wrong(),
+        }
+        for one in busy
+    ]
+    return {"done": True, "seconds": round(seconds, 2), "by": by, "size": busy[0].n, "gpus": figures}
+
+
+def main() -> int:
+    """Run; the argument is the size of the matrices, 0 for what fits."""
+    to = os.dup(1)
+    os.dup2(2, 1)
+
+    def say(found: Json) -> None:
+        os.write(to, json.dumps(found).encode() + b"\n")
+
+    try:
+        driver = Cuda()
+        found = work(driver, int(sys.argv[1]), say)
+    except Failed as problem:
+        found = {"error": str(problem)}
+    say({**found, "simulated": simulated(found)})
+    os._exit(0)  # a driver that hangs while it is unloaded must not take back what was said
+
+
+def simulated(found: Json) -> bool:
+    """Whether a library, or a device by its name, says that it is simulated."""
+    from goldnode.images.smoke.runner import native  # here, for what was loaded by now
+
+    names: List[str] = [str(row["name"]) for row in found.get("gpus", [])]
+    return bool(native.SIMULATED) or any(name.startswith(device.SIMULATED) for name in names)

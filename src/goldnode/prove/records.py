@@ -1,0 +1,64 @@
+"""Records of runs as cases of the tests: `scripts/prove-gpu import DIR` puts one into tests/cases/recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Dict
+
+from goldnode.errors import GoldnodeError
+from goldnode.prove import SCHEMA
+
+Json = Dict[str, Any]
+
+PLACE = Path(__file__).resolve().parents[3] / "tests/cases/recorded"
+NEEDED = ("record.json", "capture.json", "class.json", "verdict.json")
+ALSO = ("capture-load.json", "verdict-load.json", "nvidia-smi.xml", "latency.json", "timing.json", "smoke.json", "diagnose.json")
+
+
+class RecordError(GoldnodeError):
+    """A directory is no record that tests could use."""
+
+
+def take(folder: Path, place: Path = PLACE) -> Path:
+    """Copy what tests use of a run's directory to `place`; return the new case. Raises RecordError."""
+    record = read(folder)
+    boards = record["versions"].get("gpus") or []
+    if not boards:
+        raise RecordError(f"{folder} saw no GPU", remedy="import a run that did")
+    model = boards[0].partition(" (")[0]
+    words = [
+        *(["simulated"] if record["simulated"] else []),
+        model.replace("NVIDIA ", ""),
+        f"x{len(boards)}",
+        str(record["versions"]["driver"]),
+    ]
+    target = place / re.sub(r"[^a-z0-9.]+", "_", "_".join(words).lower())
+    if target.exists():
+        raise RecordError(f"{target} is there already", remedy="remove it first if this run is to take its place")
+    target.mkdir(parents=True)
+    for name in (*NEEDED, *ALSO):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, target / name)
+    return target
+
+
+def read(folder: Path) -> Json:
+    """The record of a run's directory, looked through. Raises RecordError."""
+    try:
+        record: Json = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+        schema = record["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise RecordError(f"{folder} is no directory of a run ({problem})", remedy="name one that scripts/prove-gpu has written") from None
+    if schema != SCHEMA:
+        raise RecordError(f"{folder} is of schema {schema!r}, not {SCHEMA}", remedy="import it with the goldnode that wrote it")
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if missing:
+        raise RecordError(f"{folder} has no {', '.join(missing)}: the run did not get that far", remedy="import a run that did")
+    if record["leaking"]:
+        raise RecordError(
+            f"{folder} could not be redacted whole: {', '.join(record['leaking'])}", remedy="report it, and do not publish the directory"
+        )
+    return record

@@ -1,0 +1,172 @@
+"""Placeholders for what names one machine or one board in the world.
+
+Equal values get equal placeholders, numbered in the order of meeting; nothing of a value is left, no hash either. PCI addresses, models and
+versions stay. The keys and patterns are those of `goldnode-node capture --anonymous`; here they hold for every file of a run together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from typing import Any, Dict, Iterable, List
+
+from goldnode.node.probe.command import FREE, INTERNET, NAMES, PATTERNS
+
+# Elements of `nvidia-smi -q -x` by the kind of what they hold.
+ELEMENTS = {
+    "serial": "SERIAL", "uuid": "GPU", "clusteruuid": "CLUSTER", "chassis_serial_number": "SERIAL", "serial_number": "SERIAL",
+    "board_serial": "SERIAL", "gpu_fabric_guid": "GUID", "peer_id": "GUID", "process_name": "PROCESS", "guid": "GUID",
+}  # fmt: skip
+SAYS_NOTHING = ("", "n/a", "none", "unknown", "unknown error", "not supported", "[n/a]", "requested functionality has been deprecated", "-")
+INTERNET6 = r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6})(?![\w:.])"
+# Values shorter than this stand for something only in prose and under their own key: a serial number "12" is a number elsewhere, and so is a
+# longer one of digits alone. What has no digit at all ("Default string", "To be filled by O.E.M.") names nothing, and goes under its key alone.
+SHORT, SHORT_NUMBER = 6, 9
+SERIALS = ("serial", "chassis_serial", "board_serial", "product_serial")
+MADE = re.compile(r"(?:SERIAL|GPU|MAC|HOST|MACHINE|BOOT|GUID|CLUSTER|WWN|UUID|SERVER|PROCESS|USER)-\d+")
+
+
+class Redactor:
+    """Learns names from captures and texts, and takes them out of whatever is written."""
+
+    def __init__(self) -> None:
+        self.names: Dict[str, str] = {}  # value in lower case -> placeholder, wherever it stands
+        self.words: Dict[str, str] = {}  # the same for values that stand for something in free text and under their keys alone
+        self.keyed: Dict[str, str] = {}  # values that name something under their own key alone
+        self.paths: Dict[str, str] = {}
+        self.counts: Dict[str, int] = {}
+        self._pattern: Any = None
+
+    # -- learning
+
+    def add(self, value: str, kind: str) -> None:
+        """Learn one value. What says nothing (N/A, zeros) and what is a placeholder already is left out."""
+        value = value.strip()
+        low = value.lower()
+        if low in SAYS_NOTHING or not set(low) - set("0-:x") or MADE.fullmatch(value) or low in self._all():
+            return
+        made = f"{kind}-{self.counts.get(kind, 0)}"
+        bare = re.fullmatch(r"(?:gpu|mig)-([0-9a-f]{8}-.*)", low)
+        if bare and bare[1] in self.names:
+            made = self.names[bare[1]]
+        else:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+        short = len(low) < (SHORT_NUMBER if low.isdigit() else SHORT)
+        if kind in ("HOST", "USER"):
+            place = self.words if short or not re.search(r"[\d.-]", low) else self.names
+        else:
+            place = self.keyed if not re.search(r"\d", low) else self.words if short else self.names
+        place[low] = made
+        if bare:  # the same GPU, named without its prefix
+            self.names[bare[1]] = made
+        self._pattern = None
+
+    def path(self, place: str, name: str) -> None:
+        """Show `name` in the place of a directory of this machine."""
+        if len(place) > 1:
+            self.paths[place.rstrip("/")] = name
+
+    def machine(self) -> None:
+        """Learn the names of this machine and of who runs this."""
+        for host in (socket.gethostname(), socket.gethostname().partition(".")[0]):
+            self.add(host, "HOST")
+        for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+            self.add(_line(file), "MACHINE")
+        self.add(_line("/proc/sys/kernel/random/boot_id"), "BOOT")
+        home = os.path.expanduser("~")
+        if home not in ("/", "/root", "~"):
+            self.path(home, "~")
+        for key in ("USER", "LOGNAME", "SUDO_USER"):
+            if os.environ.get(key, "root") != "root":
+                self.add(os.environ[key], "USER")
+
+    def learn(self, value: Any, key: str = "") -> None:
+        """Learn from a JSON document."""
+        if isinstance(value, dict):
+            for one, item in value.items():
+                self.learn(item, "text" if "fault" in value else one)
+        elif isinstance(value, list):
+            for item in value:
+                self.learn(item, key)
+        elif isinstance(value, str):
+            if key in NAMES or key in SERIALS:
+                self.add(value, NAMES.get(key, "SERIAL"))
+            self._patterns(value, key in FREE)
+            if key == "device" and ":/" in value:  # a file system of another machine
+                self.add(value.partition(":/")[0], "SERVER")
+
+    def learn_text(self, text: str) -> None:
+        """Learn from a text, among them the output of `nvidia-smi -q -x`."""
+        for name, value in re.findall(r"<([A-Za-z_]+)>([^<>]*)</\1>", text):
+            if name.lower() in ELEMENTS:
+                self.add(value, ELEMENTS[name.lower()])
+        self._patterns(text, True)
+
+    def _patterns(self, text: str, free: bool) -> None:
+        for kind, pattern in PATTERNS:
+            for found in re.findall(pattern, text):
+                self.add(found, kind)
+        if free:
+            for found in re.findall(INTERNET, text):
+                parts = found.split(".")
+                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[0] not in ("0", "127"):
+                    self.add(found, "SERVER")
+            for found in re.findall(INTERNET6, text, re.I):
+                self.add(found, "SERVER")
+
+    def _all(self) -> Dict[str, str]:
+        return {**self.keyed, **self.words, **self.names}
+
+    # -- replacing
+
+    def _known(self) -> Any:
+        if self._pattern is None:
+            names = sorted(self.names, key=len, reverse=True)
+            self._pattern = re.compile("|".join(re.escape(name) for name in names), re.I) if names else re.compile(r"(?!)")
+        return self._pattern
+
+    def text(self, text: str, free: bool = True) -> str:
+        """The text without names. `free`: prose or a log, where a short name of a host stands for that host."""
+        self._patterns(text, free)
+        for place, name in sorted(self.paths.items(), key=lambda row: -len(row[0])):
+            text = text.replace(place, name)
+        text = self._known().sub(lambda found: self.names[found[0].lower()], text)
+        if free and self.words:
+            words = "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True))
+            text = re.sub(rf"(?<![\w-])(?:{words})(?![\w-])", lambda found: self.words[found[0].lower()], text, flags=re.I)
+        return text
+
+    def json(self, value: Any, key: str = "") -> Any:
+        """The document without names; keys that are names (paths, interfaces) are replaced as well."""
+        if isinstance(value, dict):
+            return {self.text(str(one), False): self.json(item, "text" if "fault" in value else one) for one, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.json(item, key) for item in value]
+        if not isinstance(value, str):
+            return value
+        if (key in NAMES or key in SERIALS) and value.strip().lower() in self._all():
+            return self._all()[value.strip().lower()]
+        return self.text(value, key in (*FREE, "reason", "notes", "got", "expected", "why", "error", "evidence", "remedy", "next"))
+
+    def leaks(self, text: str) -> List[str]:
+        """The placeholders of names that still stand in a text."""
+        low = text.lower()
+        return sorted({made for name, made in self.names.items() if name in low})
+
+    def report(self) -> Dict[str, int]:
+        """How many values of each kind were replaced."""
+        return dict(sorted(self.counts.items()))
+
+
+def _line(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.readline().strip()
+    except OSError:
+        return ""
+
+
+def kinds() -> Iterable[str]:
+    """Kinds of placeholders, for the documentation of a record."""
+    return sorted({*NAMES.values(), "UUID", "SERVER", "PROCESS", "USER"})

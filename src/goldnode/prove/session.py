@@ -1,0 +1,300 @@
+"""One run: its children, its time, its output directory, and the steps with their outcomes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from goldnode.prove.redact import Redactor
+
+Json = Dict[str, Any]
+
+PASSED, FAILED, UNCHECKED, SKIPPED = "passed", "failed", "could not check", "skipped"
+# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+GRACE = 5.0
+MOST = 64 << 20  # bytes of an answer
+SOURCES = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step ended, and why: the reason is one sentence for the summary."""
+
+    status: str
+    reason: str = ""
+    figures: Json = field(default_factory=dict)
+
+
+class NotChecked(Exception):  # noqa: N818 - its name is its meaning
+    """A step could not look at what it is about."""
+
+
+class Stopped(BaseException):
+    """A signal ends the run. No Exception, so that no step takes it for a failure of its own. `outcome`: how the step ended that it met."""
+
+    outcome: Optional[Outcome] = None
+
+
+class Done(NamedTuple):
+    """A child that ended, or was killed: `fault` is None or a sentence."""
+
+    rc: int
+    out: bytes
+    err: bytes
+    seconds: float
+    fault: Optional[str]
+
+    def last(self) -> str:
+        """The last line of standard error."""
+        lines = self.err.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it printed nothing"
+
+    def json(self, what: str) -> Json:
+        """Standard output as a JSON object. Raises NotChecked with the reason where it is none."""
+        if self.fault is not None:
+            raise NotChecked(f"{what}: {self.fault}")
+        try:
+            found = json.loads(self.out)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise NotChecked(f"{what} ended with status {self.rc} and printed no JSON: {self.last()}")
+        return found
+
+
+class Children:
+    """Starts programs in sessions of their own and ends them, with all they started, when their time is over."""
+
+    def __init__(self) -> None:
+        self.running: List[subprocess.Popen[bytes]] = []
+        self.stuck: List[int] = []
+
+    def start(self, argv: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> subprocess.Popen[bytes]:
+        """Start a program with pipes. :meth:`end` has to follow."""
+        process = subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, **(environment or {}), "LC_ALL": "C"},
+        )  # fmt: skip
+        self.running.append(process)
+        return process
+
+    def run(self, argv: Sequence[str], limit: float, stdin: bytes = b"", environment: Optional[Mapping[str, str]] = None) -> Done:
+        """Run a program to its end. Raises nothing for what the program does; a signal to this process ends the program as well."""
+        if limit <= 0:
+            return Done(124, b"", b"", 0.0, "the time of the whole run was over")
+        began = time.monotonic()
+        try:
+            process = self.start(argv, environment)
+        except OSError as problem:
+            return Done(127, b"", b"", 0.0, f"{argv[0]} cannot be run ({problem.strerror})")
+        fault = None
+        try:
+            out, err = process.communicate(stdin, timeout=limit)
+        except subprocess.TimeoutExpired:
+            fault = f"no answer within {limit:.0f} s"
+            out, err = b"", b""
+        finally:
+            fault = self.end(process, fault)
+        return Done(
+            process.returncode if process.returncode is not None else 124, out[:MOST], err[-65536:], time.monotonic() - began, fault
+        )
+
+    def end(self, process: subprocess.Popen[bytes], fault: Optional[str] = None) -> Optional[str]:
+        """Kill what is left of a child and all that it started. Return the fault, with what became of the process."""
+        alive = process.poll() is None
+        for _ in range(2 if alive else 1):
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except OSError:
+                break
+        if alive:
+            try:
+                process.communicate(timeout=GRACE)
+                fault = f"{fault}; the process was killed" if fault else fault
+            except (subprocess.TimeoutExpired, ValueError, OSError):
+                self.stuck.append(process.pid)
+                fault = f"{fault or 'it hangs'}; process {process.pid} cannot be killed: the driver hangs"
+        if process in self.running:
+            self.running.remove(process)
+        return fault
+
+    def stop(self) -> None:
+        """End all children that run."""
+        for process in list(self.running):
+            self.end(process)
+
+
+class Output:
+    """The output directory. Every file is redacted as it is written, and all of them once more by :meth:`seal`."""
+
+    def __init__(self, folder: Path, redactor: Redactor) -> None:
+        self.folder, self.redactor = folder, redactor
+        self.written: Dict[str, Any] = {}
+
+    def json(self, name: str, value: Any) -> str:
+        """Write a JSON document; return its name."""
+        self.written[name] = value
+        self._put(name)
+        return name
+
+    def text(self, name: str, value: str) -> str:
+        """Write a text; return its name."""
+        self.written[name] = value
+        self._put(name)
+        return name
+
+    def _put(self, name: str) -> None:
+        value = self.written[name]
+        redacted = self.redactor.text(value) if isinstance(value, str) else self.redactor.json(value)
+        text = redacted if isinstance(value, str) else json.dumps(redacted, indent=1, sort_keys=True) + "\n"
+        fresh = self.folder / f".{name}"
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, self.folder / name)
+
+    def seal(self) -> List[str]:
+        """Write every file again with all names that are known by now. Return the files that still hold one; they are removed."""
+        for name in list(self.written):
+            self._put(name)
+        leaking = []
+        for path in sorted(self.folder.iterdir()):
+            if self.redactor.leaks(path.read_text(encoding="utf-8", errors="replace")):
+                path.unlink()
+                leaking.append(path.name)
+        return leaking
+
+
+class Settings(NamedTuple):
+    """What the command line asks for. `state`: where found settings are kept while they are changed; `short`: little work, for practice."""
+
+    out: Path
+    carry: Path
+    state: Path
+    change: bool = False
+    locked_clocks: bool = False
+    short: bool = False
+    minutes: float = 10.0
+
+
+class Session:
+    """What the steps share. Fields that a step fills in are None or empty until it has run."""
+
+    def __init__(self, settings: Settings, carried: Any, temporary: Path) -> None:
+        self.settings, self.carried, self.temporary = settings, carried, temporary
+        self.redactor = Redactor()
+        self.output = Output(settings.out, self.redactor)
+        self.children = Children()
+        self.deadline = time.monotonic() + 60 * settings.minutes
+        self.steps: List[Json] = []
+        self.notes: List[str] = []
+        self.shielded = 0  # while settings are put back, a signal waits
+        self.signal: Optional[str] = None
+        self.simulated = False
+        self.hangs: Optional[str] = None  # why no further step may call the driver
+        self.capture: Optional[Json] = None
+        self.loaded: Optional[Json] = None  # the capture under load
+        self.first: Optional[Json] = None  # the first reading of all settings
+        self.chosen: Any = None  # goldnode.prove.classes.Chosen
+        self.versions: Json = {}
+
+    # -- children
+
+    def left(self, limit: float, reserve: float = 15.0) -> float:
+        """The time that a child may take: `limit`, or what the whole run has left without `reserve` seconds for its end."""
+        return min(limit, self.deadline - time.monotonic() - reserve)
+
+    def node(self, *words: str, limit: float = 120.0, stdin: bytes = b"") -> Done:
+        """Run the node program."""
+        return self.children.run([*self.python(), str(self.carried.node), *words], self.left(limit), stdin)
+
+    def python(self, *, site: bool = False) -> List[str]:
+        """This interpreter, isolated: nothing of the caller's environment is imported. `site`: with installed packages."""
+        return [sys.executable, "-I"] if site else [sys.executable, "-I", "-S"]
+
+    def own(self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()) -> List[str]:
+        """The command that runs `main` of a module of these sources."""
+        code = (
+            f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from {module} import main; sys.exit(main())"
+        )
+        return [*self.python(site=site), "-B", "-c", code, *words]  # -B: no byte code is left in the checkout
+
+    # -- steps
+
+    def step(self, name: str, title: str, work: Callable[[Session], Outcome]) -> Outcome:
+        """Run one step. What it raises is its outcome, and never keeps the next one from running."""
+        print(f"{title} …", flush=True)
+        began = time.monotonic()
+        files = set(self.output.written)
+        stopped = None
+        try:
+            if self.deadline - began < 20 and name not in ALWAYS:
+                outcome = Outcome(UNCHECKED, f"the {self.settings.minutes:g} minutes of the run were over")
+            else:
+                outcome = work(self)
+        except NotChecked as problem:
+            outcome = Outcome(UNCHECKED, str(problem))
+        except Stopped as problem:
+            stopped = problem
+            outcome = problem.outcome or Outcome(UNCHECKED, f"interrupted by {problem}")
+        except Exception as problem:  # a fault of one step must not take the others with it, nor pass
+            traceback.print_exc()
+            outcome = Outcome(UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}")
+        self.steps.append({
+            "name": name, "title": title, "status": outcome.status, "reason": outcome.reason, "figures": outcome.figures,
+            "seconds": round(time.monotonic() - began, 2), "files": sorted(set(self.output.written) - files),
+        })  # fmt: skip
+        print(f"  {outcome.status}" + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""), flush=True)
+        if stopped is not None:
+            raise stopped
+        return outcome
+
+    # -- signals
+
+    def listen(self) -> None:
+        """End the run in order at SIGINT, SIGTERM and SIGHUP."""
+
+        def stop(number: int, _: Any) -> None:
+            self.signal = signal.Signals(number).name
+            if not self.shielded:
+                raise Stopped(self.signal)
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop)
+
+    def shield(self) -> Shield:
+        """A block that no signal interrupts: `with session.shield(): …`. A signal that came meanwhile counts at its end."""
+        return Shield(self)
+
+
+class Shield:
+    """See :meth:`Session.shield`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.before: Optional[str] = None
+
+    def __enter__(self) -> None:
+        self.before = self.session.signal
+        self.session.shielded += 1
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self.session.shielded -= 1
+        if self.session.signal and self.before is None and not self.session.shielded and kind is None:
+            raise Stopped(self.session.signal)
+
+
+# Steps that run whatever the time: they take seconds, and the run is not whole without them.
+ALWAYS = ("settings",)
+
+
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """A directory that goes with the run, readable by its owner alone: it holds raw captures."""
+    return tempfile.TemporaryDirectory(prefix="prove-gpu-")

@@ -1,0 +1,98 @@
+"""A carry folder for `scripts/prove-gpu` whose programs see a simulated node instead of this machine.
+
+`goldnode-node` is the real file with another start: its host is the directory that :mod:`.machine` made. `goldnode-smoke` looks for device
+files there. Both find the simulated libraries by the environment that :func:`environment` gives, as do the children of prove-gpu itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import py_compile
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.simulators import accelerators
+from tests.simulators.hardware import machine
+
+from goldnode import nodefile
+from goldnode.images.smoke import pack as smoke
+from goldnode.prove import carry
+
+# Answers of systemctl and ldconfig come from files; whatever else a node would run is not there.
+NODE = """\
+import os, sys
+from goldnode.node import program, start
+from goldnode.node.host import Host, Result
+ROOT = {root!r}
+class Node(Host):
+    def __init__(self, root="/", live=None):
+        super().__init__(ROOT if root == "/" else root, live=True if root == "/" else live)
+    def located(self, name):
+        return name if "/prove-gpu-" in name else super().located(name)
+    def run(self, *argv, timeout=60, stdin=None):
+        self.commands.append(argv)
+        try:
+            with open(f"{{ROOT}}/{{argv[0].rpartition('/')[2]}}.txt") as opened:
+                return Result(argv, 0, opened.read(), "")
+        except OSError:
+            return Result(argv, 127, "", f"{{argv[0]}}: not found")
+if sys.argv[1:2] != ["device"]:
+    program.Host = Node
+{more}
+sys.exit(start.main("sha256:simulated", sys.path[0]))
+"""
+SMOKE = "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import main\nmain()\n"
+
+
+def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -> Path:
+    """Make the carry folder `target` for the node in `root`, made by :func:`machine.write`.
+
+    `more`: Python that each start of the program runs. `compiled`: as byte code of this Python, which starts sooner.
+    """
+    carry.pack(target)
+    host = machine.Machine(root, None)
+    (root / "ldconfig.txt").write_text(host.run("ldconfig", "-p").out, encoding="utf-8")
+    units = [row[:-5] for row in json.loads((root / machine.UNITS).read_text())]
+    (root / "systemctl.txt").write_text(host.run("systemctl", "show", *units).out, encoding="utf-8")
+    replace(target / carry.NODE, nodefile.START, nodefile.sources(), NODE.format(root=str(root), more=more), compiled)
+    replace(target / carry.SMOKE, smoke.START, smoke.sources(), SMOKE.format(root=str(root)), compiled)
+    manifest = json.loads((target / carry.MANIFEST).read_text())
+    manifest["files"] = {name: carry.digest((target / name).read_bytes()) for name in manifest["files"]}
+    (target / carry.MANIFEST).write_text(json.dumps(manifest))
+    return target
+
+
+def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, compiled: bool) -> None:
+    """Write a program's archive with another `__main__`. It does not unpack itself, and a test starts it many times: hence the byte code."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive, tempfile.TemporaryDirectory() as folder:
+        for name, content in {**sources, "__main__.py": main.encode()}.items():
+            if not (compiled and name.endswith(".py")):
+                archive.writestr(name, content)
+                continue
+            source = Path(folder) / "source.py"
+            source.write_bytes(content)
+            py_compile.compile(
+                str(source), f"{folder}/made", name, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+            )
+            archive.writestr(f"{name}c", (Path(folder) / "made").read_bytes())
+    file.write_bytes(start + out.getvalue())
+
+
+def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") -> dict[str, str]:
+    """The environment of a run: both simulators' libraries. `library`: a folder with both; `faults`: of the CUDA libraries."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON", "CUDA_"))}
+    said = f"count={count}" + (f",{faults}" if faults else "")
+    return {**clean, "LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE), "GOLDNODE_ACCELERATOR": said}
+
+
+def libraries(target: Path) -> Path:
+    """Both simulators' libraries in one folder."""
+    from tests.simulators.hardware import build
+
+    build(target)
+    return accelerators.build(target, "libcuda.so.1", "libcublas.so.12", "libnccl.so.2")
