@@ -136,7 +136,7 @@ def read(folder: Path, temporary: Path) -> Carried:
             if isinstance(problem, CarryError):
                 raise
             raise CarryError(
-                f"there is no carry folder here, and this Python cannot make one ({problem})",
+                f"there is no carry folder here, and this Python cannot make one ({getattr(problem, 'message', problem)})",
                 remedy=f"run `{AGAIN} build/prove-gpu` where the project's environment is, and bring that folder along",
             ) from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
