@@ -147,6 +147,7 @@ def steps(session: Session) -> None:
 def finish(session: Session) -> int:
     """Write record and summary; return the exit code."""
     session.signal = None  # it was obeyed
+    session.output.simulated = session.simulated
     counts = {status: sum(row["status"] == status for row in session.steps) for status in (PASSED, FAILED, UNCHECKED, SKIPPED)}
     now = dt.datetime.now(tz=dt.timezone.utc)
     chosen = session.chosen

@@ -139,6 +139,7 @@ class Output:
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self.folder, self.redactor = folder, redactor
         self.written: Dict[str, Any] = {}
+        self.simulated = False  # then each document carries a label: it may be read without the others
 
     def json(self, name: str, value: Any) -> str:
         """Write a JSON document; return its name."""
@@ -154,6 +155,8 @@ class Output:
 
     def _put(self, name: str) -> None:
         value = self.written[name]
+        if self.simulated and isinstance(value, dict):
+            value = {**value, "hardware": "SIMULATED"}
         redacted = self.redactor.text(value) if isinstance(value, str) else self.redactor.json(value)
         text = redacted if isinstance(value, str) else json.dumps(redacted, indent=1, sort_keys=True) + "\n"
         fresh = self.folder / f".{name}"

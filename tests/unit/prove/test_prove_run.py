@@ -39,6 +39,8 @@ def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Ru
     assert page.startswith("# prove-gpu: 8 x NVIDIA H100-SXM5-80GB (10de:2330)\n\n> **SIMULATED HARDWARE.**")
     assert "(SIMULATED)" in run.said.splitlines()[-1]
     assert sorted(path.name for path in run.out.iterdir()) == record["files"]
+    unlabelled = [path.name for path in run.out.glob("*.json") if run.json(path.name)["hardware"] != "SIMULATED"]
+    assert unlabelled == [], "each document may be read without the others"
 
 
 def test_the_class_is_the_one_of_the_catalog_that_fits(whole: tuple[Place, Run]) -> None:
