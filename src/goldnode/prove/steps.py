@@ -35,6 +35,8 @@ ALIKE = (
 
 def _need(session: Session) -> Json:
     """The capture with at least one GPU. Raises NotChecked where further steps have nothing to look at."""
+    if session.children.stuck and not session.hangs:
+        session.hangs = f"process {session.children.stuck[0]} of an earlier step cannot be killed"
     if session.hangs:
         raise NotChecked(f"it would call the driver, which hangs ({session.hangs})")
     if session.capture is None or not classes.gpus(session.capture):
