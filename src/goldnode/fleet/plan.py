@@ -97,7 +97,7 @@ class HostPlan:
     def __post_init__(self) -> None:
         if self.plan is not None and not self.state:
             plan = self.plan
-            pending = WAITING if plan["waiting"] else REBOOT if plan["reboot"]["required"] else CONVERGED
+            pending = WAITING if plan["waiting"] else REBOOT if plan["reboot"]["reasons"] else CONVERGED
             self.state = REFUSED if plan["refusals"] else CHANGE if plan["actions"] else pending
 
 

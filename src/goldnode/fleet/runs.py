@@ -188,6 +188,9 @@ class HostRun:
             return f"{left}, because the run ended before or its tags leave it out. Run again."
         if outcome == REBOOT:
             allow = "" if check else " Allow it with -e goldnode_reboot=true."
+            held = (self.plan or {}).get("reboot", {}).get("held")
+            if held and not check:
+                allow = f" It is held back, since {'; '.join(held)}: see policy.ecc and policy.mig of `goldnode-node check` on the node."
             return f"{'Would need' if check else 'Needs'} a reboot: {'; '.join(self.reboots(check))}.{allow}"
         if outcome == WAITING and self.plan is not None:
             items = "; ".join(f"{item['subject']}: {item['message']}" for item in self.plan["waiting"])

@@ -19,6 +19,7 @@ from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from .state.model import NodeError
+from .state.remedy import PERSON, Remedy
 from .verdict import check as checking
 from .verdict import current
 
@@ -217,7 +218,11 @@ def run_policy(host: Host, options: Any) -> int:
     outcomes = {finding.outcome for finding in findings}
     code = checking.UNKNOWN if outcomes & {UNREAD, ELSEWHERE} else checking.DEGRADED if MISMATCH in outcomes else checking.HEALTHY
     if options.json:
-        print(json.dumps({"exit_code": code, "changed": [a.line() for a in changed], "findings": [asdict(f) for f in findings]}, indent=1))
+        print(
+            json.dumps(
+                {"exit_code": code, "changed": [a.line() for a in changed], "findings": [checking.as_json(f) for f in findings]}, indent=1
+            )
+        )
     else:
         print("\n".join(finding_lines([asdict(finding) for finding in findings])))
     return code
@@ -247,7 +252,7 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
         "drain",
         "a class document and a node to hold against it",
         reason,
-        remedy,
+        Remedy(remedy, PERSON),
     )
     return {
         "schema": checking.SCHEMA,
@@ -262,7 +267,7 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
         "status": checking.STATUS[checking.UNKNOWN],
         "exit_code": checking.UNKNOWN,
         "counts": {**dict.fromkeys(checking.OUTCOMES, 0), UNREAD: 1},
-        "findings": [asdict(finding)],
+        "findings": [checking.as_json(finding)],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from goldnode.node.state.remedy import STEPS
 from goldnode.node.verdict import rules
 
 PAGE = Path(__file__).parents[3] / "docs/sanity.md"
@@ -11,12 +12,13 @@ BEGIN, END = "<!-- rules -->\n", "<!-- /rules -->"
 
 
 def table() -> str:
-    """One row for each rule: its id, what a mismatch means, what its remedy takes along, what it holds, what to do."""
+    """One row for each rule: its id, what a mismatch means, what its remedy takes along, what it holds, what to do, and as which steps."""
     rules.judge({}, {})  # the rules enter themselves into the table
-    rows = ["| finding | severity | takes along | holds | next |", "|---|---|---|---|---|"]
+    rows = ["| finding | severity | takes along | holds | next | steps |", "|---|---|---|---|---|---|"]
     for rule in sorted(rules.TABLE):
         text = " ".join((rule.judge.__doc__ or "").split()).partition(". ")[0].rstrip(".").replace("|", "\\|")
-        rows.append(f"| `{rule.id}` | {rule.severity} | {rule.blast} | {text} | {rule.remedy.replace('|', chr(92) + '|')} |")
+        remedy = rule.remedy.replace("|", "\\|")
+        rows.append(f"| `{rule.id}` | {rule.severity} | {rule.blast} | {text} | {remedy} | {', '.join(rule.remedy.steps)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -29,6 +31,8 @@ def test_every_rule_says_what_it_is_for_and_names_the_next_step() -> None:
     for rule in rules.TABLE:
         assert (rule.judge.__doc__ or "").strip().endswith("."), rule.id
         assert rule.remedy.endswith("."), rule.id
+        assert rule.remedy.steps, rule.id
+        assert set(rule.remedy.steps) <= set(STEPS), rule.id
         assert rule.severity in ("degraded", "drain")
         assert rule.blast in ("nothing", "process", "gpu", "node", "hardware")
 

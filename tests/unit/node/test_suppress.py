@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding
+from goldnode.node.state.remedy import PERSON, Remedy
 from goldnode.node.verdict import check, suppress
 
 ROW: dict[str, Any] = {"id": "net.*", "owner": "ann", "reason": "a cable is on order", "expires": "2026-12-01", "severity": "degraded"}
@@ -14,7 +15,7 @@ TODAY = "2026-11-22"
 
 
 def finding(outcome: str = MISMATCH, severity: str = "degraded", name: str = "net.mtu", subject: str | None = "eth0") -> Finding:
-    return Finding(name, outcome, severity, "9000", "1500", "Set it.", subject)
+    return Finding(name, outcome, severity, "9000", "1500", Remedy("Set it.", PERSON), subject)
 
 
 @pytest.mark.parametrize(

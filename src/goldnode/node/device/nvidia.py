@@ -200,7 +200,10 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
     """The mode, then the layout. Where the mode only becomes active with a reset or a boot, the layout has to wait for it."""
     modes = nvml.nvmlDeviceGetMigMode(handle)
     wanted = 1 if value["enabled"] else 0
-    if modes[0] and ("profiles" in value or not wanted):
+    there = mig(handle)["instances"] if modes[0] else []
+    # Where only the pending mode is wrong, the instances stay: nothing is wrong with them.
+    right = bool(modes[0] and wanted and sorted(there) == sorted(value.get("profiles", there)))
+    if modes[0] and not right and ("profiles" in value or not wanted):
         clear(handle)
     if modes != [wanted, wanted]:
         status = nvml.nvmlDeviceSetMigMode(handle, wanted)
@@ -208,6 +211,8 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
             return {"text": f"becomes active with a reset ({nvml.NVMLError(status)})"}
     if nvml.nvmlDeviceGetMigMode(handle)[0] != wanted:
         return {"text": "becomes active with the next boot"}
+    if right:
+        return {}
     known = dict(profiles(handle))
     unknown = [name for name in value.get("profiles", ()) if name not in known]
     if unknown:

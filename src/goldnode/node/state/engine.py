@@ -100,6 +100,7 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
         tuple(reboot_reasons(document, seen)),
         document["digest"],
         seen.boot_identity,
+        held=tuple(policy.held(document, seen)),
         holders=tuple(seen.holders),
     )
 

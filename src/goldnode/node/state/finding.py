@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ..plain import dataclass
+from ..plain import dataclass, replace
 from .model import Observed
+from .remedy import GPU_RESET, POLICY, SITE, Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Tuple
+    from typing import List, Optional, Tuple
 
 
 MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
@@ -39,14 +40,19 @@ class Finding:
     severity: str
     expected: Optional[str]
     got: Optional[str]
-    remedy: Optional[str] = None
+    remedy: Optional[Remedy] = None
     subject: Optional[str] = None
     evidence: Tuple[str, ...] = ()
     blast: Optional[str] = None
 
+    @property
+    def steps(self) -> Tuple[str, ...]:
+        """The steps of the remedy (:mod:`.remedy`)."""
+        return self.remedy.steps if self.remedy is not None else ()
+
 
 def judge_item(
-    name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: str, elsewhere: Optional[str] = None
+    name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: Remedy, elsewhere: Optional[str] = None
 ) -> Finding:
     """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
     if elsewhere:
@@ -54,6 +60,31 @@ def judge_item(
     if expected == got:
         return Finding(name, MATCH, severity, expected, got)
     return Finding(name, MISMATCH, severity, expected, got, remedy)
+
+
+def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
+    """Return the findings with remedies that do no harm together. Pure.
+
+    What has to be done before any restart goes first in each remedy that restarts the node or a GPU, whatever finding asks for that. A GPU
+    reset forgets the settings of the GPU, which only a boot applies by itself: they are applied after it.
+
+    :param sets_gpus: whether the class declares settings of its GPUs.
+    """
+    urgent = [item.remedy for item in findings if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before]
+    return [replace(item, remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item for item in findings]
+
+
+def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
+    text, steps = str(remedy), remedy.steps
+    first = SITE if any(SITE in item.steps for item in urgent) else POLICY
+    if urgent and remedy.restarts() and not remedy.before and steps[0] not in (SITE, first):
+        how = "site.yml" if first == SITE else "`goldnode-node policy apply`, or site.yml"
+        why = "; ".join(dict.fromkeys(str(item.before) for item in urgent))
+        text, steps = f"Run {how}, before any reboot or GPU reset: {why}. Then: {text}", (first, *steps)
+    if sets_gpus and GPU_RESET in steps and not {POLICY, SITE} & set(steps[steps.index(GPU_RESET) :]):
+        after = steps.index(GPU_RESET) + 1
+        text, steps = f"{text} After a reset: `goldnode-node policy apply`.", (*steps[:after], POLICY, *steps[after:])
+    return Remedy(text, *steps, before=remedy.before)
 
 
 def place(seen: Observed) -> Optional[str]:

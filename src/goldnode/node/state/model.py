@@ -96,6 +96,7 @@ class Plan:
     class_digest: str = ""
     boot_identity: Optional[str] = None
     state: str = PRESENT
+    held: Tuple[str, ...] = ()  # what a boot would make wrong, as the node is now: it is not rebooted before that is set right
     holders: Tuple[Mapping[str, Any], ...] = ()  # who has a GPU open; looked for only where something is to be changed
 
     def part(self, name: str) -> Tuple[Action, ...]:
@@ -119,7 +120,12 @@ class Plan:
             "notes": [asdict(note) for note in self.notes],
             "waiting": [asdict(item) for item in self.waiting],
             "holders": [dict(holder) for holder in self.holders],
-            "reboot": {"required": bool(self.reboot), "reasons": list(self.reboot), "after": self.reboot_after()},
+            "reboot": {
+                "required": bool(self.reboot) and not self.held,
+                "reasons": list(self.reboot),
+                "after": self.reboot_after(),
+                "held": list(self.held),
+            },
         }
 
 

@@ -10,10 +10,11 @@ from ..plain import NamedTuple, replace
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look
-from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding, judge_item, place
+from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding, judge_item, ordered, place
 from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
+from ..state.remedy import PERSON, REBOOT, REPAIR, SITE, Remedy
 from . import current, deltas, rules, suppress
 
 TYPE_CHECKING = False
@@ -77,7 +78,7 @@ def examine(
         counted, _ = deltas.step({}, captured)
         counted.first_of_boot = False
         found = of_record(document, captured) + rules.judge(document, captured, counted) + events(document, captured, {})[0]
-        verdict = summary(document, suppress.apply(found, document.get("suppressions"), today), now, passive)
+        verdict = summary(document, settled(document, found, today), now, passive)
         identity = rules.as_map(captured.get("identity"))
         verdict.update(
             simulated=bool(document["simulated"] or captured.get("simulated")),
@@ -107,13 +108,18 @@ def examine(
     elif document.get("baseline"):
         found.append(Finding("baseline", ELSEWHERE, "degraded", "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
-    verdict = summary(document, suppress.apply(one_each(found), document.get("suppressions"), today), now, passive)
+    verdict = summary(document, settled(document, one_each(found), today), now, passive)
     verdict.update(
         simulated=bool(document["simulated"] or simulated),
         boot_identity=seen.boot_identity,
         uptime=boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
     )
     return Checked(verdict, capture, memory, fault)
+
+
+def settled(document: Mapping[str, Any], findings: List[Finding], today: str) -> List[Finding]:
+    """The findings with those suppressed that the class accepts, and with remedies that do no harm together."""
+    return ordered(suppress.apply(findings, document.get("suppressions"), today), policy.declares(document))
 
 
 def summary(document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool) -> Json:
@@ -134,8 +140,13 @@ def summary(document: Mapping[str, Any], findings: List[Finding], now: float, pa
         "status": STATUS[code],
         "exit_code": code,
         "counts": {outcome: sum(f.outcome == outcome for f in findings) for outcome in OUTCOMES},
-        "findings": [{**vars(finding), "evidence": list(finding.evidence)} for finding in findings],
+        "findings": [as_json(finding) for finding in findings],
     }
+
+
+def as_json(finding: Finding) -> Json:
+    """A finding as the verdict carries it."""
+    return {**vars(finding), "evidence": list(finding.evidence), "steps": list(finding.steps)}
 
 
 def keep(host: Host, checked: Checked) -> None:
@@ -151,11 +162,11 @@ def keep(host: Host, checked: Checked) -> None:
 def unkept(verdict: Json, problem: OSError) -> Json:
     """The verdict of a check that could not keep what the next one needs: never healthy, for counters would be judged from nowhere."""
     text = rules.plain(f"it cannot be written: {problem.strerror or problem}")
-    remedy = "Make room on the root filesystem, or see dmesg for why it is read-only."
+    remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
     finding = Finding("memory.state", MISMATCH, "degraded", "what the next check needs is kept", text, remedy)
     code = verdict["exit_code"] or DEGRADED
     counts = {**verdict["counts"], MISMATCH: verdict["counts"][MISMATCH] + 1}
-    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [{**vars(finding), "evidence": []}]
+    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [as_json(finding)]
     return {**verdict, "exit_code": code, "status": STATUS[code], "counts": counts, "findings": findings}
 
 
@@ -208,7 +219,7 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     found += _kernel(document, seen)
     unseen |= set() if seen.running_kernel else {"kernel.running"}
     if document.get("driver") and not document["driver"]["in_tree"]:
-        version, remedy = document["driver"]["version"], "Reboot the node: what is loaded is not what is installed."
+        version, remedy = document["driver"]["version"], Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT)
         found.append(judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, "drain", remedy))
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     settings = {
@@ -229,7 +240,11 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         lock = f"{len(document['packages'])} packages as locked"
         found.append(
             judge_item(
-                "stack.lock", lock, rules.plain("; ".join(texts)) or lock, "drain", "Run site.yml: it takes the set back to its lock."
+                "stack.lock",
+                lock,
+                rules.plain("; ".join(texts)) or lock,
+                "drain",
+                Remedy("Run site.yml: it takes the set back to its lock.", SITE),
             )
         )
     else:
@@ -238,7 +253,13 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     release = document["kernel"]["release"]
     if isinstance(after, str):
         found.append(
-            judge_item("boot.next", release, rules.plain(after), "drain", "Run site.yml: the next boot would start another kernel.")
+            judge_item(
+                "boot.next",
+                release,
+                rules.plain(after),
+                "drain",
+                Remedy("Run site.yml: the next boot would start another kernel.", SITE, before="it would start another kernel"),
+            )
         )
     else:
         found.append(Finding("boot.next", ELSEWHERE, "drain", release, here))
@@ -286,7 +307,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             f"{wanted['id']} {wanted['version']}",
             have,
             "drain",
-            "Reinstall the node, or move it to the class of its release.",
+            Remedy("Reinstall the node, or move it to the class of its release.", PERSON),
         )
     ]
     gpu = document.get("gpu")
@@ -302,7 +323,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 f"{gpu['model']} only",
                 f"{gpu['model']} only" if not foreign else ", ".join(foreign),
                 "drain",
-                "Move the node to the class of its GPUs.",
+                Remedy("Move the node to the class of its GPUs.", PERSON),
                 elsewhere,
             )
         )
@@ -315,7 +336,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 driver,
                 ", ".join(unbound) or driver,
                 "drain",
-                f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.",
+                Remedy(f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.", PERSON),
                 elsewhere,
             )
         )
@@ -325,7 +346,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 f"{gpu['count']}",
                 count,
                 "drain",
-                "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.",
+                Remedy("A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", REPAIR),
                 elsewhere,
             )
         )
@@ -340,7 +361,9 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             release,
             seen.running_kernel,
             "drain",
-            f"Boot {release}: `goldnode_reboot=true` with site.yml, or reboot the node.",
+            Remedy(
+                f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.", SITE, REBOOT
+            ),
             place(seen),
         )
     ]
@@ -360,7 +383,9 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 want,
                 want if fault is None else fault,
                 "drain",
-                f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.",
+                Remedy(
+                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.", SITE
+                ),
             )
         )
         loaded = seen.loaded.get("nvidia")
@@ -370,7 +395,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 version,
                 loaded,
                 "drain",
-                "Reboot the node: what is loaded is not what is installed.",
+                Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
                 elsewhere,
             )
         )
@@ -382,7 +407,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 driver["module"],
                 loaded,
                 "drain",
-                f"See why {driver['module']} is not loaded: dmesg.",
+                Remedy(f"See why {driver['module']} is not loaded: dmesg.", PERSON),
                 elsewhere,
             )
         )
@@ -396,7 +421,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 version,
                 got,
                 "drain",
-                f"Run site.yml: {name} is of another version than the module, and CUDA will not start.",
+                Remedy(f"Run site.yml: {name} is of another version than the module, and CUDA will not start.", SITE),
             )
         )
     return found
@@ -414,7 +439,15 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         )
         where = inside + ([f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else [])
         where += [f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module]
-        found.append(judge_item(f"blacklist.{module}", "kept out", ", ".join(where) or "kept out", "drain", "Run site.yml, then reboot."))
+        found.append(
+            judge_item(
+                f"blacklist.{module}",
+                "kept out",
+                ", ".join(where) or "kept out",
+                "drain",
+                Remedy("Run site.yml, then reboot.", SITE, REBOOT),
+            )
+        )
     unread = [f"{release}: {image['error']}" for release, image in seen.initramfs.items() if "error" in image]
     if unread and document["blacklist"]:
         found.append(
@@ -424,7 +457,7 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "degraded",
                 "an initramfs that can be listed",
                 "; ".join(unread),
-                "Install the compressor it was made with (zstd, lz4).",
+                Remedy("Install the compressor it was made with (zstd, lz4).", PERSON),
             )
         )
     return found
@@ -463,42 +496,42 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             document["digest"],
             computed if same else digest(str(declared).encode()),
             "degraded",
-            "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
+            Remedy("Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.", SITE),
         ),
         judge_item(
             "stack.lock",
             lock,
             lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
             "drain",
-            "Run site.yml: it takes the set back to its lock in one transaction.",
+            Remedy("Run site.yml: it takes the set back to its lock in one transaction.", SITE),
         ),
         judge_item(
             "stack.holds",
             held,
             held if not free else f"{len(free)} free: {', '.join(free[:4])}",
             "degraded",
-            "Run site.yml: an upgrade could move these.",
+            Remedy("Run site.yml: an upgrade could move these.", SITE),
         ),
         judge_item(
             "apt.sources",
             "the stack's own",
             "; ".join(foreign) or "the stack's own",
             "degraded",
-            "See the remedy site.yml gives for each of them; it refuses to change the node while they stand.",
+            Remedy("See the remedy site.yml gives for each of them; it refuses to change the node while they stand.", PERSON),
         ),
         judge_item(
             "node.program",
             "mode 0755",
             "missing" if program_mode is None else f"mode {program_mode:04o}",
             "degraded",
-            "Run site.yml: others could change the program, or it is not there for the next boot.",
+            Remedy("Run site.yml: others could change the program, or it is not there for the next boot.", SITE),
         ),
         judge_item(
             "node.files",
             files,
             files if not rest else "; ".join(a.line() for a in rest[:4]),
             "degraded",
-            "Run site.yml.",
+            Remedy("Run site.yml.", SITE),
         ),
     ]
 
@@ -524,7 +557,9 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
             release,
             seen.boot.get("release"),
             "drain",
-            "Run site.yml: the next boot would start another kernel than the class's.",
+            Remedy(
+                "Run site.yml: the next boot would start another kernel than the class's.", SITE, before="it would start another kernel"
+            ),
         )
     reasons = list(plan.reboot)
     pending = judge_item(
@@ -532,14 +567,16 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         "no reboot pending",
         "; ".join(reasons) or "no reboot pending",
         "degraded",
-        "Reboot the node in its turn (`goldnode_reboot=true`).",
+        Remedy("Reboot the node in its turn: run site.yml with `-e goldnode_reboot=true`.", SITE, REBOOT),
     )
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
-    remedy = f"Run site.yml: without it {release} would not find its root."
+    remedy = Remedy(f"Run site.yml: without it {release} would not find its root.", SITE, before=f"{release} would not find its root")
     initrd = judge_item("boot.initramfs", image, there, "drain", remedy)
     if seen.trial.get("release") == release and seen.trial.get("failed"):
-        remedy = "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots."
+        remedy = Remedy(
+            "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots.", PERSON
+        )
         tried = Finding("boot.trial", MISMATCH, "drain", f"{release}, tried and found good", str(seen.trial["failed"]), remedy)
         return [finding, tried, initrd, pending]
     return [finding, initrd, pending] if seen.live else [finding, initrd]

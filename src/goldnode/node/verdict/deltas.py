@@ -16,6 +16,7 @@ from ..host import Host
 from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, NODE, NOTHING, UNREAD, Finding
+from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
 from .rules import as_list, as_map, fetch, is_number, plain
 
 TYPE_CHECKING = False
@@ -246,18 +247,33 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
 
 REMEDIES = {
     "gpu": (
-        "Another GPU, or another VBIOS, than this node had: was it replaced? Then say so: `goldnode-node ack --id changed.gpu`.",
+        Remedy(
+            "Another GPU, or another VBIOS, than this node had: was it replaced? Then say so: `goldnode-node ack --id changed.gpu`.",
+            PERSON,
+            ACKNOWLEDGE,
+        ),
         "degraded",
     ),
     "memory": (
-        "See `dmidecode -t memory` and the BMC's event log for a DIMM that is gone; after a repair: `goldnode-node ack --id changed.memory`.",
+        Remedy(
+            "See `dmidecode -t memory` and the BMC's event log for a DIMM that is gone; after a repair: `goldnode-node ack --id changed.memory`.",
+            REPAIR,
+            ACKNOWLEDGE,
+        ),
         "drain",
     ),
     "bios": (
-        "Was the firmware updated? Then say so: `goldnode-node ack --id changed.bios`; see that its settings are still the class's.",
+        Remedy(
+            "Was the firmware updated? Then say so: `goldnode-node ack --id changed.bios`; see that its settings are still the class's.",
+            PERSON,
+            ACKNOWLEDGE,
+        ),
         "degraded",
     ),
-    "mount": ("The kernel makes a filesystem read-only when it finds it damaged: see dmesg, drain the node, check it.", "drain"),
+    "mount": (
+        Remedy("The kernel makes a filesystem read-only when it finds it damaged: see dmesg, drain the node, check it.", PERSON),
+        "drain",
+    ),
 }
 
 
@@ -316,7 +332,7 @@ def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: O
         if name in seen or (identity, about) in bad or not isinstance(row, dict):
             continue
         text = f"{row.get('got')} at {row.get('time')}; not seen since"
-        remedy = SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else "")
+        remedy = Remedy(SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else ""), REPAIR, ACKNOWLEDGE)
         found.append(
             Finding(
                 identity, MISMATCH, "degraded", plain(row.get("expected")), plain(text), remedy, about, (f"boot {row.get('boot')}",), NODE
@@ -337,7 +353,9 @@ def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Fi
     """
     if not passive:
         bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
-        memory["full"] = [{**vars(item), "evidence": list(item.evidence), "time": memory.get("time")} for item in bad[:64]]
+        memory["full"] = [
+            {**vars(item), "evidence": list(item.evidence), "steps": list(item.steps), "time": memory.get("time")} for item in bad[:64]
+        ]
         return []
     rows = as_list(before.get("full")) if before.get("boot") == memory.get("boot") else []
     memory["full"] = [row for row in rows if isinstance(row, dict)]
@@ -346,16 +364,12 @@ def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Fi
     for row in memory["full"]:
         if row.get("id") in FULL_ONLY and row["id"] not in judged and row.get("outcome") in (MISMATCH, UNREAD):
             seen = f"seen at {plain(row.get('time'), 40)} by a full check; a passive one does not look at it"
-            text = {
-                key: plain(row[key], 240) if isinstance(row.get(key), str) else None
-                for key in ("expected", "got", "remedy", "subject", "blast")
-            }
+            text = {key: plain(row[key], 240) if isinstance(row.get(key), str) else None for key in ("expected", "got", "subject", "blast")}
+            steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
+            remedy = Remedy(plain(row["remedy"], 240), *steps) if isinstance(row.get("remedy"), str) else None
             severity = "drain" if row.get("severity") == "drain" else "degraded"
-            found.append(
-                Finding(
-                    row["id"], row["outcome"], severity, evidence=(seen, *(plain(item) for item in as_list(row.get("evidence")))), **text
-                )
-            )
+            evidence = (seen, *(plain(item) for item in as_list(row.get("evidence"))))
+            found.append(Finding(row["id"], row["outcome"], severity, remedy=remedy, evidence=evidence, **text))
     return found
 
 
@@ -406,7 +420,9 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
         if fault
         else f"{SET_ASIDE} was set aside: what was counted before it is not known"
     )
-    remedy = "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away."
+    remedy = Remedy(
+        "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.", PERSON, ACKNOWLEDGE
+    )
     return [Finding("memory.state", MISMATCH, "degraded", "what the last check kept", plain(got, 240), remedy, None, (), NOTHING)]
 
 

@@ -26,6 +26,7 @@ from ..host import like
 from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
+from ..state.remedy import ACKNOWLEDGE, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,7 +180,10 @@ def remembered(memory: Mapping[str, Any]) -> Json:
 def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
     """Whether the log could be read, and from its beginning."""
     wanted = "the kernel's log since boot"
-    remedy = "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len)."
+    remedy = Remedy(
+        "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len).",
+        PERSON,
+    )
     if not isinstance(events, dict) or is_fault(events):
         text = str(events.get("text")) if isinstance(events, dict) else "the capture has none"
         return Finding("events.log", UNREAD, DEGRADED, wanted, text, remedy, blast=NOTHING)
@@ -198,7 +202,15 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
         text = f"its beginning is lost (read from {sources}): what stood there is not known"
         if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
             return Finding("events.log", MATCH, DEGRADED, wanted, text + "; acknowledged")
-        return Finding("events.log", UNREAD, DEGRADED, wanted, text, remedy + " For this boot: `goldnode-node ack`.", blast=NOTHING)
+        return Finding(
+            "events.log",
+            UNREAD,
+            DEGRADED,
+            wanted,
+            text,
+            Remedy(f"{remedy} For this boot: `goldnode-node ack`.", PERSON, ACKNOWLEDGE),
+            blast=NOTHING,
+        )
     return Finding("events.log", MATCH, DEGRADED, wanted, f"read from {sources}")
 
 
@@ -268,7 +280,7 @@ def _gpus(document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequenc
     if len(several) >= 3 and not causes and not lost:
         all_links = [fault for links in several.values() for fault in links]
         text = f"NVLink errors on {len(several)} GPUs at once"
-        remedy = f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}"
+        remedy = Remedy(f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}", REBOOT, ACKNOWLEDGE)
         found.append(Finding("nvlink.errors", MISMATCH, DRAIN, "none", text, remedy, None, _evidence(all_links), NODE))
         for where, links in several.items():
             by_gpu[where] = _without(by_gpu[where], links)
@@ -354,7 +366,11 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
             if shown:
                 gpus = sorted({str(fault.row.get("address")) for fault in shown})
                 text += f"; seen as NVLink errors by {len(gpus)} GPUs ({', '.join(gpus)})"
-            remedy = "Drain the node and restart it, which resets GPUs and switches; where it comes back, have the link looked at."
+            remedy = Remedy(
+                "Drain the node and restart it, which resets GPUs and switches; where it comes back, have the link looked at.",
+                REBOOT,
+                REPAIR,
+            )
             found.append(Finding(f"sxid.{bad[0].what}", MISMATCH, DRAIN, "none", text, remedy, where, _evidence([*bad, *shown]), NODE))
         for fault in faults:
             if fault.meaning == UNREAD:
@@ -394,20 +410,22 @@ def _weight(fault: Fault) -> Tuple[int, int, int, float]:
     return (fault.meaning != DRAIN, int(fault.what == 154), first, fault.row.get("uptime_s") or 0.0)
 
 
-def _remedy(where: Optional[str], blast: str, severity: str) -> str:
+def _remedy(where: Optional[str], blast: str, severity: str) -> Remedy:
     if blast == GPU:
         address = where or "ADDRESS"
         wait = "When nothing runs on it" if severity == DEGRADED else "Stop what runs on it, then"
-        return f"{wait} `nvidia-smi --gpu-reset -i {address}`; where that fails, restart the node. {ACK}"
+        text = f"{wait} `nvidia-smi --gpu-reset -i {address}`; where that fails, restart the node. {ACK}"
+        return Remedy(text, GPU_RESET, ACKNOWLEDGE)
     if blast == NODE:
-        return "Drain the node and restart it; where the GPU stays away, cut the power for half a minute. Keep `nvidia-bug-report.sh` for the ticket."
+        text = "Drain the node and restart it; where the GPU stays away, cut the power for half a minute. Keep `nvidia-bug-report.sh` for the ticket."
+        return Remedy(text, REBOOT, REPAIR)
     if blast == HARDWARE:
-        return "Drain the node; have power cables and seating of the GPU looked at."
-    return "Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood."
+        return Remedy("Drain the node; have power cables and seating of the GPU looked at.", REPAIR)
+    return Remedy("Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood.", PERSON, ACKNOWLEDGE)
 
 
 def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
-    remedy = "Ask NVIDIA with the line and `nvidia-bug-report.sh`; `goldnode-node ack` when it is understood."
+    remedy = Remedy("Ask NVIDIA with the line and `nvidia-bug-report.sh`; `goldnode-node ack` when it is understood.", PERSON, ACKNOWLEDGE)
     name = f"{kind}.{fault.row.get('code')}" if fault.row.get("code") is not None else kind
     return Finding(name, UNREAD, DEGRADED, "an event that is understood", _told(fault), remedy, where, _evidence([fault]), NOTHING)
 
@@ -425,7 +443,7 @@ def _programs(by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[
     if len(programs) < names or len(processes) < numbers:
         return []
     text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_told(faults[0])}"
-    remedy = "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes."
+    remedy = Remedy("Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes.", PERSON, ACKNOWLEDGE)
     return [Finding("xid.programs", MISMATCH, DEGRADED, "errors of programs on no GPU alone", text, remedy, where, _evidence(faults), GPU)]
 
 
@@ -444,14 +462,14 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             found.append(Finding("events.unknown", UNREAD, DEGRADED, None, text, None, None, _evidence_of([row]), NOTHING))
         elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in ("nvidia", "amdgpu"):
             text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
-            remedy = "Restart the node; where the device stays away, have it looked at."
+            remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
             where = _text(row.get("address"))
             found.append(Finding("pci.bus_lost", MISMATCH, DRAIN, "none", text, remedy, where, _evidence_of([row]), NODE))
     return found
 
 
 def _told_row(
-    row: Json, name: str, outcome: str, severity: str, text: str, remedy: Optional[str], blast: str, subject: Any = None
+    row: Json, name: str, outcome: str, severity: str, text: str, remedy: Optional[Remedy], blast: str, subject: Any = None
 ) -> Finding:
     where = _text(subject if subject is not None else row.get("address"))
     times = f", {_count(row)} times" if _count(row) > 1 else ""
@@ -470,7 +488,7 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
         text = f"{parameters.get('name') or 'a program'} came with version {client}, the module is {module}"
     if known(loaded) and loaded == library == module and client not in (None, library):
         return _told_row(row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING)
-    remedy = "Make module and libraries one version (site.yml) and load the module again, or restart the node."
+    remedy = Remedy("Make module and libraries one version (site.yml) and load the module again, or restart the node.", SITE, REBOOT)
     return _told_row(row, "driver.api_mismatch", MISMATCH, DEGRADED, text, remedy, NODE)
 
 
@@ -482,13 +500,19 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
         f"{driver} could not start it" + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
     )
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
-        return _told_row(row, name, MISMATCH, DEGRADED, text, "Look at the device with `lspci -vv`; restart the node.", NODE)
+        return _told_row(
+            row, name, MISMATCH, DEGRADED, text, Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT), NODE
+        )
     if _works(capture, row.get("address")):
         if kind == "probe_failed":
             return _told_row(row, name, MATCH, DEGRADED, text + ", and it answers now", None, NOTHING)
-        remedy = f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}"
+        remedy = Remedy(
+            f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}", REBOOT, REPAIR, ACKNOWLEDGE
+        )
         return _told_row(row, name, MISMATCH, DEGRADED, text, remedy, NODE)
-    remedy = "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`)."
+    remedy = Remedy(
+        "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`).", REBOOT, REPAIR
+    )
     return _told_row(row, name, MISMATCH, DRAIN, text, remedy, NODE)
 
 
@@ -506,7 +530,7 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     severity = _parameters(row).get("severity")
     kind = _parameters(row).get("type")
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
-    remedy = "Have seating, riser and cable of the device looked at; a restart trains the link anew."
+    remedy = Remedy("Have seating, riser and cable of the device looked at; a restart trains the link anew.", REPAIR)
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
         first, last = row.get("uptime_s"), row.get("last_uptime_s")
@@ -539,7 +563,9 @@ def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     device = _parameters(row).get("device")
-    remedy = f"Look at the health of {device} (`smartctl -a`, `nvme smart-log`); replace it where errors come back. {ACK}"
+    remedy = Remedy(
+        f"Look at the health of {device} (`smartctl -a`, `nvme smart-log`); replace it where errors come back. {ACK}", REPAIR, ACKNOWLEDGE
+    )
     return _told_row(row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, HARDWARE, device)
 
 
@@ -547,7 +573,7 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     severity = _parameters(row).get("severity")
     subject = _parameters(row).get("controller")
     if row.get("fatal") is True:
-        remedy = "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`)."
+        remedy = Remedy("Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).", REPAIR)
         return _told_row(row, "machine.mce", MISMATCH, DRAIN, "a hardware error that was not corrected", remedy, HARDWARE, subject)
     return _told_row(row, "machine.mce", MATCH, DEGRADED, f"hardware errors: {severity}", None, NOTHING, subject)
 
@@ -556,7 +582,7 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A PCIe slot that went down has lost its device. Network links go down at each start: they are judged by their state and counters."""
     slot = _parameters(row).get("slot")
     if slot is not None:
-        remedy = "Restart the node; where the device stays away, have it looked at."
+        remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
         return _told_row(row, "pcie.slot_down", MISMATCH, DEGRADED, f"the link of slot {slot} went down", remedy, NODE)
     return _told_row(row, "net.link_down", MATCH, DEGRADED, "the link went down", None, NOTHING, _parameters(row).get("interface"))
 
@@ -568,7 +594,9 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
     late = isinstance(recent, (int, float)) and isinstance(last, (int, float)) and isinstance(now, (int, float)) and now - last <= recent
     if late or blocked & set(_parameters(row).get("pids") or ()):
-        remedy = "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs."
+        remedy = Remedy(
+            "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs.", PERSON
+        )
         return _told_row(row, "kernel.hung_task", MISMATCH, DEGRADED, text, remedy, PROCESS)
     return _told_row(row, "kernel.hung_task", MATCH, DEGRADED, text, None, NOTHING)
 
@@ -639,7 +667,11 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
         if len({item["boot_id"] for item in items}) >= times:
             said = tuple(f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items)
             text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
-            remedy = "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards."
+            remedy = Remedy(
+                "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards.",
+                REPAIR,
+                ACKNOWLEDGE,
+            )
             found.append(Finding("gpu.repeated_faults", MISMATCH, DRAIN, f"fewer than {times} boots", text, remedy, where, said, HARDWARE))
     return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..probe.values import is_fault
 from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
+from ..state.modes import Mode, open_remedy
+from ..state.remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, plain, rule
 
 TYPE_CHECKING = False
@@ -11,27 +13,40 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional
 
 
-RESET = "Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT` (of an NVSwitch board all together, with the fabric manager stopped)."
-RMA = "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced."
+RESET = Remedy(
+    "Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT` (of an NVSwitch board all together, with the fabric manager stopped).",
+    GPU_RESET,
+)
+RMA = Remedy(
+    "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced.", REPAIR
+)
 # What the driver itself asks for (NVML field 230), and what following it takes along.
 ACTIONS = {
     "gpu_reset": (RESET, GPU),
     "drain_and_reset": (RESET, GPU),
-    "bus_reset": ("Drain the node, then reset the GPU through its bus (`echo 1 > /sys/bus/pci/devices/SUBJECT/reset`), or reboot.", GPU),
-    "drain_p2p": ("Drain the jobs that use peer-to-peer traffic of this GPU, then look at `nvidia-smi nvlink -s`.", PROCESS),
-    "recover_imex": ("Restart the IMEX service: `systemctl restart nvidia-imex`.", PROCESS),
-    "node_reboot": ("Drain the node and reboot it.", NODE),
-    "system_reboot": ("Drain the node and reboot it.", NODE),
+    "bus_reset": (
+        Remedy("Drain the node, then reset the GPU through its bus (`echo 1 > /sys/bus/pci/devices/SUBJECT/reset`), or reboot.", GPU_RESET),
+        GPU,
+    ),
+    "drain_p2p": (
+        Remedy("Drain the jobs that use peer-to-peer traffic of this GPU, then look at `nvidia-smi nvlink -s`.", PERSON),
+        PROCESS,
+    ),
+    "recover_imex": (Remedy("Restart the IMEX service: `systemctl restart nvidia-imex`.", COMMAND), PROCESS),
+    "node_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
+    "system_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
 }
 # NVML's return codes that say what is wrong with the whole library.
 NO_DRIVER = {
-    9: "Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.",
-    12: "Run site.yml: the driver's library is not installed.",
-    18: "Reboot the node: library and loaded module are of different versions.",
+    9: Remedy("Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.", COMMAND),
+    12: Remedy("Run site.yml: the driver's library is not installed.", SITE),
+    18: Remedy("Reboot the node: library and loaded module are of different versions.", REBOOT),
 }
 
 
-SILENT_LIBRARY = "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs."
+SILENT_LIBRARY = Remedy(
+    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.", PERSON, REBOOT
+)
 
 
 @rule("gpu.library", "drain", NODE, SILENT_LIBRARY)
@@ -61,7 +76,12 @@ def in_driver(row: Mapping[str, Any]) -> bool:
     return str(row.get("wait")).startswith(("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915"))
 
 
-@rule("gpu.lost", "drain", NODE, "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.")
+@rule(
+    "gpu.lost",
+    "drain",
+    NODE,
+    Remedy("See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.", PERSON, REBOOT, REPAIR),
+)
 def answers(node: Node) -> Answer:
     """No GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: a device that is gone)."""
     if not node.declared:
@@ -89,7 +109,12 @@ def _last_words(node: Node, address: str) -> List[str]:
     ][-2:]
 
 
-@rule("gpu.visible", "drain", NODE, "Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.")
+@rule(
+    "gpu.visible",
+    "drain",
+    NODE,
+    Remedy("Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.", PERSON),
+)
 def visible(node: Node) -> Answer:
     """As many GPUs on the PCI bus, in the library and in /dev as the class has: three counts, because each alone has been seen to be wrong."""
     if not node.declared or not isinstance(node.capture.get("gpus"), list) or (node.container and not node.simulated):
@@ -123,7 +148,7 @@ def visible(node: Node) -> Answer:
     "gpu.uuid",
     "drain",
     HARDWARE,
-    "Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.",
+    Remedy("Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.", PERSON),
 )
 def uuids(node: Node) -> Answer:
     """No two GPUs have one UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)."""
@@ -139,7 +164,9 @@ def uuids(node: Node) -> Answer:
     return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
 
 
-@gpu_rule("gpu.uuid_known", "drain", NODE, "See dmesg for why the driver did not initialise SUBJECT; reboot the node.")
+@gpu_rule(
+    "gpu.uuid_known", "drain", NODE, Remedy("See dmesg for why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT)
+)
 def uuid_known(node: Node, gpu: Any) -> Answer:
     """A UUID of question marks is what the driver shows of a GPU that it did not initialise."""
     value = gpu.get("uuid")
@@ -169,7 +196,7 @@ def recovery(node: Node, gpu: Any) -> Answer:
         reading = fetch(gpu, path)
         if reading is True or (is_number(reading) and reading > 0):
             details.append(what if reading is True else f"{reading} {what}")
-    remedy, blast = ACTIONS.get(value, (f"Do what the driver asks for: {plain(value, 40)}.", NODE))
+    remedy, blast = ACTIONS.get(value, (Remedy(f"Do what the driver asks for: {plain(value, 40)}.", PERSON), NODE))
     return bad("none", value, *details, *_last_words(node, str(gpu.get("address"))), remedy=remedy, blast=blast)
 
 
@@ -177,7 +204,7 @@ def recovery(node: Node, gpu: Any) -> Answer:
     "gpu.board",
     "drain",
     HARDWARE,
-    "Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.",
+    Remedy("Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.", PERSON),
 )
 def board(node: Node, gpu: Any) -> Answer:
     """The PCI subsystem id is one of the class's: it separates board variants of one device id."""
@@ -195,7 +222,12 @@ def board(node: Node, gpu: Any) -> Answer:
     "gpu.memory",
     "drain",
     HARDWARE,
-    "Look for Xid 168 and row remaps of SUBJECT in dmesg and `nvidia-smi -q -d ROW_REMAPPER`; reset it, else have it replaced.",
+    Remedy(
+        "Look for Xid 168 and row remaps of SUBJECT in dmesg and `nvidia-smi -q -d ROW_REMAPPER`; reset it, else have it replaced.",
+        PERSON,
+        GPU_RESET,
+        REPAIR,
+    ),
 )
 def vram(node: Node, gpu: Any) -> Answer:
     """VRAM as the baseline declares it, exactly; by the facts within what drivers keep for themselves; and never less than its equals have."""
@@ -225,7 +257,7 @@ def vram(node: Node, gpu: Any) -> Answer:
     "gpu.vbios",
     "degraded",
     HARDWARE,
-    "Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.",
+    Remedy("Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.", REPAIR),
 )
 def vbios(node: Node, gpu: Any) -> Answer:
     """The VBIOS is one of the class's; where it names none, all GPUs of one model have the same."""
@@ -247,7 +279,10 @@ def vbios(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "gpu.bar1", "drain", NODE, "Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails."
+    "gpu.bar1",
+    "drain",
+    NODE,
+    Remedy("Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails.", REPAIR),
 )
 def bar1(node: Node, gpu: Any) -> Answer:
     """The size of BAR1, where the class declares it."""
@@ -259,7 +294,10 @@ def bar1(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "gpu.max_clocks", "degraded", HARDWARE, "Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another."
+    "gpu.max_clocks",
+    "degraded",
+    HARDWARE,
+    Remedy("Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another.", PERSON),
 )
 def max_clocks(node: Node, gpu: Any) -> Answer:
     """The highest clocks, where the class declares them."""
@@ -277,7 +315,10 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
 
 
 @gpu_rule(
-    "gpu.inforom", "degraded", HARDWARE, "Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced."
+    "gpu.inforom",
+    "degraded",
+    HARDWARE,
+    Remedy("Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced.", GPU_RESET, REPAIR),
 )
 def inforom(node: Node, gpu: Any) -> Answer:
     """The InfoROM's checksum is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)."""
@@ -320,7 +361,12 @@ def _ecc_evidence(gpu: Any) -> List[str]:
     "gpu.ecc.aggregate",
     "degraded",
     GPU,
-    "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id gpu.ecc.aggregate --subject SUBJECT`.",
+    Remedy(
+        "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id gpu.ecc.aggregate --subject SUBJECT`.",
+        GPU_RESET,
+        PERSON,
+        ACKNOWLEDGE,
+    ),
 )
 def aggregate(node: Node, gpu: Any) -> Answer:
     """No uncorrected error since this node was first seen, or since somebody has said that the last is settled. What a card brought along
@@ -371,13 +417,22 @@ def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
         covered = gpu.get("recovery_action") == "none"
         told = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
         return Said(
-            NOT_EXPOSED, None if covered else good, told, (), None, "Look at it when MIG is off: `nvidia-smi -q -d ROW_REMAPPER`.", NOTHING
+            NOT_EXPOSED,
+            None if covered else good,
+            told,
+            (),
+            None,
+            Remedy("Look at it when MIG is off: `nvidia-smi -q -d ROW_REMAPPER`.", PERSON),
+            NOTHING,
         )
     return said
 
 
 @gpu_rule(
-    "gpu.remap.spare", "degraded", HARDWARE, "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`)."
+    "gpu.remap.spare",
+    "degraded",
+    HARDWARE,
+    Remedy("Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`).", REPAIR),
 )
 def remap_spare(node: Node, gpu: Any) -> Answer:
     """Spare rows are left: no bank without any, and fewer remaps than DCGM's limit. Remaps themselves are no fault."""
@@ -392,7 +447,12 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     return bad(expected, f"{count} rows remapped (limit {most})") if count and most and count >= most else ok(expected)
 
 
-@gpu_rule("gpu.retired_pages", "drain", NODE, "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.")
+@gpu_rule(
+    "gpu.retired_pages",
+    "drain",
+    NODE,
+    Remedy("Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.", REBOOT, REPAIR),
+)
 def retired(node: Node, gpu: Any) -> Answer:
     """Before Ampere: no page waits to be retired, and fewer are than the table can hold (dynamic page retirement)."""
     pages = gpu.get("retired_pages")
@@ -410,7 +470,11 @@ def retired(node: Node, gpu: Any) -> Answer:
         return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=HARDWARE)
     if warn and total >= warn:
         return bad(
-            f"fewer than {warn}", f"{total} pages retired", severity="degraded", remedy="Plan the replacement of SUBJECT.", blast=HARDWARE
+            f"fewer than {warn}",
+            f"{total} pages retired",
+            severity="degraded",
+            remedy=Remedy("Plan the replacement of SUBJECT.", REPAIR),
+            blast=HARDWARE,
         )
     return ok(f"fewer than {warn or most or 'the limit'}")
 
@@ -429,7 +493,12 @@ def repair(node: Node, gpu: Any) -> Answer:
     return unread or (ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None)
 
 
-@gpu_rule("gpu.modes", "degraded", NODE, "Say in `policy.ecc` of the class which is right, and run site.yml; a change needs a reboot.")
+@gpu_rule(
+    "gpu.modes",
+    "degraded",
+    NODE,
+    Remedy("Declare in the class which is right (`policy.ecc`, `policy.mig`), and run site.yml; a change of ECC needs a reboot.", PERSON),
+)
 def modes(node: Node, gpu: Any) -> Answer:
     """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
     policy = as_map(node.document.get("policy"))
@@ -439,7 +508,8 @@ def modes(node: Node, gpu: Any) -> Answer:
             continue
         name = key.upper()
         if isinstance(later, bool) and later != now:
-            return bad(f"{name} as it stays", f"{name} is {_on(now)}, and {_on(later)} after the next reset")
+            remedy = open_remedy(key, Mode(str(gpu.get("index")), now, later, None))
+            return bad(f"{name} as it stays", f"{name} is {_on(now)}, and {_on(later)} after the next reset", remedy=remedy)
         alike = [fetch(other, f"{key}.current") for other in node.gpus if other.get("pci_id") == gpu.get("pci_id")]
         if any(isinstance(item, bool) and item != now for item in alike) and alike.count(now) * 2 <= len(alike):
             return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
@@ -450,7 +520,7 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-@gpu_rule("gpu.ras", "drain", NODE, "Drain and reboot the node; if errors come again, have SUBJECT replaced.")
+@gpu_rule("gpu.ras", "drain", NODE, Remedy("Drain and reboot the node; if errors come again, have SUBJECT replaced.", REBOOT, REPAIR))
 def ras(node: Node, gpu: Any) -> Answer:
     """AMD: no uncorrected error in any block, no page that waits or could not be retired, no xGMI error (amdgpu's RAS files)."""
     blocks = as_map(gpu.get("ras"))
@@ -482,7 +552,9 @@ BRAKE = (0x80, "hw_power_brake", "HW power brake")
     "gpu.throttle",
     "drain",
     HARDWARE,
-    "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.",
+    Remedy(
+        "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.", PERSON
+    ),
 )
 def throttle(node: Node, gpu: Any) -> Answer:
     """The hardware does not slow the GPU down: none of the fault bits is set, and their counters of nanoseconds stand still since the last
@@ -503,7 +575,10 @@ def throttle(node: Node, gpu: Any) -> Answer:
     "gpu.throttle.brake",
     "degraded",
     HARDWARE,
-    "Look at power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not from SUBJECT.",
+    Remedy(
+        "Look at power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not from SUBJECT.",
+        PERSON,
+    ),
 )
 def brake(node: Node, gpu: Any) -> Answer:
     """No power brake: a signal of the power supply or the chassis, so a matter of the facility (nvml.h, HwPowerBrakeSlowdown)."""
@@ -543,7 +618,12 @@ def _heat(gpu: Any) -> List[str]:
     return found
 
 
-@gpu_rule("gpu.temperature", "degraded", HARDWARE, "Look at fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.")
+@gpu_rule(
+    "gpu.temperature",
+    "degraded",
+    HARDWARE,
+    Remedy("Look at fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON),
+)
 def temperature(node: Node, gpu: Any) -> Answer:
     """There is a margin to the temperature at which it slows down. Margins, not degrees: the limits differ from model to model."""
     margin, said = node.number(gpu, "temperature.margin_c")
@@ -567,7 +647,7 @@ def temperature(node: Node, gpu: Any) -> Answer:
     "gpu.power.enforced",
     "degraded",
     HARDWARE,
-    "Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.",
+    Remedy("Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.", PERSON),
 )
 def enforced(node: Node, gpu: Any) -> Answer:
     """The limit that is enforced is the one that is set (NVML: the enforced limit is the least of all that apply)."""
@@ -578,7 +658,12 @@ def enforced(node: Node, gpu: Any) -> Answer:
     return ok("as set") if have >= limit - 1 else bad(f"{limit:g} W as set", f"{have:g} W")
 
 
-@rule("gpu.processes", "degraded", PROCESS, "See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.")
+@rule(
+    "gpu.processes",
+    "degraded",
+    PROCESS,
+    Remedy("See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.", PERSON),
+)
 def processes(node: Node) -> Answer:
     """At the first check of a boot, which comes before whatever gives out work, nothing uses the GPUs."""
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
@@ -588,7 +673,7 @@ def processes(node: Node) -> Answer:
     return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
 
 
-@rule("driver.agree", "drain", NODE, "Reboot the node: what is loaded is not what is installed, and CUDA will not start.")
+@rule("driver.agree", "drain", NODE, Remedy("Reboot the node: what is loaded is not what is installed, and CUDA will not start.", REBOOT))
 def agree(node: Node) -> Answer:
     """The loaded module, /proc, the library and what NVML reports are of one version."""
     driver = as_map(node.capture.get("driver"))
@@ -606,7 +691,7 @@ def agree(node: Node) -> Answer:
     "fabric.manager",
     "drain",
     NODE,
-    "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.",
+    Remedy("See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.", PERSON),
 )
 def fabric_manager(node: Node) -> Answer:
     """Where NVSwitch joins the GPUs, the fabric manager runs (Fabric Manager User Guide)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, HARDWARE, MATCH, NODE, NOTHING, PROCESS
+from ..state.remedy import ACKNOWLEDGE, COMMAND, PERSON, REBOOT, REPAIR, Remedy
 from .hardware import in_driver
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, is_number, ok, rule
 
@@ -26,7 +27,7 @@ def _all(found: List[Said], expected: str) -> Answer:
     "cpu.layout",
     "drain",
     HARDWARE,
-    "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.",
+    Remedy("Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.", REPAIR),
 )
 def cpu(node: Node) -> Answer:
     """Sockets, cores and threads per core as the class declares."""
@@ -47,7 +48,12 @@ def _say(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
-@rule("memory.total", "drain", HARDWARE, "See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.")
+@rule(
+    "memory.total",
+    "drain",
+    HARDWARE,
+    Remedy("See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.", REPAIR),
+)
 def memory(node: Node) -> Answer:
     """As much RAM as declared, within the declared tolerance or the facts' one; what firmware and kernel keep is never in /proc/meminfo."""
     want = as_map(node.baseline.get("memory"))
@@ -69,7 +75,11 @@ def memory(node: Node) -> Answer:
     "memory.edac",
     "drain",
     HARDWARE,
-    "See `dmesg | grep -i edac` for the DIMM; drain the node and replace it, then tell: `goldnode-node ack --id memory.edac`.",
+    Remedy(
+        "See `dmesg | grep -i edac` for the DIMM; drain the node and replace it, then tell: `goldnode-node ack --id memory.edac`.",
+        REPAIR,
+        ACKNOWLEDGE,
+    ),
 )
 def edac(node: Node) -> Answer:
     """No uncorrected memory error since boot, and no row of corrected ones (EDAC)."""
@@ -99,7 +109,7 @@ def edac(node: Node) -> Answer:
     return found or ok("no memory errors", f"{len(rows)} memory controllers")
 
 
-CABLE = "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port."
+CABLE = Remedy("See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.", PERSON)
 
 
 @rule("net.state", "drain", HARDWARE, CABLE)
@@ -132,7 +142,10 @@ def speed(node: Node) -> Answer:
     "net.mtu",
     "degraded",
     NODE,
-    "Set `policy.host.network` of the class and run site.yml, or `ip link set SUBJECT mtu …`; all ends of one network need the same.",
+    Remedy(
+        "Set `policy.host.network` of the class and run site.yml, or `ip link set SUBJECT mtu …`; all ends of one network need the same.",
+        PERSON,
+    ),
 )
 def mtu(node: Node) -> Answer:
     """The MTU of each interface, where the class declares it."""
@@ -140,7 +153,10 @@ def mtu(node: Node) -> Answer:
 
 
 @rule(
-    "net.numa", "degraded", HARDWARE, "Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot."
+    "net.numa",
+    "degraded",
+    HARDWARE,
+    Remedy("Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot.", PERSON),
 )
 def net_numa(node: Node) -> Answer:
     """The NUMA node of each interface, where the class declares it."""
@@ -167,7 +183,7 @@ def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answe
     "net.firmware",
     "degraded",
     NODE,
-    "Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.",
+    Remedy("Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.", REPAIR),
 )
 def firmware(node: Node) -> Answer:
     """Firmware of interfaces and InfiniBand devices, where the class declares it."""
@@ -210,7 +226,7 @@ def _real(node: Node) -> List[Any]:
     "net.drops",
     "degraded",
     HARDWARE,
-    "See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.",
+    Remedy("See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.", PERSON),
 )
 def drops(node: Node) -> Answer:
     """Of the packets since the last check few were dropped or wrong. Rates, never totals: frames of unknown protocols count as dropped."""
@@ -240,7 +256,7 @@ def drops(node: Node) -> Answer:
     "net.flaps",
     "degraded",
     HARDWARE,
-    "See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.",
+    Remedy("See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.", PERSON),
 )
 def flaps(node: Node) -> Answer:
     """The links of interfaces and InfiniBand ports have not gone down and up again since the last check."""
@@ -271,7 +287,7 @@ def flaps(node: Node) -> Answer:
                 bad(
                     "counters that count",
                     "a counter stands at its end (32 bits)",
-                    remedy="Clear it: `perfquery -x -R` on the node.",
+                    remedy=Remedy("Clear it: `perfquery -x -R` on the node.", COMMAND),
                     subject=f"{name}/{port}",
                 )
             )
@@ -287,7 +303,7 @@ def _ports(node: Node) -> List[Any]:
     "ib.port",
     "drain",
     HARDWARE,
-    "See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.",
+    Remedy("See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.", PERSON),
 )
 def infiniband(node: Node) -> Answer:
     """Each declared InfiniBand or RoCE device is there, with its ports active at their rate."""
@@ -331,7 +347,10 @@ def infiniband(node: Node) -> Answer:
     "storage.mount",
     "drain",
     NODE,
-    "See `findmnt SUBJECT`, `df -h SUBJECT`, `df -i SUBJECT` and dmesg: mount it, make room, or repair it before it is written to again.",
+    Remedy(
+        "See `findmnt SUBJECT`, `df -h SUBJECT`, `df -i SUBJECT` and dmesg: mount it, make room, or repair it before it is written to again.",
+        PERSON,
+    ),
 )
 def mounts(node: Node) -> Answer:
     """Each declared mount is there, of its type, writable, with room; and the root filesystem is writable and has some."""
@@ -381,7 +400,7 @@ def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
     "storage.devices",
     "drain",
     HARDWARE,
-    "See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.",
+    Remedy("See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.", REPAIR),
 )
 def disks(node: Node) -> Answer:
     """As many disks as declared, of the declared models."""
@@ -404,7 +423,7 @@ def disks(node: Node) -> Answer:
     "storage.health",
     "degraded",
     HARDWARE,
-    "See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.",
+    Remedy("See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.", REPAIR),
 )
 def smart(node: Node) -> Answer:
     """Disks warn of nothing: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are whole."""
@@ -444,7 +463,12 @@ def smart(node: Node) -> Answer:
     return found or (ok("no warning", f"{seen} disks and arrays") if seen else None)
 
 
-@rule("storage.path", "degraded", PROCESS, "Run `goldnode-node diagnose`; then look at the server, or the disks, behind SUBJECT.")
+@rule(
+    "storage.path",
+    "degraded",
+    PROCESS,
+    Remedy("Run `goldnode-node diagnose`; then look at the server, or the disks, behind SUBJECT.", PERSON),
+)
 def paths(node: Node) -> Answer:
     """Paths that the class names are read as quickly as it says. Passive checks do not measure it."""
     found: List[Said] = []
@@ -457,7 +481,11 @@ def paths(node: Node) -> Answer:
         row = row.get(path) if isinstance(row, dict) and not is_fault(row) else row
         if said is None and row is None:
             said = Said(
-                DEFERRED, expected, "not measured by a passive check", blast=NOTHING, remedy="Nothing to do: a full check measures it."
+                DEFERRED,
+                expected,
+                "not measured by a passive check",
+                blast=NOTHING,
+                remedy=Remedy("Nothing to do: a full check measures it.", PERSON),
             )
         if said is None and (is_fault(row) or not isinstance(row, dict)):
             said = node.absent(row, expected)
@@ -476,7 +504,7 @@ def paths(node: Node) -> Answer:
     return _all(found, "as quick as declared")
 
 
-@rule("host.pressure", "degraded", PROCESS, "Run `goldnode-node diagnose`: it names the tasks that wait, and for what.")
+@rule("host.pressure", "degraded", PROCESS, Remedy("Run `goldnode-node diagnose`: it names the tasks that wait, and for what.", PERSON))
 def pressure(node: Node) -> Answer:
     """All tasks together did not wait for disks or memory for a large share of the time since the last check (PSI, `full`)."""
     rows = as_map(node.capture.get("pressure"))
@@ -507,7 +535,10 @@ def pressure(node: Node) -> Answer:
     "host.blocked",
     "drain",
     NODE,
-    "Drain the node and reboot it: a task that waits in the GPU driver for ever cannot be ended. Keep `nvidia-bug-report.sh` first.",
+    Remedy(
+        "Drain the node and reboot it: a task that waits in the GPU driver for ever cannot be ended. Keep `nvidia-bug-report.sh` first.",
+        REBOOT,
+    ),
 )
 def blocked(node: Node) -> Answer:
     """No task has been in uninterruptible sleep in the GPU driver at two checks in a row."""
@@ -527,7 +558,9 @@ SETTLED = 900  # seconds after boot in which a clock may still be on its way
     "time.sync",
     "degraded",
     NODE,
-    "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.",
+    Remedy(
+        "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.", PERSON
+    ),
 )
 def clock(node: Node) -> Answer:
     """The clock is synchronised some time after boot, and has not jumped against the uptime since the last check."""
@@ -544,7 +577,7 @@ def clock(node: Node) -> Answer:
     return ok("synchronised") if value else bad("synchronised", "not synchronised")
 
 
-@rule("module.loaded", "drain", NODE, "Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.")
+@rule("module.loaded", "drain", NODE, Remedy("Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.", COMMAND))
 def modules(node: Node) -> Answer:
     """The kernel modules that the class declares are loaded."""
     want = as_list(node.baseline.get("modules"))
@@ -560,7 +593,7 @@ def modules(node: Node) -> Answer:
     return _all(found, "loaded")
 
 
-@rule("service.active", "degraded", NODE, "See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.")
+@rule("service.active", "degraded", NODE, Remedy("See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON))
 def services(node: Node) -> Answer:
     """The units that the class declares are active."""
     found: List[Said] = []
@@ -578,7 +611,10 @@ def services(node: Node) -> Answer:
     "runtime.cdi_paths",
     "degraded",
     PROCESS,
-    "Make the spec anew: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers see no GPU until then.",
+    Remedy(
+        "Make the spec anew: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers see no GPU until then.",
+        COMMAND,
+    ),
 )
 def cdi(node: Node) -> Answer:
     """Every path that a CDI spec of GPUs names is there, on nodes whose class does not have goldnode keep that spec (`runtime.cdi`)."""

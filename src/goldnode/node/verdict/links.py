@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, GPU, HARDWARE, NODE, NOTHING
+from ..state.remedy import GPU_RESET, PERSON, REPAIR, Remedy
 from .hardware import _key
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
 
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-RESEAT = "Power the node off and reseat SUBJECT and its riser; then look at the slot's settings in the firmware (`lspci -vv -s SUBJECT`, LnkCap and LnkSta)."
+RESEAT = Remedy(
+    "Power the node off and reseat SUBJECT and its riser; then look at the slot's settings in the firmware (`lspci -vv -s SUBJECT`, LnkCap and LnkSta).",
+    REPAIR,
+)
 # Widths that stand for a link that is down: nothing, or a register that reads all ones.
 DOWN = (0, 63, 255)
 REST_PSTATE, REST_USE = 5, 50  # a GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field)
@@ -86,7 +90,13 @@ def width(node: Node, gpu: Any) -> Answer:
     return (
         ok(expected)
         if least == want
-        else bad(expected, f"x{least}", *evidence, severity="degraded", remedy="Correct `pcie.width` in the baseline of the class.")
+        else bad(
+            expected,
+            f"x{least}",
+            *evidence,
+            severity="degraded",
+            remedy=Remedy("Correct `pcie.width` in the baseline of the class.", PERSON),
+        )
     )
 
 
@@ -155,8 +165,10 @@ def generation(node: Node, gpu: Any) -> Answer:
     return bad(expected, f"generation {now} under load", why, state, *narrow(rows, "gen", want))
 
 
-CAPPED = "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it."
-LATER = "Nothing to do: it is judged at the next check that finds SUBJECT at work."
+CAPPED = Remedy(
+    "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it.", REPAIR
+)
+LATER = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON)
 
 
 def resting(gpu: Any) -> Tuple[bool, str]:
@@ -247,7 +259,10 @@ def aer(node: Node) -> Answer:
     "gpu.numa",
     "degraded",
     HARDWARE,
-    "Compare `nvidia-smi topo -m` with the class: a GPU sits in another slot, or the firmware's NUMA setting (NPS, SNC) is another.",
+    Remedy(
+        "Compare `nvidia-smi topo -m` with the class: a GPU sits in another slot, or the firmware's NUMA setting (NPS, SNC) is another.",
+        PERSON,
+    ),
 )
 def numa(node: Node, gpu: Any) -> Answer:
     """The NUMA node of each GPU, where the class declares it."""
@@ -269,7 +284,11 @@ def numa(node: Node, gpu: Any) -> Answer:
     "nvlink.active",
     "drain",
     GPU,
-    "See `nvidia-smi nvlink -s -i SUBJECT` and dmesg for Xid 74 or SXid; reset all GPUs of the board with the fabric manager stopped, then start it.",
+    Remedy(
+        "See `nvidia-smi nvlink -s -i SUBJECT` and dmesg for Xid 74 or SXid; reset all GPUs of the board with the fabric manager stopped, then start it.",
+        PERSON,
+        GPU_RESET,
+    ),
 )
 def nvlinks(node: Node, gpu: Any) -> Answer:
     """As many NVLinks active as declared. What the facts say of a model holds where its platform joins all of them; by design fewer are for
@@ -311,7 +330,12 @@ def _active(links: List[Any]) -> int:
     "nvlink.errors",
     "degraded",
     GPU,
-    "See `nvidia-smi nvlink -e -i SUBJECT`; reset the board's GPUs in a drain, and have the board looked at if they come again.",
+    Remedy(
+        "See `nvidia-smi nvlink -e -i SUBJECT`; reset the board's GPUs in a drain, and have the board looked at if they come again.",
+        PERSON,
+        GPU_RESET,
+        REPAIR,
+    ),
 )
 def nvlink_errors(node: Node, gpu: Any) -> Answer:
     """NVLink replays, recoveries and CRC errors within DCGM's limits, since the last check."""
@@ -342,7 +366,10 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
     "fabric.state",
     "drain",
     NODE,
-    "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA ends with error 802 until the fabric is complete.",
+    Remedy(
+        "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA ends with error 802 until the fabric is complete.",
+        PERSON,
+    ),
 )
 def fabric(node: Node, gpu: Any) -> Answer:
     """Where NVSwitch joins the GPUs, each is registered with the fabric: state completed, status Success, nothing degraded (nvmlGpuFabricInfo).

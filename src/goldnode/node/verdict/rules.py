@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
+from ..state.remedy import PERSON, Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ Json: TypeAlias = "Dict[str, Any]"
 
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {
-    UNREAD: "Mend what `gpu.library` and `goldnode-node capture` say of why it cannot be read, then check again.",
-    NOT_EXPOSED: "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.",
+    UNREAD: Remedy("Fix the cause that `gpu.library` and `goldnode-node capture` report, then check again.", PERSON),
+    NOT_EXPOSED: Remedy(
+        "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.", PERSON
+    ),
 }
 
 
@@ -33,7 +36,7 @@ class Said(NamedTuple):
     got: Optional[str]
     evidence: Tuple[str, ...] = ()
     severity: Optional[str] = None
-    remedy: Optional[str] = None
+    remedy: Optional[Remedy] = None
     blast: Optional[str] = None
     subject: Optional[str] = None
 
@@ -47,7 +50,7 @@ class Rule(NamedTuple):
     id: str
     severity: str
     blast: str
-    remedy: str
+    remedy: Remedy
     judge: Callable[..., Answer]
     each: bool  # asked once for each GPU, not once for the node
 
@@ -55,7 +58,7 @@ class Rule(NamedTuple):
 TABLE: List[Rule] = []
 
 
-def rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def rule(name: str, severity: str, blast: str, remedy: Remedy) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Enter a function ``(node)`` into the table. In a remedy, SUBJECT stands for what the finding is about."""
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -65,7 +68,7 @@ def rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Callabl
     return enter
 
 
-def gpu_rule(name: str, severity: str, blast: str, remedy: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def gpu_rule(name: str, severity: str, blast: str, remedy: Remedy) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Enter a function ``(node, gpu)``, asked once for each GPU that answers."""
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -89,9 +92,17 @@ def ok(expected: Any, got: Any = None) -> Said:
     return Said(MATCH, str(expected), str(expected if got is None else got))
 
 
-def bad(expected: Any, got: Any, *evidence: str, **other: Optional[str]) -> Said:
+def bad(
+    expected: Any,
+    got: Any,
+    *evidence: str,
+    severity: Optional[str] = None,
+    remedy: Optional[Remedy] = None,
+    blast: Optional[str] = None,
+    subject: Optional[str] = None,
+) -> Said:
     """A mismatch."""
-    return Said(MISMATCH, str(expected), str(got), evidence, **other)
+    return Said(MISMATCH, str(expected), str(got), evidence, severity, remedy, blast, subject)
 
 
 def equal(expected: Any, got: Any, *evidence: str) -> Said:
@@ -255,7 +266,7 @@ def _sections(node: Node) -> List[Finding]:
                         "degraded",
                         said.expected,
                         said.got,
-                        "Run `goldnode-node capture` on the node.",
+                        Remedy("Run `goldnode-node capture` on the node.", PERSON),
                     )
                 )
     return found
@@ -296,7 +307,7 @@ def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
         said.severity or entry.severity,
         None if said.expected is None else plain(said.expected),
         None if said.got is None else plain(said.got, 240),
-        remedy.replace("SUBJECT", about or "the node"),
+        remedy.about(about or "the node"),
         about,
         tuple(plain(item, 200) for item in said.evidence),
         blast,

@@ -13,6 +13,7 @@ from ...later import re
 from ..finding import Finding, judge_item, place
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
+from ..remedy import PERSON, SITE, Remedy
 from . import driver as driver_domain
 from .files import Wanted
 
@@ -256,10 +257,10 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         wrong = fault(document, row, seen.other_modules)
         if wrong is None and seen.secure_boot and info and not info["signer"]:
             wrong = "it is not signed, and Secure Boot is on"
-        remedy = "Run site.yml: it builds the module, and tells why when it cannot."
+        remedy = Remedy("Run site.yml: it builds the module, and tells why when it cannot.", SITE)
         found.append(judge_item(item, want, wrong or want, "drain", remedy))
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
-            remedy = f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg."
+            remedy = Remedy(f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg.", PERSON)
             found.append(judge_item(f"{item}.loaded", "loaded", have, "drain", remedy, place(seen)))
     return found

@@ -17,9 +17,11 @@ import os
 from ...device.child import ask
 from ...host import PROGRAM, Host, Json, boot_identity
 from ...plain import NamedTuple
+from .. import modes
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import SIMULATOR, load_json
+from ..remedy import PERSON, POLICY, REBOOT, Remedy
 from .files import Wanted
 from .units import gpu_users
 
@@ -481,7 +483,8 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
                 DEVICE,
                 "".join(f"{item}: {row.have}\n" for item, row in rows),
                 "".join(f"{item}: {row.want}\n" for item, row in rows),
-                "ECC becomes active at the next boot" if key == "ecc" else None,
+                # A pending mode that is set back to the current one needs no boot.
+                "ECC becomes active at the next boot" if key == "ecc" and gpu["ecc"]["current"] != want else None,
                 {"vendor": seen.gpu_settings["vendor"], "uuid": gpu["uuid"], "index": int(index), "field": key, "value": value},
             )
         )
@@ -494,6 +497,21 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
         return False
     mode = gpu[key]
     return bool(mode["pending"] != mode["current"] and mode["pending"] == (want if key == "ecc" else want["enabled"]))
+
+
+def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
+    """ECC or MIG of each GPU on which it is declared and can be read."""
+    found = []
+    for index, gpu, key, want in settings(document, seen) if declares(document) and item in DRAIN else ():
+        mode = None if is_fault(gpu) else gpu.get(item)
+        if key == item and isinstance(mode, dict) and not is_fault(mode):
+            found.append(modes.Mode(index, mode["current"], mode["pending"], want if item == "ecc" else want["enabled"]))
+    return found
+
+
+def held(document: Document, seen: Observed) -> List[str]:
+    """What the next boot would make wrong on the GPUs, as they are now: the node is not rebooted before that is set back. Pure."""
+    return [text for item in DRAIN for text in [modes.spoiling(item, modes_of(document, seen, item))] if text]
 
 
 def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
@@ -611,8 +629,10 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     return found + ([] if why or error else _overrides(document, seen))
 
 
-UNREAD_REMEDY = "Look at dmesg on the node for why the GPU does not answer; where its driver hangs, reboot the node."
-REMEDY = "Run site.yml for this host: it sets what the class says and reads it back."
+UNREAD_REMEDY = Remedy(
+    "Look at dmesg on the node for why the GPU does not answer; where its driver hangs, reboot the node.", PERSON, REBOOT
+)
+REMEDY = Remedy("Run site.yml for this host, or `goldnode-node policy apply` on it: it sets what the class says and reads it back.", POLICY)
 
 
 def _declared(document: Document, item: str) -> str:
@@ -652,8 +672,7 @@ def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]]
         outcomes.add(MISMATCH)
     ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
     outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
-    pending = any("from the next boot" in text for text in got)
-    remedy = "Reboot the node in its turn (`goldnode_reboot=true`)." if pending else UNREAD_REMEDY if outcome == UNREAD else REMEDY
+    remedy = UNREAD_REMEDY if outcome == UNREAD else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
     return Finding(f"policy.{item}", outcome, severity, expected, "; ".join(got) or expected, None if outcome == MATCH else remedy)
 
 
@@ -666,5 +685,5 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:
         return [Finding("policy.overrides", MATCH, "degraded", expected, expected)]
-    remedy = "Remove the override from the class, or move the host to the class of its GPUs."
+    remedy = Remedy("Remove the override from the class, or move the host to the class of its GPUs.", PERSON)
     return [Finding("policy.overrides", MISMATCH, "degraded", expected, f"no GPU is a {', '.join(idle)}", remedy)]

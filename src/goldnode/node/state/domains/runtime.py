@@ -30,6 +30,7 @@ from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, gpu_holders, load_json
+from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
 
 TYPE_CHECKING = False
@@ -573,7 +574,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if cdi(document):
             elsewhere = None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
             fault = spec_fault(document, seen)
-            remedy = "Run site.yml: it makes the spec anew; containers that are started with a stale one fail."
+            remedy = Remedy("Run site.yml: it makes the spec anew; containers that are started with a stale one fail.", SITE)
             found.append(judge_item("runtime.cdi", "its paths exist", fault or "its paths exist", "drain", remedy, elsewhere))
     return found
 
@@ -599,11 +600,18 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     info = seen.runtime.get("info") or {}
     if "error" in info:
         return Finding(
-            "runtime.engine", UNREAD, "drain", want, f"{engine} does not answer: {info['error']}", f"See `journalctl -u {engine}`."
+            "runtime.engine",
+            UNREAD,
+            "drain",
+            want,
+            f"{engine} does not answer: {info['error']}",
+            Remedy(f"See `journalctl -u {engine}`.", PERSON),
         )
     if info and _numbers(info["version"]) != _numbers(version):
         have += f", and {info['version']} runs"
-    return judge_item("runtime.engine", want, have, "drain", f"Run site.yml; see `journalctl -u {engine}` for why it does not run.")
+    return judge_item(
+        "runtime.engine", want, have, "drain", Remedy(f"Run site.yml; see `journalctl -u {engine}` for why it does not run.", SITE)
+    )
 
 
 def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
@@ -622,7 +630,7 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
     parts += ["CDI"] if cdi(document) else []
     want = f"{document['runtime']['engine']} knows {', '.join(parts) or 'nothing of GPUs'}"
     engine = document["runtime"]["engine"]
-    remedy = "Run site.yml; what it says is waiting needs a drained node."
+    remedy = Remedy("Run site.yml; what it says is waiting needs a drained node.", SITE)
     try:
         changes = _configuration(document, seen)
         problems = [f"{action.target}: {action.reason}" for action in changes]
@@ -643,7 +651,9 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
         elif (seen.runtime.get("unit") or {}).get("active") != "active":
             elsewhere = f"{engine} does not run, so it was not asked"
         elif engine == "docker" and "error" in (seen.runtime.get("info") or {"error": ""}):
-            return Finding("runtime.config", UNREAD, "drain", want, f"{engine} does not answer", f"See `journalctl -u {engine}`.")
+            return Finding(
+                "runtime.config", UNREAD, "drain", want, f"{engine} does not answer", Remedy(f"See `journalctl -u {engine}`.", PERSON)
+            )
     return judge_item("runtime.config", want, "; ".join(problems) or want, "drain", remedy, elsewhere)
 
 
@@ -658,5 +668,5 @@ def _toolkit_finding(document: Document, seen: Observed) -> Finding:
         f"{toolkit['version']}, mode {toolkit['mode']}",
         f"{', '.join(versions)}, mode {mode or 'unsaid'}",
         "degraded",
-        "Run site.yml.",
+        Remedy("Run site.yml.", SITE),
     )

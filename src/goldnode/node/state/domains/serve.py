@@ -13,6 +13,7 @@ from ...host import Host
 from ...serve import publish, shims
 from ..finding import MISMATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..remedy import SITE, Remedy
 from . import units
 from .files import Wanted
 from .program import PROGRAM
@@ -168,7 +169,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     listen = declared(document).get("listen")
     if not listen:
         return []
-    remedy = f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`."
+    remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`.", SITE)
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     if state is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"

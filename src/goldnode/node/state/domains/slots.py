@@ -10,6 +10,7 @@ from ...boot import LAYOUT, VARIABLES, VENDOR
 from ...host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
 
 TYPE_CHECKING = False
@@ -158,8 +159,16 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             return []
         why = "an image does not run" if not seen.live else "the ESP is not mounted, or the loader was told another root"
         return [Finding("slot.fallback", ELSEWHERE, "degraded", newest, why), Finding("boot.copies", ELSEWHERE, "degraded", copies, why)]
-    remedy = "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs."
+    remedy = Remedy(
+        "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs.", PERSON
+    )
     return [
         judge_item("slot.fallback", newest, survey["fallback"] or newest, "degraded", remedy),
-        judge_item("boot.copies", copies, seen.slots.get("stale") or copies, "degraded", "Run site.yml, or `goldnode-node slot sync`."),
+        judge_item(
+            "boot.copies",
+            copies,
+            seen.slots.get("stale") or copies,
+            "degraded",
+            Remedy("Run site.yml, or `goldnode-node slot sync`.", SITE),
+        ),
     ]

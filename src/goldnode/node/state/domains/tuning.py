@@ -13,6 +13,7 @@ from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
+from ..remedy import PERSON, POLICY, REBOOT, REPAIR, SITE, Remedy
 from .files import Wanted
 from .units import gpu_users
 
@@ -301,7 +302,7 @@ class Setting(NamedTuple):
     files: Tuple[str, ...]
     absent: str
     outcome: str = NOT_EXPOSED  # of a value that is absent
-    remedy: str = "Run site.yml, or `goldnode-node policy apply` on the node."
+    remedy: Remedy = Remedy("Run site.yml, or `goldnode-node policy apply` on the node.", POLICY)
 
 
 def settings(document: Document, seen: Observed) -> List[Setting]:
@@ -327,7 +328,10 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
         if f"hugepages.{size}" in live:
             name = f"hugepages.{size}"
             files = (PAGES.format(PAGE_KIB[size]),)
-            absent, remedy = f"this machine has no pages of {size}", "Reboot the node: only then is its memory in one piece."
+            absent, remedy = (
+                f"this machine has no pages of {size}",
+                Remedy("Reboot the node: only then is its memory in one piece.", REBOOT),
+            )
             found.append(Setting(name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy))
     for interface, values in sorted(wanted.get("network", {}).items()):
         name = f"network.{interface}.mtu"
@@ -615,7 +619,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if elsewhere:
             found.append(Finding(item, ELSEWHERE, "degraded", want, elsewhere))
         elif name not in shown:
-            found.append(Finding(item, UNREAD, "degraded", want, "it was not read", "Run `goldnode-node check` as root."))
+            found.append(Finding(item, UNREAD, "degraded", want, "it was not read", Remedy("Run `goldnode-node check` as root.", PERSON)))
         else:
             found.append(_judged(item, shown[name]))
     if "swap" in wanted:
@@ -645,9 +649,16 @@ def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
 def _judged(item: str, setting: Setting) -> Finding:
     if isinstance(setting.got, dict):
         error = str(setting.got["error"])
-        return Finding(item, UNREAD, "degraded", setting.want, error, "Run the check as root, and look at dmesg for why it cannot be read.")
+        return Finding(
+            item,
+            UNREAD,
+            "degraded",
+            setting.want,
+            error,
+            Remedy("Run the check as root, and look at dmesg for why it cannot be read.", PERSON),
+        )
     if setting.got is None:
-        remedy = "Correct `policy.host` of the class, or see why the machine lacks it."
+        remedy = Remedy("Correct `policy.host` of the class, or see why the machine lacks it.", PERSON)
         return Finding(item, setting.outcome, "degraded", setting.want, setting.absent, remedy)
     return judge_item(item, setting.want, setting.got, "degraded", setting.remedy)
 
@@ -658,11 +669,11 @@ def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Findin
     active = [area["name"] for area in seen.tuning.get("swap_active", ())]
     swap = seen.tuning["swap"]
     if want:
-        remedy = "Give the node a swap area: goldnode makes none."
+        remedy = Remedy("Give the node a swap area: goldnode makes none.", PERSON)
         return judge_item("policy.host.swap", "on", "on" if active else "off", "degraded", remedy)
     comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [unit for unit, state in swap["units"].items() if state != "masked"]
     got = f"on: {', '.join(active)}" if active else f"off, and the next boot switches it on: {', '.join(comes)}" if comes else "off"
-    return judge_item("policy.host.swap", "off", got, "degraded", "Run site.yml.")
+    return judge_item("policy.host.swap", "off", got, "degraded", Remedy("Run site.yml.", SITE))
 
 
 def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -> Finding:
@@ -674,9 +685,12 @@ def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -
     later = [] if unset else missing_words(document, seen.boot.get("cmdline"))
     faults = ([f"this boot lacks {' '.join(now)}"] if now else []) + ([f"the next boot lacks {' '.join(later)}"] if later else [])
     if faults:
-        return Finding(item, MISMATCH, "degraded", want, "; ".join(faults), "Run site.yml, then reboot the node in its turn.")
+        # Words that are only missing from the next boot need none, and must be there before it.
+        remedy = Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT) if now else Remedy("Run site.yml.", SITE)
+        before = f"it would start without {' '.join(later)}" if later else None
+        return Finding(item, MISMATCH, "degraded", want, "; ".join(faults), Remedy(remedy, *remedy.steps, before=before))
     return (
-        Finding(item, UNREAD, "degraded", want, unset, "Set the words in that boot loader's own way.")
+        Finding(item, UNREAD, "degraded", want, unset, Remedy("Set the words in that boot loader's own way.", PERSON))
         if unset
         else Finding(item, MATCH, "degraded", want, want)
     )
@@ -689,10 +703,10 @@ def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Findin
         return Finding("policy.host.iommu", ELSEWHERE, "degraded", want, elsewhere)
     if not groups and want != "off":
         got = "the kernel shows no IOMMU: the firmware has it switched off, or the machine has none"
-        return Finding("policy.host.iommu", NOT_EXPOSED, "degraded", want, got, "Switch VT-d or AMD-Vi on in the firmware.")
+        return Finding("policy.host.iommu", NOT_EXPOSED, "degraded", want, got, Remedy("Switch VT-d or AMD-Vi on in the firmware.", REPAIR))
     translates = sum(count for kind, count in groups.items() if kind != "identity")
     got = "off" if not groups else "pt" if groups.get("identity", 0) > translates else "on"
-    return judge_item("policy.host.iommu", want, got, "degraded", "Run site.yml, then reboot the node in its turn.")
+    return judge_item("policy.host.iommu", want, got, "degraded", Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT))
 
 
 def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
@@ -703,5 +717,5 @@ def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
     default = have.get("default")
     if not isinstance(default, str):
         got = str(default["error"]) if default else "systemd does not run"
-        return Finding(item, UNREAD, "degraded", want, got, "Look at `systemctl show --property=DefaultLimitMEMLOCK`.")
-    return judge_item(item, want, default, "degraded", "Run site.yml: services would start with the earlier limit.")
+        return Finding(item, UNREAD, "degraded", want, got, Remedy("Look at `systemctl show --property=DefaultLimitMEMLOCK`.", PERSON))
+    return judge_item(item, want, default, "degraded", Remedy("Run site.yml: services would start with the earlier limit.", SITE))

@@ -13,6 +13,7 @@ from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import load_json
+from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
 from .program import CLASS, PROGRAM
 
@@ -274,7 +275,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         found = [Finding("gate", MATCH, "degraded", mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate.DRAIN:
             error = state.get("error") if seen.units.get("hook") else gate.NOBODY
-            remedy = "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml."
+            remedy = Remedy(
+                "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml.", PERSON
+            )
             found.append(judge_item("gate.hook", "a drain is told", error or "a drain is told", "degraded", remedy))
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"
@@ -285,7 +288,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             "as on disk",
             f"not as on disk: {', '.join(names)}" if names else "as on disk",
             "degraded",
-            "Run site.yml when no GPU container runs: it reloads systemd.",
+            Remedy("Run site.yml when no GPU container runs: it reloads systemd.", SITE),
             elsewhere,
         )
     )
@@ -293,6 +296,6 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     active = timer.get("ActiveState") or "unknown"
     if timer.get("LoadState") in ("masked", "not-found"):
         active = timer["LoadState"]
-    remedy = f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first."
+    remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
     found.append(judge_item("watch.timer", "active", active, "degraded", remedy, elsewhere))
     return found
