@@ -33,6 +33,7 @@ from goldnode.node.slotwrite import SCHEMA
 from goldnode.node.state import loader
 
 BLOCK = 1 << 20
+NODE_PROGRAM = "/usr/lib/goldnode/goldnode-node"
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
 OWN = "goldnode disks update:"  # with what the reason of a drain of ours begins, and none of site.yml's or of the gate on the node
@@ -372,6 +373,22 @@ def boot_id(target: Node) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
+def spoils(target: Node) -> str | None:
+    """Apply the GPU policy on the node, and return what a boot would still make wrong; None where it makes nothing wrong.
+
+    A node that cannot answer is no reason to keep its image: then nothing is known against the boot.
+    """
+    target.run(NODE_PROGRAM, "policy", "apply", timeout=600)
+    done = target.run(NODE_PROGRAM, "plan", "--json", timeout=300)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        return None
+    reboot = found.get("reboot") if isinstance(found, dict) else None
+    held = reboot.get("held") if isinstance(reboot, dict) else None
+    return "; ".join(map(str, held)) if held else None
+
+
 def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """Reboot the node and wait until the image that is tried is good. Raises DiskError where it is not, or the node does not come back.
 
@@ -388,7 +405,7 @@ def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: 
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = target.run("/usr/lib/goldnode/goldnode-node", "slot", "status", "--json", timeout=120)
+        done = target.run(NODE_PROGRAM, "slot", "status", "--json", timeout=120)
         try:
             found = answer(done, target.name)
         except DiskError:
@@ -448,6 +465,11 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
                 f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and boots with the next boot",
                 remedy="stop them and reboot the node; it stays drained",
             )
+    if text := spoils(target):
+        raise DiskError(
+            f"{target.name}: not rebooted, since {text}; {image} is written, and boots with the next boot",
+            remedy="see policy.ecc and policy.mig of `goldnode-node check` on the node, then reboot it; it stays drained",
+        )
     # A node that does not settle stays drained: somebody has to look at it.
     found = restart(target, slot, image, wish.limit, say)
     drain.resume(name, in_service)

@@ -143,4 +143,5 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     lines += [f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
     lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
+    lines += [f"no reboot as the node is now: {text}" for text in plan["reboot"].get("held", ())]
     return "\n".join(lines) if plan["actions"] or plan["refusals"] else "\n".join(["nothing to do", *lines])

@@ -265,7 +265,7 @@ def test_what_a_node_refuses_is_one_error(disk: BuiltDisk, tmp_path: Path, monke
         update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)
 
 
-def booting(here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = ()) -> update.Node:
+def booting(here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = (), plan: str = "{}") -> update.Node:
     """A node that is in another boot after `systemctl reboot`, and then tells these states one after the other."""
     for number, state in enumerate(states):
         (here.place / f"state{number}").write_text(json.dumps(state))
@@ -274,12 +274,24 @@ def booting(here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, A
 case $* in
 *boot_id*) [ -e booted ] && echo two || echo one ;;
 *"systemctl reboot"*) touch booted ;;
+*"goldnode-node plan"*) echo '{plan}' ;;
 *goldnode-node*"slot status"*) n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; cat state$n ;;
 *"slot status"*) echo '{json.dumps(survey(holders=gpu))}' ;;
 *"slot write"*|*"slot back"*) cat >/dev/null; echo '{ANSWER}' ;;
 *"cat >"*) eval "$*" ;;
 esac"""
     )
+
+
+def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Here(tmp_path / "here", monkeypatch)
+    plan = json.dumps({"reboot": {"held": ["the next boot would turn ECC off for GPU 0"]}})
+    node = booting(here, FINE, plan=plan)
+    with pytest.raises(DiskError, match="not rebooted, since the next boot would turn ECC off for GPU 0"):
+        update.run(node, update.Wish(update.open_image(disk), reboot=True), lambda text: None)
+    lines = here.log.read_text().splitlines()
+    assert any("policy apply" in line for line in lines)
+    assert "systemctl reboot" not in lines
 
 
 TRIED = survey(running="b", tried="x+2-1.conf", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", left=2, state="tried")})
