@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.simulators.hardware import Scenario, build, write
+from tests.simulators.hardware import machine as machines
 from tests.unit.node.test_cases import document, merge
 
 from goldnode import nodefile
@@ -16,8 +18,9 @@ from goldnode.node.device import child
 from goldnode.node.host import Host
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy
-from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD
+from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from goldnode.node.state.model import Action, NodeError, Observed, Plan
+from goldnode.node.state.remedy import POLICY, REBOOT, SITE
 
 EVERYTHING: dict[str, Any] = {
     "persistence_mode": True,
@@ -48,6 +51,14 @@ class Machine(Host):
     def fault(self, *faults: str) -> None:
         """Inject faults."""
         write(self.scenario.with_faults(faults), self.place)
+
+    def unfault(self) -> None:
+        """Take all faults away."""
+        write(self.scenario, self.place)
+
+    def simulated(self) -> machines.Machine:
+        """The same directory as the simulator's own host."""
+        return machines.Machine(Path(self.root), Path(os.environ["LD_LIBRARY_PATH"]))
 
     def load_driver(self) -> None:
         """The driver is loaded anew, and forgets."""
@@ -167,6 +178,93 @@ def test_ecc_becomes_active_at_the_next_boot(machine: Callable[..., Machine]) ->
     assert outcomes(host, wanted)["ecc"] == (MISMATCH, "GPU 0, 1: on, off from the next boot")
     host.load_driver()
     assert outcomes(host, wanted)["ecc"][0] == MATCH
+
+
+# -- remedies of modes, carried out
+
+ON_OFF = (True, False)
+CELLS = [
+    (model, item, current, pending, declared)
+    for model in ("A100-SXM4-40GB", "H100-SXM5-80GB")  # Ampere keeps its MIG mode over a boot, Hopper does not
+    for item in ("ecc", "mig")
+    for current in ON_OFF
+    for pending in ON_OFF
+    for declared in ON_OFF
+]
+
+
+def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
+    """Leave a mode of GPU 0 so, as `nvidia-smi` in somebody's hands would."""
+    child.ask(host, READ)  # the simulator has begun its boot
+    place = host.place / "state"
+    rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
+    rows.update({f"gpu0.{item}_current": str(int(current)), f"gpu0.{item}_pending": str(int(pending))})
+    place.write_text("".join(f"{key}={value}\n" for key, value in sorted(rows.items())))
+
+
+def carry_out(host: Machine, wanted: dict[str, Any], steps: tuple[str, ...]) -> None:
+    """Take the steps of a remedy. A boot ends with `goldnode-policy.service`."""
+    for step in steps:
+        assert step in (POLICY, SITE, REBOOT), step
+        if step == REBOOT:
+            host.load_driver()
+        settle(host, wanted)
+
+
+def finding_of(host: Machine, wanted: dict[str, Any], item: str) -> Finding:
+    return next(found for found in policy.findings(*look(host, wanted)) if found.id == f"policy.{item}")
+
+
+def mode_of(host: Machine, item: str) -> bool:
+    """Whether the mode of GPU 0 is on now."""
+    return bool(child.ask(host, READ)["gpus"]["0"][item]["current"])
+
+
+@pytest.mark.parametrize(("model", "item", "current", "pending", "declared"), CELLS)
+def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
+    machine: Callable[..., Machine], model: str, item: str, current: bool, pending: bool, declared: bool
+) -> None:
+    host = machine(model, 1)
+    wanted: dict[str, Any] = {item: declared if item == "ecc" else {"enabled": declared}}
+    other: dict[str, Any] = {"mig": {"enabled": False}} if item == "ecc" else {"ecc": True}
+    turn(host, item, current, pending)
+    for _ in range(2):
+        found = finding_of(host, wanted, item)
+        if found.outcome == MATCH:
+            break
+        was_right = mode_of(host, item) == declared
+        assert found.remedy is not None
+        for number in range(1, len(found.remedy.steps) + 1):
+            carry_out(host, wanted, found.remedy.steps[number - 1 : number])
+            assert not was_right or mode_of(host, item) == declared, f"{found.remedy} ({found.remedy.steps[:number]})"
+    assert finding_of(host, wanted, item).outcome == MATCH
+    assert {outcome for outcome, _ in outcomes(host, other).values()} == {MATCH}
+    host.load_driver()
+    settle(host, wanted)
+    assert finding_of(host, wanted, item).outcome == MATCH, "the next boot keeps it"
+
+
+def test_reset_of_a_gpu_makes_its_pending_modes_current_and_forgets_what_was_set(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    settle(host, EVERYTHING)
+    turn(host, "ecc", current=True, pending=False)
+    host.fault("gpu0.processes=4711:1000000")
+    assert machines.reset(host.simulated(), 0) == 19, "a GPU in use refuses it"
+    host.unfault()
+    assert machines.reset(host.simulated(), 0) == 0
+    assert not mode_of(host, "ecc")
+    off = outcomes(host, EVERYTHING)
+    assert off["power_limit_watts"] == (MISMATCH, "GPU 0: 400 W"), "the other GPU is as it was"
+
+
+def test_pending_mig_mode_is_set_back_without_touching_the_instances(machine: Callable[..., Machine]) -> None:
+    host, wanted = machine(), {"mig": {"enabled": True, "profiles": ["3g.20gb", "4g.20gb"]}}
+    settle(host, wanted)
+    turn(host, "mig", current=True, pending=False)
+    before = host.calls()
+    assert settle(host, wanted) == ["mig 0"]
+    assert host.calls()[len(before) :] == ["gpu0 nvmlDeviceSetMigMode"]
+    assert outcomes(host, wanted)["mig"][0] == MATCH
 
 
 def test_a_mig_layout_is_made_changed_and_taken_away(machine: Callable[..., Machine]) -> None:

@@ -640,6 +640,16 @@ def reboot(host: Machine, boards: Scenario | None = None) -> None:
         scenarios.write(boards, host.place)
 
 
+# Uses the simulated library as a program on the node would: NVML has no call for a reset.
+RESET = f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
+
+
+def reset(host: Machine, gpu: int) -> int:
+    """What `nvidia-smi --gpu-reset -i GPU` does to the state of the simulated GPU. Returns NVML's code: 19 where the GPU is in use."""
+    with host.environment():
+        return subprocess.run([sys.executable, "-c", RESET, str(gpu)], check=False).returncode
+
+
 def uptime(root: Path, seconds: float) -> None:
     """Set how long the node has been up; its clock goes along."""
     _Files(root).put("proc/uptime", f"{seconds:.2f} {seconds * 8:.2f}\n")

@@ -175,24 +175,27 @@ static void unlock_state(void) {
     lock_file = -1;
 }
 
+/* Pending modes of one GPU become current. ECC: "takes effect after the next reboot" (nvml.h, nvmlDeviceSetEccMode). MIG on Ampere: "similar
+ * to ECC mode, MIG mode setting is persistent across reboots" (MIG User Guide, deployment considerations); later GPUs lose it. */
+static void settle(int gpu) {
+    char key[64], current[64], kept[64], value[16];
+    static const char *modes[] = {"ecc", "mig"};
+    for (int m = 0; m < 2; m++) {
+        snprintf(key, sizeof key, "gpu%d.%s_pending", gpu, modes[m]);
+        snprintf(current, sizeof current, "gpu%d.%s_current", gpu, modes[m]);
+        const char *pending = find(&persistent, key);
+        if (!pending) continue;
+        snprintf(kept, sizeof kept, "gpu%d.mig_persistent", gpu);
+        const char *keeps = find(&scenario, kept);
+        if (m == 1 && keeps && !strcmp(keeps, "0")) { drop(&persistent, key); drop(&persistent, current); continue; }
+        snprintf(value, sizeof value, "%s", pending);
+        put(&persistent, current, value);
+    }
+}
+
 /* A boot, or a reload of the driver: what was volatile is gone and what was pending becomes current. */
 static void boot(void) {
-    char key[64], current[64];
-    static const char *modes[] = {"ecc", "mig"};
-    for (int gpu = 0; gpu < GPUS; gpu++)
-        for (int m = 0; m < 2; m++) {
-            snprintf(key, sizeof key, "gpu%d.%s_pending", gpu, modes[m]);
-            snprintf(current, sizeof current, "gpu%d.%s_current", gpu, modes[m]);
-            const char *pending = find(&persistent, key);
-            if (!pending) continue;
-            char kept[64];
-            snprintf(kept, sizeof kept, "gpu%d.mig_persistent", gpu);
-            const char *keeps = find(&scenario, kept);
-            if (m == 1 && keeps && !strcmp(keeps, "0")) { drop(&persistent, key); drop(&persistent, current); continue; }
-            char value[16];
-            snprintf(value, sizeof value, "%s", pending);
-            put(&persistent, current, value);
-        }
+    for (int gpu = 0; gpu < GPUS; gpu++) settle(gpu);
     clear(&volatiles);
     /* Tells one load of the driver from the next. */
     struct timespec now;
@@ -982,6 +985,26 @@ int nvmlDeviceSetMigMode(struct handle *h, u32 mode, u32 *activation) {
         }
     }
     return done(h, "nvmlDeviceSetMigMode", one(mode), rc, !skip);
+}
+
+/* `nvidia-smi --gpu-reset`, which NVML does not offer: a GPU in use refuses it; else its pending modes become current, and what was set on it
+ * is forgotten. Called by the tests alone. */
+int simulatedGpuReset(u32 gpu) {
+    char processes[TEXT];
+    if (!initialised || gpu >= GPUS) return INVALID;
+    int rc = lock_state(1);
+    if (rc != OK) return rc;
+    if (number_or((int)gpu, "busy", 0) || (field((int)gpu, "processes", processes, sizeof processes) == OK && *processes)) rc = IN_USE;
+    if (rc == OK) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "gpu%u.", gpu);
+        settle((int)gpu);
+        for (int i = volatiles.count - 1; i >= 0; i--)
+            if (!strncmp(volatiles.rows[i].key, prefix, strlen(prefix))) drop(&volatiles, volatiles.rows[i].key);
+        rc = save_state();
+    }
+    unlock_state();
+    return rc;
 }
 
 /* ---- MIG: profiles. gpuN.mig_profile.INDEX = id,slices,most,size,memory MB,SMs,copy,decoder,encoder,jpeg,ofa,p2p;name;start,start … */

@@ -160,6 +160,18 @@ class Scenario:
                 raise ScenarioError(f'"{value[1:]}" is not there to be copied', remedy="name a GPU and a field that it has") from None
         return value
 
+    def after_reset(self, gpu: int) -> Scenario:
+        """The same node after a reset of one GPU: without the faults that it ends."""
+        return self._without(f"gpu{gpu}.{name}" for name in ENDED_BY_RESET)
+
+    def after_boot(self) -> Scenario:
+        """The same node after a boot: without the faults that it ends."""
+        return self._without(f"gpu{gpu}.{name}" for gpu in range(len(self.gpus)) for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT))
+
+    def _without(self, names: Iterable[str]) -> Scenario:
+        gone = set(names)
+        return Scenario(**{**_plain(self), "faults": {key: value for key, value in self.faults.items() if key not in gone}})
+
     def visible(self) -> list[int]:
         """Numbers of the GPUs that are on the bus, faults considered."""
         count = int(self.faults.get("count", self.system["count"]))
@@ -191,6 +203,12 @@ OPEN = (
     "field.", "set.", "ecc_errors.", "memory_errors.", "sram.", "nvlink.", "violation.", "remapped.", "pcie.", "temperature", "clock.",
     "retired_pages", "inforom.", "aer.", "amd.", "throttle.",
 )  # fmt: skip
+
+
+# Faults that end with a reset of the GPU: counters since the driver was loaded, what waits for a reset (NVIDIA GPU Memory Error Management: a
+# row is remapped by the next reset), the action that the driver asked for. A boot also ends what waits for that (Dynamic Page Retirement).
+ENDED_BY_RESET = ("ecc_errors.0.0", "ecc_errors.1.0", "remapped.pending", "repair.channel", "repair.tpc", "field.230")
+ENDED_BY_BOOT = ("retired_pages_pending",)
 
 
 def fault_text(faults: Mapping[str, str]) -> str:

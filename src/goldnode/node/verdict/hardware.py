@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..probe.values import is_fault
+from ..state.domains import policy
 from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
 from ..state.modes import Mode, open_remedy
 from ..state.remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
@@ -501,10 +502,10 @@ def repair(node: Node, gpu: Any) -> Answer:
 )
 def modes(node: Node, gpu: Any) -> Answer:
     """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
-    policy = as_map(node.document.get("policy"))
+    declared = policy.effective(node.document, gpu) if as_map(node.document.get("policy")) else {}
     for key in ("ecc", "mig"):
         now, later = fetch(gpu, f"{key}.current"), fetch(gpu, f"{key}.pending")
-        if key in policy or not isinstance(now, bool):
+        if key in declared or not isinstance(now, bool):
             continue
         name = key.upper()
         if isinstance(later, bool) and later != now:
