@@ -82,8 +82,8 @@ class Node:
         machine.later(self.root, seconds)
         self.elapsed += seconds
 
-    def check(self, passive: bool = False) -> Json:
-        """The verdict of `goldnode-node check --json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
+    def command(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error of `goldnode-node WORDS`."""
         host = self.machine
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
@@ -94,12 +94,17 @@ class Node:
             stack.enter_context(_hurried(HANG if self.hangs else PATIENCE))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
-            code = program.main(["check", "--json", "--no-gate", *(["--passive"] if passive else [])])
+            code = program.main(list(words))
+        return code, out.getvalue(), err.getvalue()
+
+    def check(self, passive: bool = False) -> Json:
+        """The verdict of `goldnode-node check --json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
+        code, out, err = self.command("check", "--json", "--no-gate", *(["--passive"] if passive else []))
         try:
-            verdict: Json = json.loads(out.getvalue())
+            verdict: Json = json.loads(out)
         except ValueError:
-            verdict = {"exit_code": None, "findings": [], "status": out.getvalue()[-300:] + err.getvalue()[-600:]}
-        verdict.update(rc=code, printed=out.getvalue(), errors=err.getvalue())
+            verdict = {"exit_code": None, "findings": [], "status": out[-300:] + err[-600:]}
+        verdict.update(rc=code, printed=out, errors=err)
         return verdict
 
 

@@ -7,13 +7,6 @@ from tests.faults.__main__ import PAGE, page
 from tests.faults.peers import MARKS, TOOLS
 from tests.faults.run import Bases, run
 from tests.faults.table import MEASURED, ROWS, Row
-from tests.simulators.hardware import build
-
-
-@pytest.fixture(scope="session")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
-    """The healthy nodes of the scoreboard."""
-    return Bases(tmp_path_factory.mktemp("nodes"), build(tmp_path_factory.mktemp("library")).parent)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

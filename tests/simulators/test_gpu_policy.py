@@ -194,11 +194,12 @@ CELLS = [
 
 
 def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
-    """Leave a mode of GPU 0 so, as `nvidia-smi` in somebody's hands would."""
+    """Leave a mode of both GPUs so, as `nvidia-smi` in somebody's hands would."""
     child.ask(host, READ)  # the simulator has begun its boot
     place = host.place / "state"
     rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
-    rows.update({f"gpu0.{item}_current": str(int(current)), f"gpu0.{item}_pending": str(int(pending))})
+    for gpu in range(2):
+        rows.update({f"gpu{gpu}.{item}_current": str(int(current)), f"gpu{gpu}.{item}_pending": str(int(pending))})
     place.write_text("".join(f"{key}={value}\n" for key, value in sorted(rows.items())))
 
 
@@ -224,7 +225,7 @@ def mode_of(host: Machine, item: str) -> bool:
 def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
     machine: Callable[..., Machine], model: str, item: str, current: bool, pending: bool, declared: bool
 ) -> None:
-    host = machine(model, 1)
+    host = machine(model)
     wanted: dict[str, Any] = {item: declared if item == "ecc" else {"enabled": declared}}
     other: dict[str, Any] = {"mig": {"enabled": False}} if item == "ecc" else {"ecc": True}
     turn(host, item, current, pending)
@@ -262,8 +263,8 @@ def test_pending_mig_mode_is_set_back_without_touching_the_instances(machine: Ca
     settle(host, wanted)
     turn(host, "mig", current=True, pending=False)
     before = host.calls()
-    assert settle(host, wanted) == ["mig 0"]
-    assert host.calls()[len(before) :] == ["gpu0 nvmlDeviceSetMigMode"]
+    assert settle(host, wanted) == ["mig 0", "mig 1"]
+    assert host.calls()[len(before) :] == ["gpu0 nvmlDeviceSetMigMode", "gpu1 nvmlDeviceSetMigMode"]
     assert outcomes(host, wanted)["mig"][0] == MATCH
 
 

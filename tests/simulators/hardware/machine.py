@@ -650,6 +650,19 @@ def reset(host: Machine, gpu: int) -> int:
         return subprocess.run([sys.executable, "-c", RESET, str(gpu)], check=False).returncode
 
 
+def drift(host: Machine, changes: Mapping[str, str]) -> None:
+    """Leave the boards so, as `nvidia-smi` in somebody's hands would: `gpu3.ecc_pending` -> 0. What a board keeps over a boot stays kept."""
+    with host.environment():
+        subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"], check=False)  # the boot comes first
+    for name in ("state", "run/state"):
+        place = host.place / name
+        mine = {key: value for key, value in changes.items() if key.partition(".")[2].startswith(("ecc_", "mig_")) is (name == "state")}
+        if mine:
+            rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
+            place.with_suffix(".new").write_text("".join(f"{key}={value}\n" for key, value in sorted({**rows, **mine}.items())))
+            place.with_suffix(".new").replace(place)
+
+
 def uptime(root: Path, seconds: float) -> None:
     """Set how long the node has been up; its clock goes along."""
     _Files(root).put("proc/uptime", f"{seconds:.2f} {seconds * 8:.2f}\n")
