@@ -1,4 +1,4 @@
-"""Fixtures of the tests of images and disks."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node import host
+
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -14,6 +16,13 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from tests.unit.images.registries import make_key  # here, since most tests need nothing of it
 
     return make_key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(autouse=True)
+def own_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For another user than root, the trees that tests make belong to the user who runs them."""
+    if os.geteuid():
+        monkeypatch.setattr(host, "SUPERUSER", (os.geteuid(), os.getegid()))
 
 
 @pytest.fixture

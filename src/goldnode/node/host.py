@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from . import boot
 from .plain import dataclass
@@ -29,6 +30,9 @@ ENVIRONMENT = {
     "NEEDRESTART_SUSPEND": "1",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 }
+
+
+SUPERUSER = (0, 0)  # numbers of the user and the group root; tests that another user runs put their own here
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Host:
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
         self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
+        # User and group that own what is goldnode's. In an image these are numbers too; a directory that plays a machine has a root of its own.
+        self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # what is run to ask for GPUs
         self.pending: Any = None  # a capture's question to the GPU library, while it is open (device/stream.py)
         self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
@@ -100,6 +106,31 @@ class Host:
                 return here
             current = os.path.normpath(os.path.join("/", os.path.dirname(current), target))  # as in a chroot, .. of / is /
         raise OSError(f"{name}: too many levels of symbolic links")
+
+    def lstat(self, name: str) -> Optional[os.stat_result]:
+        """Return the status of what lies at `name` itself, following no link; None where nothing does."""
+        try:
+            return os.lstat(self.located(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def plain_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
+        """Return status and content of what lies at `name` itself. The content is None of anything but a regular file, which is not opened."""
+        found = self.lstat(name)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            return found, None
+        # Not to wait, should a user put a pipe there meanwhile.
+        try:
+            handle = os.open(self.located(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None, None
+        except OSError as problem:
+            if problem.errno != errno.ELOOP:  # a link by now
+                raise
+            return self.lstat(name), None
+        with open(handle, "rb") as opened:
+            found = os.fstat(handle)
+            return found, opened.read() if stat.S_ISREG(found.st_mode) else None
 
     def data(self, name: str) -> Optional[bytes]:
         """The content of a file, or None when there is none (in /proc also when its process ends while it is read)."""
@@ -173,6 +204,24 @@ class Host:
             os.unlink(temporary)
             raise
 
+    def secure(self, name: str) -> None:
+        """Give a directory to root, and take from all others the right to write to it. Anything else that lies there makes way for one."""
+        here = self.located(name)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            handle = os.open(here, flags)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            os.unlink(here)
+            os.mkdir(here, 0o755)
+            handle = os.open(here, flags)
+        try:
+            os.fchown(handle, *self.superuser)  # first: until then its owner could take back what follows
+            os.fchmod(handle, os.fstat(handle).st_mode & 0o7777 & ~0o022)
+        finally:
+            os.close(handle)
+
     def lines(self, name: str) -> List[str]:
         """The lines of a file of somebody else's, for :meth:`write_lines`: what is not UTF-8 in it stays what it is."""
         return (self.data(name) or b"").decode("utf-8", "surrogateescape").splitlines(True)
@@ -189,6 +238,15 @@ class Host:
             os.unlink(self.located(name))
         except FileNotFoundError:
             return
+
+
+def owner_of(root: str) -> Tuple[int, int]:
+    """Return the numbers of user and group that own a directory; root's where it is not there yet."""
+    try:
+        found = os.stat(root)
+    except OSError:
+        return SUPERUSER
+    return found.st_uid, found.st_gid
 
 
 def matching(names: Sequence[str], pattern: str) -> List[str]:

@@ -15,6 +15,7 @@ from .host import Host, Json, boot_identity
 from .lines import by_lines
 from .plain import asdict
 from .report import finding_lines, plan_text, verdict_table
+from .state import owners
 from .state.domains.program import CLASS
 from .state.engine import plan, plan_absent
 from .state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
@@ -271,6 +272,17 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     }
 
 
+def believe(host: Host) -> None:
+    """Refuse the class document of a machine that others than root can change: it names commands that the gate runs as root."""
+    found = host.lstat(CLASS) if host.live else None
+    if found is None:
+        return
+    have = owners.row(host, CLASS, found)
+    wrong = [f"it is {owners.kind(have)}"] if have["type"] != "file" else owners.exposed(have)
+    if wrong:
+        raise NodeError(f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for this host.")
+
+
 def read_document(host: Host, options: Any) -> Json:
     """The class document named on the command line (a path of this machine), or the node's own."""
     name = options.document
@@ -278,6 +290,8 @@ def read_document(host: Host, options: Any) -> Json:
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
     # A file named with --class is not what a run leaves on the node.
     remedy = "Run site.yml for this host" if name == CLASS else "Write it with `goldnode class export CLASS > class.json`"
+    if name == CLASS:
+        believe(host)
     if text is None:
         other = ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")

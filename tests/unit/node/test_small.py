@@ -310,7 +310,14 @@ def test_a_dpkg_that_cannot_be_read_is_no_machine_without_packages(tmp_path: Pat
 def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
     (tmp_path / "etc/modprobe.d/goldnode-dir.conf").mkdir(parents=True)
     (tmp_path / "etc/modprobe.d/goldnode-blacklist.conf").symlink_to("/nowhere")
-    assert managed_files(Host(str(tmp_path))) == {"/etc/modprobe.d/goldnode-blacklist.conf": {"content": "", "mode": 0}}
+    (tmp_path / "etc/profile.d").mkdir()
+    os.mkfifo(tmp_path / "etc/profile.d/goldnode.sh")
+    found = managed_files(Host(str(tmp_path)))
+    assert {name.rpartition("/")[2]: (row["type"], row["content"]) for name, row in found.items() if row} == {
+        "goldnode-dir.conf": ("directory", ""),
+        "goldnode-blacklist.conf": ("link", "-> /nowhere\n"),
+        "goldnode.sh": ("other", ""),
+    }
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}'])

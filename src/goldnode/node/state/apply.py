@@ -85,6 +85,7 @@ class Applier:
             "file.write": self.write_file,
             "file.remove": self.remove_file,
             "file.comment": self.comment_line,
+            "directory.secure": self.secure,
             "link": self.link,
             "packages.repair": self.repair,
             "packages.transact": self.transact,
@@ -116,7 +117,21 @@ class Applier:
             content = base64.b64decode(action.data["base64"])
         else:
             content = str(action.data["content"]).encode()
-        self.host.write(action.target, content, int(action.data["mode"]))
+        self._make_way(action.target)
+        # A new file in the place of the old: who has that open, or a second name for it, is left with what it was.
+        self.host.write(action.target, content, int(action.data["mode"]), self.host.superuser)
+
+    def _make_way(self, name: str) -> None:
+        """Remove an empty directory from where a file belongs. One with something in it is not goldnode's to take."""
+        if self.host.is_link(name) or not self.host.is_dir(name):
+            return
+        try:
+            os.rmdir(self.host.located(name))
+        except OSError as problem:
+            raise NodeError(f"{name} is a directory, where goldnode has a file: {problem.strerror}. Move it away and run again.") from None
+
+    def secure(self, action: Action) -> None:
+        self.host.secure(action.target)
 
     def remove_file(self, action: Action) -> None:
         self.host.remove(action.target)

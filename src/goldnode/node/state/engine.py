@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..host import Host
-from . import preflight
+from . import owners, preflight
 from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, slots, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
@@ -26,7 +26,8 @@ def difference(
 ) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """The actions that take the node to its class, in the order in which they are applied, what cannot be judged here, and what waits for
     a drain. Pure."""
-    actions: List[Action] = packages.repair(document, seen) + runtime.given_back(document, seen)
+    # Directories first: until they are root's alone, what is written into them can be replaced.
+    actions: List[Action] = owners.secure(seen) + packages.repair(document, seen) + runtime.given_back(document, seen)
     transaction = packages.transaction(document, seen)
     # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
     early = transaction.part if transaction else "gpu_driver"
@@ -64,6 +65,7 @@ def difference(
         actions += changes
         notes += unjudged
         waiting += later
+    notes += owners.notes(seen)
     wanted = [action for action in actions if action.phase in phases]
     return sorted(wanted, key=lambda action: PARTS.index(action.part)), notes, waiting
 
@@ -87,7 +89,7 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:
     """The whole plan from what was seen, refusals included. Pure: a case file states `seen`."""
     actions, notes, waiting = difference(document, seen, payloads, phases)
-    refusals = preflight.identity(document, seen)
+    refusals = preflight.identity(document, seen) + owners.refusals(seen, actions)
     if actions:
         refusals = refusals + preflight.readiness(document, seen, actions)
     for domain in DOMAINS:

@@ -134,7 +134,9 @@ class Observed:
     """What a node is, as far as its class can ask. Every field is plain data, so that a case file can state it.
 
     packages: name -> {version, architecture, state, hold}; state is dpkg's ("installed", "half-configured", …).
-    files: managed path -> {content, mode} or None. links: path -> target or None.
+    files: managed path -> {content, mode, type, owner, group} or None; what a case file leaves out is as root has it (state/owners.py).
+    folders: directory that goldnode relies on -> the same without content, and what lies `above` it. strays: path -> the same, of what
+    others than root can change in goldnode's own directories. links: path -> target or None.
     sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package, owner}].
     modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None. other_modules: name -> what
     domains/modules.py reads of each further out-of-tree module for the class's kernel, or None. kernels: releases with a /boot/vmlinuz.
@@ -161,6 +163,8 @@ class Observed:
     packages: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     automatic: List[str] = field(default_factory=list)
     files: Dict[str, Optional[Dict[str, Any]]] = field(default_factory=dict)
+    folders: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    strays: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     links: Dict[str, Optional[str]] = field(default_factory=dict)
     sources: List[Dict[str, Any]] = field(default_factory=list)
     pins: List[Dict[str, Any]] = field(default_factory=list)

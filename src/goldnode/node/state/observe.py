@@ -13,7 +13,7 @@ from ..hashes import sha256
 from ..host import Host, Json, boot_identity, is_container
 from ..later import re
 from ..plain import suppress
-from . import deferred
+from . import deferred, owners
 from .family import builds_modules
 from .model import NodeError, Observed
 from .needs import relations, unneeded
@@ -104,6 +104,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
         files=managed_files(host),
+        folders=owners.folders(host, [*(directory for directory, _ in MANAGED), *(os.path.dirname(name) for name in LINKS)]),
         links={name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS},
         sources=apt_sources(host),
         pins=apt_pins(host),
@@ -116,6 +117,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None),
     )
+    seen.strays = owners.strays(host, seen.files)
     driver = document.get("driver") or {}
     seen.left_over = left_over(host, list(driver.get("replaces") or ()), seen)
     for archive in document.get("site", {}).get("archives", ()):
@@ -247,17 +249,18 @@ def automatic(text: str) -> List[str]:
 
 
 def managed_files(host: Host) -> Dict[str, Optional[Json]]:
-    """Content and mode of every file goldnode wrote; binary content is given as its SHA-256."""
+    """Content, type, owner, group and mode of every file goldnode wrote. No link is followed: goldnode puts none in the place of a file.
+
+    Binary content is given as its SHA-256, of a link as where it leads.
+    """
     result: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
-        for name in host.glob(directory, pattern):
-            try:
-                data = host.data(name)
-            except IsADirectoryError:
-                continue
-            # A link that leads nowhere has no content and no mode: it is written anew, or goes.
-            mode = os.stat(host.real(name)).st_mode & 0o7777 if data is not None else 0
-            result[name] = {"content": printable(data or b""), "mode": mode}
+        for name in host.glob(directory, pattern) if set(pattern) & set("*?[") else [f"{directory}/{pattern}"]:
+            found, data = host.plain_file(name)
+            if found is not None:
+                row = owners.row(host, name, found)
+                content = printable(data) if data is not None else f"-> {row['to']}\n" if row["type"] == "link" else ""
+                result[name] = {"content": content, **row}
     return result
 
 

@@ -11,6 +11,7 @@ import re
 
 from .. import gate
 from ..host import Host, Json
+from . import owners
 from . import record as records
 from .debversion import compare
 from .domains import kernel, program, runtime, units
@@ -225,7 +226,7 @@ def open_gate(seen: Observed) -> List[Action]:
 
 def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
     """Everything that has a name of goldnode's, and the links that enable units."""
-    found = [(path, have["content"]) for path, have in sorted(seen.files.items()) if have is not None]
+    found = [(path, have["content"]) for path, have in sorted(seen.files.items()) if have is not None and have.get("type") != "directory"]
     found += [(path, f"-> {target}\n") for path, target in sorted(seen.links.items()) if target is not None]
     return [
         Action(
@@ -574,7 +575,8 @@ def settle(seen: Observed) -> Action:
 def refused(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Whether the node can be changed now without harm."""
     packaging = any(action.kind.startswith("packages.") for action in actions)
-    found = broken_by_others(seen) if packaging else []
+    found = owners.record_refusals(seen) if actions else []
+    found += broken_by_others(seen) if packaging else []
     found += locked(seen) if packaging else []
     # Drivers move, and even a daemon-reload takes the GPUs from containers that run.
     return found + (in_use(seen) if actions else [])

@@ -7,6 +7,7 @@ import time
 from .. import boot, probe
 from ..host import Host, Json
 from ..plain import NamedTuple, replace
+from ..state import owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look
@@ -37,6 +38,7 @@ STATUS = {
 
 
 OUTCOMES = (MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED)
+ROOT_ALONE = "root alone can change it"
 BOOTING = 600  # seconds after boot in which the first check is the one before work is let in
 
 
@@ -482,9 +484,17 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     lock = f"{total} packages as locked"
     held = f"{total} packages on hold"
-    rest = [a for a in plan.actions if a.kind in ("file.write", "file.remove", "file.unmerge", "file.comment", "link", "initramfs.rebuild")]
+    rest = [
+        a
+        for a in plan.actions
+        if a.kind in ("file.write", "file.remove", "file.unmerge", "file.comment", "link", "initramfs.rebuild", "directory.secure")
+    ]
     files = "as declared"
-    program_mode = (seen.files.get(program.PROGRAM) or {}).get("mode")
+    own, system, severe = owners.findings(seen, plan.actions)
+    there = seen.files.get(program.PROGRAM)
+    program_got = "missing" if there is None else f"mode {there['mode']:04o}"
+    if there is not None and there.get("type", "file") != "file":
+        program_got = owners.kind(there)
     declared = seen.files.get(program.CLASS)
     # The plan has made the text of the document already: it writes one that differs, in content or in mode.
     written = next((a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS), None)
@@ -522,9 +532,23 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
         judge_item(
             "node.program",
             "mode 0755",
-            "missing" if program_mode is None else f"mode {program_mode:04o}",
+            program_got,
             "degraded",
             Remedy("Run site.yml: others could change the program, or it is not there for the next boot.", SITE),
+        ),
+        judge_item(
+            "node.owner",
+            ROOT_ALONE,
+            ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
+            "drain",
+            "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.",
+        ),
+        judge_item(
+            "node.parents",
+            ROOT_ALONE,
+            ROOT_ALONE if not system else "; ".join(system[:4]) + (" …" if len(system) > 4 else ""),
+            "drain" if severe else "degraded",
+            "Who can write there can replace what root runs for goldnode: `chown root:root` and `chmod go-w` each of them, and run site.yml.",
         ),
         judge_item(
             "node.files",

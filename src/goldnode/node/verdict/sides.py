@@ -21,6 +21,8 @@ SOFTWARE, HARDWARE, DRIVEN = "software", "hardware", "driven"
 
 # Id (with `*` and `?`), side, why. The first row that fits counts.
 TABLE: Tuple[Tuple[str, str, str], ...] = (
+    ("node.owner", HARDWARE, "it was changed on the node, and an earlier kernel or image leaves it as it is"),
+    ("node.parents", HARDWARE, "it was changed on the node, and an earlier kernel or image leaves it as it is"),
     ("node.*", SOFTWARE, "the release and goldnode's own files are what the image holds"),
     ("class.document", SOFTWARE, "the image brings the class document"),
     ("check", SOFTWARE, "a check that cannot be made is a program or a class document that does not work"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # What no class can accept: that this is its node at all, and that what judges is what was declared.
-NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "memory.state")
+NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "node.owner", "memory.state")
 
 
 def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:

@@ -1,13 +1,14 @@
-"""Files that are goldnode's own: present with the wanted content and mode, or gone."""
+"""Files that are goldnode's own: regular files of root's with the wanted content and mode, or gone."""
 
 from __future__ import annotations
 
 from ...plain import dataclass
+from .. import owners
 from ..model import IMAGE, Action, Observed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional
+    from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,11 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
     names = set(keep)
     for file in wanted:
         names.add(file.path)
-        have = seen.files.get(file.path)
-        if have and have["content"] == file.content and have["mode"] == file.mode:
+        have = None if owners.replaced(file.path, seen) else seen.files.get(file.path)
+        wrong = ["the file is not there"] if have is None else differences(file, have)
+        if not wrong:
             continue
-        if have is None:
-            reason = f"{file.why}; the file is not there"
-        elif have["content"] != file.content:
-            reason = f"{file.why}; its content differs"
-        else:
-            reason = f"{file.why}; want mode {file.mode:04o}, have {have['mode']:04o}"
+        reason = "; ".join([file.why, *wrong])
         before = None if have is None else have["content"]
         if have is not None and file.show is not None:
             before = "(earlier content)\n"
@@ -51,7 +48,7 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
             data["content"] = file.content
         actions.append(Action(file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data))
     for path, have in sorted(seen.files.items()):
-        if path not in names and have is not None:
+        if path not in names and have is not None and have.get("type") != "directory" and not owners.replaced(path, seen):
             actions.append(
                 Action(
                     "node_class",
@@ -63,3 +60,13 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                 )
             )
     return actions
+
+
+def differences(file: Wanted, have: Mapping[str, Any]) -> List[str]:
+    """Return in words how what is there differs from the wanted file; nothing where it does not."""
+    row = {**owners.ROOTS, **have}
+    if row["type"] != "file":
+        return [f"it is {owners.kind(row)}, want a file"]
+    found = ["its content differs"] if row["content"] != file.content else []
+    found += owners.faults(row)
+    return found + ([f"want mode {file.mode:04o}, have {row['mode']:04o}"] if row["mode"] != file.mode else [])

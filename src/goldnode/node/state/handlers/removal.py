@@ -148,7 +148,9 @@ def settle(applier: Applier, action: Action) -> None:
 def remove_directory(applier: Applier, action: Action) -> None:
     """A directory of goldnode's own with all in it; one that it made in somebody else's only while it is empty."""
     here = applier.host.path(action.target)
-    if action.target in OWN:
+    if applier.host.is_link(action.target):  # a user's, in the place of a directory of goldnode's
+        os.unlink(here)
+    elif action.target in OWN:
         shutil.rmtree(str(here), ignore_errors=True)
     else:
         with contextlib.suppress(OSError):

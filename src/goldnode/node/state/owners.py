@@ -1,0 +1,292 @@
+"""Who can change what root runs and believes on a node: owner, group, type and directories of goldnode's files.
+
+A row is {type: file, directory, link or other; owner, group: numbers, root's always 0; mode}, with `owner_name` and `group_name` where
+/etc/passwd and /etc/group know them, and `to` of a link. Three kinds of places, three rules:
+
+* goldnode's own files and directories (:data:`OWN`) belong to root, and the engine gives them back to it.
+* Directories of the system above them are judged and left alone. One that a user owns, or that all can write to, is a refusal.
+* Anything else in goldnode's directories that others than root can change (a stray) is reported. In the record it is a refusal,
+  since what is written there decides what a removal or a rollback does as root.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..host import Host, Json
+from .model import IMAGE, Action, Note, Observed, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+
+# A row as root has it; the mode is that of a file.
+ROOTS: Json = {"type": "file", "owner": 0, "group": 0, "mode": 0o644}
+
+RECORD = "/var/lib/goldnode"
+RUN = "/run/goldnode"
+# Directories that hold nothing but goldnode's, and the site's files for it.
+OWN = ("/etc/goldnode", "/usr/lib/goldnode", "/var/cache/goldnode", RECORD, RUN)
+# Those whose whole content a run writes again: a link or a file in their place makes way for a directory.
+REBUILT = ("/etc/goldnode", "/usr/lib/goldnode")
+SHOWN = 4  # how many places a finding or a refusal names
+
+
+# -- what is seen
+
+
+def row(host: Host, name: str, found: os.stat_result) -> Json:
+    """Return the row of what lies at `name`, from its status."""
+    uid, gid = host.superuser
+    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+    result: Json = {
+        "type": next((kind for test, kind in kinds if test(found.st_mode)), "other"),
+        "owner": 0 if found.st_uid == uid else found.st_uid or uid,
+        "group": 0 if found.st_gid == gid else found.st_gid or gid,
+        "mode": stat.S_IMODE(found.st_mode),
+    }
+    for key, table in (("owner", "/etc/passwd"), ("group", "/etc/group")):
+        known = named(host, table, result[key]) if result[key] else None
+        if known:
+            result[f"{key}_name"] = known
+    if result["type"] == "link":
+        try:
+            result["to"] = os.readlink(host.located(name))
+        except OSError:  # gone, or another thing by now
+            result["to"] = ""
+    return result
+
+
+def named(host: Host, table: str, number: int) -> Optional[str]:
+    """Return the name of a user or group in the root's own file. No directory service is asked: it might not answer."""
+    for line in (host.text(table) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(number):
+            return fields[0]
+    return None
+
+
+def folders(host: Host, places: Iterable[str]) -> Dict[str, Json]:
+    """Return the rows of the directories `places` and :data:`OWN` and of all above them, as far as they are there.
+
+    Links are followed inside the root, and the directories on their way are `above` the place too: who can write to one of them
+    decides what the path leads to. One of goldnode's own directories is never a link, and is not followed.
+    """
+    rows: Dict[str, Json] = {}
+    found: Dict[str, Json] = {}
+    for place in dict.fromkeys([*places, *OWN]):
+        walked = _walk(host, place, rows)
+        if walked:
+            found[place] = {**rows[walked[-1]], "above": walked[:-1]}
+    return {**rows, **found}
+
+
+def _walk(host: Host, place: str, found: Dict[str, Json]) -> List[str]:
+    """Look at each directory and link on the way to `place` and add their rows to `found`. Returns their paths, the last being where `place`
+    itself lies; none where it is not there."""
+    todo, current = ["", *place.strip("/").split("/")], ""
+    walked: List[str] = []
+    while todo and len(walked) < 200:  # links that lead to each other
+        name = todo.pop(0)
+        if name == "..":
+            current = os.path.dirname(current)
+        if name in (".", "..") or (not name and current):
+            continue
+        path = f"{current.rstrip('/')}/{name}"
+        if path not in found:
+            status = host.lstat(path)
+            if status is None:
+                return []
+            found[path] = row(host, path, status)
+        walked.append(path)
+        have = found[path]
+        if have["type"] == "link" and not (place in OWN and not todo):
+            current = "/" if have["to"].startswith("/") else current
+            todo = [*have["to"].strip("/").split("/"), *todo]
+        elif have["type"] == "directory":
+            current = path
+        else:
+            return [] if todo else walked
+    return [] if todo else walked
+
+
+def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
+    """Return the rows of what others than root can change in goldnode's directories, without the files in `known`, which are judged
+    one by one. What lies below one of them is not looked at; of /run/goldnode, where a root may be mounted, only the first level is."""
+    found: Dict[str, Json] = {}
+    skip, todo = set(known), [name for name in OWN if name != "/var/cache/goldnode"]
+    while todo:
+        directory = todo.pop()
+        status = host.lstat(directory)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            continue
+        try:
+            names = sorted(os.listdir(host.located(directory)))
+        except OSError:  # another user looks, or it has gone
+            continue
+        for path in (f"{directory}/{name}" for name in names):
+            status = None if path in skip else host.lstat(path)
+            if status is None:
+                continue
+            if (status.st_uid, status.st_mode & 0o022) != (host.superuser[0], 0) and exposed(have := row(host, path, status)):
+                found[path] = have
+            elif stat.S_ISDIR(status.st_mode) and directory != RUN:
+                todo.append(path)
+    return found
+
+
+# -- what is wrong with it
+
+
+def who(have: Mapping[str, Any], key: str) -> str:
+    """Return owner or group of a row in words: ``mallory (1000)``."""
+    number = have[key]
+    name = "root" if number == 0 else have.get(f"{key}_name")
+    return f"{name} ({number})" if name else str(number)
+
+
+def kind(have: Mapping[str, Any]) -> str:
+    """Return the type of a row in words."""
+    if have["type"] == "link":
+        return f"a link to {str(have.get('to', ''))[:200]!r}"  # as a user wrote it: nothing of it may act on a terminal
+    return {"file": "a file", "directory": "a directory"}.get(have["type"], "a device, pipe or socket")
+
+
+def faults(have: Mapping[str, Any]) -> List[str]:
+    """Return in words how owner and group differ from root."""
+    return [f"{key} is {who(have, key)}, want root (0)" for key in ("owner", "group") if have[key]]
+
+
+def exposed(have: Mapping[str, Any]) -> List[str]:
+    """Return in words why another than root can change what a row is of. An access list shows as the rights of the group."""
+    found = [f"owner is {who(have, 'owner')}, want root (0)"] if have["owner"] else []
+    if have["type"] != "link":  # whose mode means nothing
+        found += [f"all can write to it (mode {have['mode']:04o})"] if have["mode"] & 0o002 else []
+        if have["mode"] & 0o022 == 0o020:
+            found.append(f"group {who(have, 'group')} can write to it (mode {have['mode']:04o})")
+    return found
+
+
+def replaced(path: str, seen: Observed) -> bool:
+    """Whether a file lies below one of goldnode's directories that is none: what is seen of it is seen through a link."""
+    return any(path.startswith(name + "/") and _wrong_type(seen, name) for name in OWN)
+
+
+def _wrong_type(seen: Observed, name: str) -> bool:
+    have = seen.folders.get(name)
+    return have is not None and have.get("type", "directory") != "directory"
+
+
+def _folder(seen: Observed, name: str) -> Json:
+    """The row of a directory; what a case file leaves out is as root has it."""
+    return {**ROOTS, "type": "directory", "mode": 0o755, **seen.folders[name]}
+
+
+def own_folder(seen: Observed, name: str) -> List[str]:
+    """Return in words what is wrong with one of goldnode's own directories."""
+    if name not in seen.folders:
+        return []
+    have = _folder(seen, name)
+    if have["type"] != "directory":
+        return [f"it is {kind(have)}, want a directory"]
+    return list(dict.fromkeys([*faults(have), *exposed(have)]))
+
+
+def above(seen: Observed, actions: Sequence[Action]) -> Dict[str, Json]:
+    """Return the rows of the system's directories that goldnode's files lie in, or will after `actions`, and that others can write to."""
+    paths = [path for path, have in seen.files.items() if have is not None]
+    paths += [path for path, target in seen.links.items() if target is not None]
+    paths += [action.target for action in actions if action.kind in ("file.write", "link")]
+    places = {name for name in OWN if name in seen.folders}
+    for path in paths:
+        while path != "/" and path.startswith("/"):
+            path = os.path.dirname(path)
+            places.add(path)
+    places |= {path for place in places for path in seen.folders.get(place, {}).get("above", ())}
+    rows = {name: _folder(seen, name) for name in sorted(places - set(OWN)) if name in seen.folders}
+    # In a directory that root alone can write to, nobody else can have made or changed a link.
+    return {name: have for name, have in rows.items() if have["type"] == "directory" and exposed(have)}
+
+
+def severe(have: Mapping[str, Any]) -> bool:
+    """Whether a user, or all, can write to a directory; a group may be one of administrators."""
+    return bool(have["owner"] or have["mode"] & 0o002)
+
+
+# -- what is to be done
+
+
+def secure(seen: Observed) -> List[Action]:
+    """Return the actions that give goldnode's own directories back to root."""
+    found = []
+    for name in OWN:
+        wrong = own_folder(seen, name)
+        if wrong and not (_wrong_type(seen, name) and name not in REBUILT):
+            have = _folder(seen, name)
+            before = f"{kind(have)}, owner {who(have, 'owner')}, group {who(have, 'group')}, mode {have['mode']:04o}\n"
+            mode = 0o755 if have["type"] != "directory" else have["mode"] & ~0o022
+            after = f"a directory, owner root (0), group root (0), mode {mode:04o}\n"
+            reason = f"root runs and believes what is in it; {'; '.join(wrong)}"
+            found.append(Action("node_class", "directory.secure", name, reason, IMAGE, before, after))
+    return found
+
+
+def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+    """Return why goldnode changes nothing here: a user could replace what it writes, or has written what it would act on."""
+    found = []
+    for name, have in above(seen, actions).items():
+        if severe(have):
+            text = f"{name}: {'; '.join(exposed(have))}. Who can write there can replace what root runs for goldnode."
+            remedy = f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
+            found.append(Refusal("unsafe-directory", text, remedy))
+    return found + record_refusals(seen)
+
+
+def record_refusals(seen: Observed) -> List[Refusal]:
+    """Return why the record of what goldnode did to this node is not believed."""
+    found = []
+    for name in OWN:
+        if _wrong_type(seen, name) and name not in REBUILT:
+            text = f"{name} is {kind(_folder(seen, name))}, want a directory of root's."
+            found.append(Refusal("unsafe-record", text, f"Move what it held back into a directory {name} of root's, and run again."))
+    wrong = {path: have for path, have in seen.strays.items() if path.startswith(RECORD + "/")}
+    if wrong:
+        text = f"What goldnode noted of this node may have been changed by others: {_listed(wrong)}."
+        remedy = f"Look at them, then `chown -R root:root {RECORD} && chmod -R go-w {RECORD}`, or remove them, and run again."
+        found.append(Refusal("unsafe-record", text, remedy))
+    return found
+
+
+def notes(seen: Observed) -> List[Note]:
+    """Return what lies in goldnode's other directories and others than root can change. The engine removes nothing that it does not know."""
+    wrong = {path: have for path, have in seen.strays.items() if not path.startswith(RECORD + "/")}
+    if not wrong:
+        return []
+    text = f"{_listed(wrong)}. goldnode did not write that: look at it, then remove it or give it to root"
+    return [Note("node.owner", text)]
+
+
+def _listed(rows: Mapping[str, Json]) -> str:
+    told = [f"{path}: {', '.join(exposed(have))}" for path, have in sorted(rows.items())]
+    return "; ".join(told[:SHOWN]) + (" …" if len(told) > SHOWN else "")
+
+
+# -- what the check says of it
+
+
+def findings(seen: Observed, actions: Sequence[Action]) -> Tuple[List[str], List[str], bool]:
+    """Return what others than root can change of goldnode's own, the same of the system's directories, and whether the latter is severe."""
+    own = []
+    for path, have in sorted(seen.files.items()):
+        if have is not None:
+            wrong = exposed({**ROOTS, **have})
+            own += [f"{path}: {'; '.join(wrong)}"] if wrong else []
+            own += [f"{path} is {kind(have)}"] if have.get("type", "file") != "file" else []
+    for name in (name for name in OWN if name in seen.folders):
+        wrong = own_folder(seen, name) if _wrong_type(seen, name) else exposed(_folder(seen, name))
+        own += [f"{name}: {'; '.join(wrong)}"] if wrong else []
+    own += [f"{path}: {'; '.join(exposed(have))}" for path, have in sorted(seen.strays.items())]
+    system = above(seen, actions)
+    return own, [f"{name}: {'; '.join(exposed(have))}" for name, have in system.items()], any(map(severe, system.values()))
