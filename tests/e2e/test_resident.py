@@ -104,24 +104,44 @@ def test_another_mirror_of_the_same_class_is_another_document(member: tuple[Node
     assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [action["target"] for action in found["actions"]]
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        ("echo all is well", "answered with no plan (not JSON"),
-        ('echo "{}"', "answered with no plan (plan does not have the keys"),
-        ("exit 1", "exit status 1"),
-    ],
-    ids=["prose", "no plan", "a fault"],
-)
-def test_an_answer_that_is_no_plan_is_told_and_not_believed(member: tuple[Node, Site, Path], tmp_path: Path, answer: str, why: str) -> None:
+# A program of a user's: it answers as one that finds nothing to do, and leaves a mark when it runs as root.
+THEIRS, RAN = "/home/mallory/goldnode-node", "/run/mallory-ran"
+DAMAGE = {
+    "the program is given away": (f"chown mallory {PROGRAM}", f"cat {THEIRS} >{PROGRAM}", f"{PROGRAM}: owner is mallory (4711)"),
+    "the program is a link": (
+        f"mv {PROGRAM} /home/mallory/kept && ln -s /home/mallory/kept {PROGRAM}",
+        f"ln -sf {THEIRS} /home/mallory/kept",
+        f"{PROGRAM} is a link to '/home/mallory/kept'",
+    ),
+    "its directory is given away": (
+        f"chown mallory {PROGRAM.rpartition('/')[0]}",
+        f"rm -f {PROGRAM}; cp -p {THEIRS} {PROGRAM}",
+        f"{PROGRAM.rpartition('/')[0]}: owner is mallory (4711)",
+    ),
+}
+
+
+def test_what_a_user_can_change_is_reported_put_right_and_never_run(member: tuple[Node, Site, Path], tmp_path: Path) -> None:
     node, site, hosts = member
-    node.shell(f"printf '#!/bin/sh\\n{answer}\\n' > {PROGRAM}")
-    found, told = plan(member, tmp_path)
-    assert why in told
-    assert [action["target"] for action in found["actions"]] == [PROGRAM]
-    run: Run = succeeded(site_yml(hosts, site=site))
-    assert RECAP.search(run.output)
-    assert RESIDENT in plan(member, tmp_path)[1]
+    node.shell("useradd --create-home --uid 4711 mallory")
+    node.put({THEIRS: f"#!/bin/sh\n[ $(id -u) != 0 ] || touch {RAN}\n".encode()})
+    node.shell(f"chown -R mallory /home/mallory; chmod 755 {THEIRS}")
+    for what, (damage, abuse, reason) in DAMAGE.items():
+        node.shell(f"systemctl stop goldnode-watch.timer; {damage}")  # which would run it within five minutes
+        done = node.run(PROGRAM, "check", "--no-write", "--json", check=False)
+        found = {row["id"]: row for row in json.loads(done.output)["findings"]}
+        assert done.rc == 2, what
+        assert reason in found["node.owner"]["got"], what
+        node.shell(f"runuser -u mallory -- sh -c '{abuse}'")
+        assert OTHER in plan(member, tmp_path)[1], what
+        run = succeeded(site_yml(hosts, "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [0, 1, 3]}', site=site))
+        assert run.changed["resident"] > 0, what
+        assert node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip() == "regular file root:root 755", what
+        assert node.run("test", "-e", RAN, check=False).rc == 1, f"{what}: the user's program ran as root"
+        told = plan(member, tmp_path)
+        assert RESIDENT in told[1], what
+        assert told[0]["actions"] == [], what
+    node.shell("userdel --remove mallory")
 
 
 def test_the_role_it_is_measured_against_keeps_the_same_state(member: tuple[Node, Site, Path], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 from tests.nodes.reader import Document, Node, booted_by_id, not_here
@@ -509,11 +510,23 @@ def test_boot_check_is_enabled(node: Node) -> None:
     assert not re.search(r"^Requires=|^RequiredBy=", unit, re.M), "a check must never be what stops a runtime"
 
 
+def run_program(node: Node, words: str) -> Any:
+    """Run goldnode's program, once it and all above it is root's alone: this may run as root, and must not run what a user put there."""
+    lines = node.out("stat -c '%F %u %a %n' / /usr /usr/lib /usr/lib/goldnode /usr/lib/goldnode/goldnode-node").splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        kind = "regular file" if line.endswith("/goldnode-node") else "directory"
+        mode = re.match(rf"{kind} 0 (\d+) ", line)
+        assert mode, f"not root's: {line}"
+        assert int(mode[1], 8) & 0o022 == 0, f"others than root can change it: {line}"
+    return node.host.run(f"/usr/lib/goldnode/goldnode-node {words}")
+
+
 def test_boot_check_program(node: Node) -> None:
     program = node.host.file("/usr/lib/goldnode/goldnode-node")
-    assert (program.user, program.mode & 0o7777) == ("root", 0o755)
+    assert (program.user, program.group, program.mode & 0o7777) == ("root", "root", 0o755)
     # A wrong use must read as "could not check", never as healthy, degraded or drain.
-    assert node.host.run("/usr/lib/goldnode/goldnode-node --no-such-option").rc == 3
+    assert run_program(node, "--no-such-option").rc == 3
 
 
 def _check_verdict(node: Node, verdict: Document) -> None:
@@ -546,7 +559,7 @@ def test_verdict_of_this_boot(node: Node) -> None:
 
 
 def test_boot_check_says_now_what_its_exit_code_says(node: Node) -> None:
-    done = node.host.run("/usr/lib/goldnode/goldnode-node check --json --no-write")
+    done = run_program(node, "check --json --no-write")
     verdict = json.loads(done.stdout)
     _check_verdict(node, verdict)
     assert done.rc == verdict["exit_code"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from goldnode import nodefile
+from goldnode import guarded, nodefile
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.errors import DiskError
@@ -31,9 +31,9 @@ from goldnode.fleet.adopt import CONFIGURATION
 from goldnode.node.slots import FAILED, SLOTS
 from goldnode.node.slotwrite import SCHEMA
 from goldnode.node.state import loader
+from goldnode.node.state.domains.program import OTHER
 
 BLOCK = 1 << 20
-NODE_PROGRAM = "/usr/lib/goldnode/goldnode-node"
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
 OWN = "goldnode disks update:"  # with what the reason of a drain of ours begins, and none of site.yml's or of the gate on the node
@@ -273,7 +273,7 @@ class Program:
 def program(target: Node) -> Iterator[Program]:
     """goldnode's program on the node, for as long as the context lasts."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
-    script = f"install -d -m 755 /run/goldnode && umask 077 && cat >{place}"
+    script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
     target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
     try:
         yield Program(target, place)
@@ -373,13 +373,18 @@ def boot_id(target: Node) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
+def program(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """Run goldnode's program on the node, of whatever version its image brings, where only root can change it; else OTHER is the status."""
+    return target.run("sh", "-c", guarded.script(words), timeout=timeout)
+
+
 def spoils(target: Node) -> str | None:
     """Apply the GPU policy on the node, and return what a boot would still make wrong; None where it makes nothing wrong.
 
     A node that cannot answer is no reason to keep its image: then nothing is known against the boot.
     """
-    target.run(NODE_PROGRAM, "policy", "apply", timeout=600)
-    done = target.run(NODE_PROGRAM, "plan", "--json", timeout=300)
+    program(target, "policy", "apply", timeout=600)
+    done = program(target, "plan", "--json", timeout=300)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -405,7 +410,12 @@ def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: 
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = target.run(NODE_PROGRAM, "slot", "status", "--json", timeout=120)
+        done = program(target, "slot", "status", "--json", timeout=120)
+        if done.returncode == OTHER:
+            raise DiskError(
+                f"{target.name} boots {image}, where others than root can change goldnode's program, or it is missing; it was not asked",
+                remedy="look at `goldnode-node check` in the image's verification, and build the image again",
+            )
         try:
             found = answer(done, target.name)
         except DiskError:

@@ -33,6 +33,8 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
+        if self._task.args.get("operation") == "check":
+            return {"changed": False, "rc": 2, "stdout": "verdict: drain"}
         part = self._task.args.get("part")
         key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
         if "hang" in task_vars["answers"]:
@@ -174,7 +176,7 @@ def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Pa
 
 
 def test_what_waits_is_made_between_drain_and_return_and_nothing_boots(tmp_path: Path) -> None:
-    # The judging program is not on this machine: its absence is what the stubbed run accepts.
+    # The stub's check ends with 2, which this run accepts.
     hooks = {"goldnode_drain": "command", "goldnode_accepted": [2]}
     for name in ("drain", "resume"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {tmp_path}/log\n')

@@ -21,6 +21,7 @@ from goldnode.disks import update
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, Partition, Raw, System
 from goldnode.errors import DiskError
 from goldnode.node.slotwrite import head as read_head
+from goldnode.node.state.domains.program import OTHER, PROGRAM
 
 MIB = 1 << 20
 BOOT = {"simulated": False, "checks": [{"id": "ssh", "outcome": "passed"}]}
@@ -305,6 +306,28 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(disk: BuiltDisk, tmp_pat
     said: list[str] = []
     assert update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)["running"] == "b"
     assert said == ["gpu07 boots cpu-0123456789ab", "cpu-0123456789ab is tried, 2 tries left after this one"]
+
+
+def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Here(tmp_path / "here", monkeypatch)
+    node = booting(here, FINE)
+    asked: list[str] = []
+    run = update.Node.run
+
+    def verified(self: update.Node, *command: str, **more: Any) -> Any:
+        """As the shell of a node ends where its test of the program fails."""
+        if PROGRAM in " ".join(command):
+            asked.append(command[-1])
+            return subprocess.CompletedProcess(command, OTHER, b"", b"")
+        return run(self, *command, **more)
+
+    monkeypatch.setattr(update.Node, "run", verified)
+    with pytest.raises(DiskError, match="others than root can change goldnode's program"):
+        update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
+    assert len(asked) == 1
+    assert asked[0].index("find") < asked[0].index(f"exec {PROGRAM} slot status --json"), "tested before it runs"
 
 
 @pytest.mark.parametrize("after", [FELL, SAME])  # SAME: both slots hold the image

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from goldnode import guarded
 from goldnode.catalog.kept import ClassDocuments
 from goldnode.errors import GoldnodeError, InventoryError
 from goldnode.fleet import runs, variables
@@ -68,7 +68,7 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
             {
-                "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
+                "operation": {"type": "str", "choices": ["plan", "apply", "check"], "default": "plan"},
                 "part": {"type": "str"},
                 "rollback": {"type": "bool", "default": False},
                 "to": {"type": "str", "default": ""},
@@ -76,6 +76,8 @@ class ActionModule(ActionBase):
             },
             required_if=[("operation", "apply", ["part"])],
         )
+        if arguments["operation"] == "check":
+            return self.check()
         if arguments["operation"] == "plan":
             self.judge(task_vars)
         if arguments["rollback"]:
@@ -209,18 +211,19 @@ class ActionModule(ActionBase):
         return result
 
     def resident(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any] | None:
-        """The plan by the program that is on the node, where program and class document there are just what would be shipped to it.
+        """Return the plan by the program that is on the node, where program and class document there are just what would be shipped to it.
 
-        None where they are not, or where what came back is no plan: then the module, which ships both, is asked.
+        The shell there verifies the program first, for one that a user has put in its place would answer as that user likes. None where
+        it is another, or not root's alone, or where what came back is no plan: then the module, which ships its own, is asked.
         """
         name = task_vars.get("inventory_hostname")
         if not boolean(self.option(task_vars, "goldnode_resident", True)):
             return None
-        command = [PROGRAM, "plan", "--resident", "--engine-digest", ENGINE["sha256"]]
-        command += ["--class-digest", digest(class_file(document).content.encode())]
-        command += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
+        words = ["plan", "--resident", "--engine-digest", ENGINE["sha256"]]
+        words += ["--class-digest", digest(class_file(document).content.encode())]
+        words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
         # A terminal, which ssh may be told to ask for, would mix warnings into the plan.
-        told = self._low_level_execute_command(f"test -x {PROGRAM} || exit {OTHER}; exec {shlex.join(command)} 2>/dev/null")
+        told = self._low_level_execute_command(f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}")
         if told["rc"] != 0:
             self._lacks_program = told["rc"] == OTHER
             self._display.vvv(f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})", host=name)
@@ -234,6 +237,21 @@ class ActionModule(ActionBase):
             return None
         self._display.vvv("goldnode: planned by the program on the node", host=name)
         return plan
+
+    def check(self) -> dict[str, Any]:
+        """Judge the node by the program on it, which has to be this version's and root's alone. The task decides which exit codes fail."""
+        if self._task.check_mode:
+            return {"changed": False, "skipped": True, "msg": "a check writes its verdict on the node"}
+        told = self._low_level_execute_command(guarded.script(["check"], ENGINE["sha256"]))
+        if told["rc"] == OTHER:
+            return {
+                "failed": True,
+                "changed": False,
+                "rc": told["rc"],
+                "msg": f"{PROGRAM} on the node is another program, or others than root can change it, so it was not run. "
+                "Run site.yml whole for this host: it names what is wrong and puts the program back.",
+            }
+        return {"changed": False, **{name: told[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")}}
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
         """Print what is about to happen, for a handful of hosts or with -v; of a fleet the report at the end tells."""

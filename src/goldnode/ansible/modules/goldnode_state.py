@@ -14,9 +14,11 @@ description:
   - Called through the action plugin of the same name, which supplies the class document and the on-node program.
 options:
   operation:
-    description: What to do.
+    description:
+      - What to do. V(check) is of the action plugin. It has the program on the node judge that node, once the shell there has found the program to
+        be this version's and root's alone, and returns RV(rc) and what was printed.
     type: str
-    choices: [plan, apply]
+    choices: [plan, apply, check]
     default: plan
   state:
     description:
@@ -148,8 +150,12 @@ rollback:
       C(stack), C(release), C(time) and C(good); C(again) says that it has returned there already. Also as C(goldnode_rollback) among the facts.
   returned: when O(rollback)
   type: dict
+rc:
+  description: The exit code of C(goldnode-node check); 10 where the program was not run.
+  returned: when O(operation=check)
+  type: int
 needs_program:
-  description: The node has another program than was asked for, or none; call again with O(program.content).
+  description: The node has another program than was asked for, none, or one that others than root can change; call again with O(program.content).
   returned: when that is so
   type: bool
 gate:
@@ -163,6 +169,8 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -173,15 +181,34 @@ from ansible.module_utils.basic import AnsibleModule
 INSTALLED = "/usr/lib/goldnode/goldnode-node"
 
 
+def verified(path: str, digest: str) -> bool:
+    """Whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
+
+    A directory that others can write to will do where its sticky bit keeps them from what is not theirs.
+    """
+    owners = (0, os.geteuid())
+    try:
+        for parent in Path(path).parents:
+            found = parent.lstat()
+            shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or shared:
+                return False
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as opened:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid not in owners or found.st_mode & 0o022:
+                return False
+            return "sha256:" + hashlib.sha256(opened.read()).hexdigest() == digest
+    except OSError:
+        return False
+
+
 def program(module: AnsibleModule) -> str | None:
     """The program that was asked for: the one on the node, or the one that was shipped; None when it is neither."""
     wanted = module.params["program"]
     installed = (module.params["root"] or "") + INSTALLED
-    try:
-        if "sha256:" + hashlib.sha256(Path(installed).read_bytes()).hexdigest() == wanted["sha256"]:
-            return installed
-    except OSError:
-        pass
+    if verified(installed, wanted["sha256"]):
+        return installed
     if not wanted.get("content"):
         return None
     path = Path(module.tmpdir) / "goldnode-node"
