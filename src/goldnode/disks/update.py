@@ -373,7 +373,7 @@ def boot_id(target: Node) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def program(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
     """Run goldnode's program on the node, of whatever version its image brings, where only root can change it; else OTHER is the status."""
     return target.run("sh", "-c", guarded.script(words), timeout=timeout)
 
@@ -383,8 +383,8 @@ def spoils(target: Node) -> str | None:
 
     A node that cannot answer is no reason to keep its image: then nothing is known against the boot.
     """
-    program(target, "policy", "apply", timeout=600)
-    done = program(target, "plan", "--json", timeout=300)
+    ask_installed(target, "policy", "apply", timeout=600)
+    done = ask_installed(target, "plan", "--json", timeout=300)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -410,7 +410,7 @@ def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: 
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = program(target, "slot", "status", "--json", timeout=120)
+        done = ask_installed(target, "slot", "status", "--json", timeout=120)
         if done.returncode == OTHER:
             raise DiskError(
                 f"{target.name} boots {image}, where others than root can change goldnode's program, or it is missing; it was not asked",

@@ -15,7 +15,7 @@ from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, S
 from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
-from ..state.remedy import PERSON, REBOOT, REPAIR, SITE, Remedy
+from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
 from . import current, deltas, rules, suppress
 
 TYPE_CHECKING = False
@@ -541,14 +541,20 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             ROOT_ALONE,
             ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
             "drain",
-            "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.",
+            Remedy(
+                "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.", SITE
+            ),
         ),
         judge_item(
             "node.parents",
             ROOT_ALONE,
             ROOT_ALONE if not system else "; ".join(system[:4]) + (" …" if len(system) > 4 else ""),
             "drain" if severe else "degraded",
-            "Who can write there can replace what root runs for goldnode: `chown root:root` and `chmod go-w` each of them, and run site.yml.",
+            Remedy(
+                "Who can write there can replace what root runs for goldnode: `chown root:root` and `chmod go-w` each of them, and run site.yml.",
+                COMMAND,
+                SITE,
+            ),
         ),
         judge_item(
             "node.files",
