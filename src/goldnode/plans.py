@@ -25,7 +25,7 @@ _PLAN = {
     "notes": [{"subject": str, "message": str}],
     "waiting": [{"part": str, "subject": str, "message": str}],
     "holders": [{"pid": int, "command": str, "unit": _TEXT, "container": _TEXT}],
-    "reboot": {"required": bool, "reasons": [str], "after": [str]},
+    "reboot": {"required": bool, "reasons": [str], "after": [str], "held": [str]},
 }
 
 
