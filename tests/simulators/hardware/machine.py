@@ -640,6 +640,7 @@ def reboot(host: Machine, boards: Scenario | None = None) -> None:
         scenarios.write(boards, host.place)
 
 
+HANGS = 20  # seconds after which a driver does not answer
 # Uses the simulated library as a program on the node would: NVML has no call for a reset.
 RESET = f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
 
@@ -647,13 +648,18 @@ RESET = f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2()
 def reset(host: Machine, gpu: int) -> int:
     """What `nvidia-smi --gpu-reset -i GPU` does to the state of the simulated GPU. Returns NVML's code: 19 where the GPU is in use."""
     with host.environment():
-        return subprocess.run([sys.executable, "-c", RESET, str(gpu)], check=False).returncode
+        try:
+            return subprocess.run([sys.executable, "-c", RESET, str(gpu)], check=False, timeout=HANGS).returncode
+        except subprocess.TimeoutExpired:
+            return 10  # NVML_ERROR_TIMEOUT
 
 
 def drift(host: Machine, changes: Mapping[str, str]) -> None:
     """Leave the boards so, as `nvidia-smi` in somebody's hands would: `gpu3.ecc_pending` -> 0. What a board keeps over a boot stays kept."""
     with host.environment():
-        subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"], check=False)  # the boot comes first
+        subprocess.run(
+            [sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"], check=True, timeout=HANGS
+        )  # the boot comes first
     for name in ("state", "run/state"):
         place = host.place / name
         mine = {key: value for key, value in changes.items() if key.partition(".")[2].startswith(("ecc_", "mig_")) is (name == "state")}
