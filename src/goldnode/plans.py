@@ -25,6 +25,7 @@ _PLAN = {
     "notes": [{"subject": str, "message": str}],
     "waiting": [{"part": str, "subject": str, "message": str}],
     "holders": [{"pid": int, "command": str, "unit": _TEXT, "container": _TEXT}],
+    "drain": str,
     "reboot": {"required": bool, "reasons": [str], "after": [str], "held": [str]},
 }
 

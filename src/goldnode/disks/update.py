@@ -36,7 +36,6 @@ from goldnode.node.state.domains.program import OTHER
 BLOCK = 1 << 20
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
-OWN = "goldnode disks update:"  # with what the reason of a drain of ours begins, and none of site.yml's or of the gate on the node
 PAUSE = 5.0  # seconds between two looks at a node that boots
 
 Say = Callable[[str], None]
@@ -469,7 +468,9 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         if not wish.reboot:
             return after
         name = str(target.variables.get("goldnode_drain_name") or target.name)
-        in_service = drain.drain(name, f"{OWN} {image} is booted", OWN)
+        # Without a record on the node: its file system is another one after the boot. Slurm and Kubernetes keep the run's mark.
+        caller = draining.Caller()
+        before = drain.drain(name, f"disks update: {image} is booted", caller)
         if used := holders(there.survey()):
             raise DiskError(
                 f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and boots with the next boot",
@@ -482,9 +483,8 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         )
     # A node that does not settle stays drained: somebody has to look at it.
     found = restart(target, slot, image, wish.limit, say)
-    drain.resume(name, in_service)
-    if not in_service:
-        say(drain.stays(name))
+    if note := drain.resume(name, caller, before=before.in_service).note:
+        say(note)
     return found
 
 

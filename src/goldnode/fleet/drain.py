@@ -1,25 +1,44 @@
 """Taking a node out of service and back, by whatever schedules work on it. Run on the controller, through the site's own programs.
 
-A node that somebody else had already drained or cordoned stays so afterwards: what is restored is the state that was found. A drain that a
-run of our own has left when it was cut off is somebody else's too, but where the scheduler keeps the reason and it begins as the caller says.
+A node that another had already drained or cordoned stays so, with its reason. A run that is killed between drain and return leaves a drain
+of its own, and the next run goes on with it. It decides by what the scheduler says *now*, never by memory alone:
+
+* in service: nothing is left to return, whoever resumed it;
+* out of service, with the mark of a run as its reason (:mod:`goldnode.node.drained`): it was in service before, so it is returned, unless that
+  run still works;
+* out of service for anything else: its owner returns it. That includes the gate on the node.
+
+The site's own command shows no reason: there the record on the node decides (:mod:`goldnode.fleet.drain_record`), and what it cannot
+decide stays out of service.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shlex
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
 
 from goldnode.errors import GoldnodeError, nearest
+from goldnode.fleet import drain_record, identity
+from goldnode.fleet.drain_record import DRAIN, RESUME, Record, Records
+from goldnode.fleet.identity import Actor
+from goldnode.node.drained import FILE, LEASE, Mark, mark, reason
 
 Run = Callable[[Sequence[str]], str]
 
 NAMES = ("none", "command", "slurm", "kubectl")  # what `goldnode_drain` may be
+GATE = "goldnode:"  # with which a reason of the gate on a node begins
+TRIES = 5  # of a change that another one got in the way of
 
 
 def run(argv: Sequence[str]) -> str:
@@ -41,86 +60,297 @@ def run(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-class Drain(Protocol):
-    """One way to drain. `drain` returns what has to be given to `resume`: whether the node was in service before.
+@dataclass(frozen=True)
+class Caller:
+    """Who drains and returns: the run, and whether drains by runs of other controllers count as left behind at once."""
 
-    `own`: with what a reason begins that a run of the caller alone gives; a node that is drained for such a one counts as in service.
-    `stays`: why a node that was not stays drained, and what returns it.
+    actor: Actor = field(default_factory=identity.actor)
+    take_over: bool = False
+    clock: Callable[[], float] = time.time
+
+    def now(self) -> str:
+        """Return the time as a mark has it."""
+        return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def works(self, run: str, since: str) -> bool:
+        """Return whether the run that drained at this time has to be taken for one that still works."""
+        if run == self.actor.run:
+            return False
+        alive = identity.works(run)
+        if alive is not None:
+            return alive
+        try:
+            age = self.clock() - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            age = LEASE + 1
+        return not self.take_over and age < LEASE
+
+
+@dataclass(frozen=True)
+class State:
+    """What a scheduler says of a node now: whether it gives it work, its state, and the reason for that."""
+
+    in_service: bool
+    state: str
+    reason: str
+    version: str = ""  # of what was read, where the scheduler refuses a change of anything else
+
+    @property
+    def held(self) -> Mark | None:
+        """The mark of the run that holds the node out of service."""
+        return None if self.in_service else mark(self.reason)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a drain or a return came to.
+
+    `changed`: the scheduler was given another state. `in_service`: the node was in service before. `ours`: it is out of service now by a
+    drain of a run. `left`: which run had left it out of service. `note`: a sentence for a person. `record`: as it was written.
     """
 
-    def drain(self, node: str, reason: str, own: str | None = None) -> bool: ...
+    changed: bool
+    in_service: bool
+    ours: bool = False
+    left: str | None = None
+    note: str | None = None
+    record: Record | None = None
 
-    def resume(self, node: str, was_in_service: bool) -> None: ...
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome for the record of the run."""
+        return {**asdict(self), "record": asdict(self.record) if self.record else None}
 
-    def stays(self, node: str) -> str: ...
+
+class Drain(Protocol):
+    """One way to drain.
+
+    `records`: where the record of the drain is kept; None keeps none. Both raise GoldnodeError; a node is then as the message says.
+    """
+
+    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
+        """Take a node out of service and wait until no work is left on it; go on with a drain that an earlier run has left."""
+
+    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+        """Return a node that a run has drained. One that another holds out of service stays so, and the outcome says who and what returns it.
+
+        :param before: whether the caller's own drain found it in service, for a command without records.
+        """
+
+    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+        """Look at what an earlier run has left, and forget it unless that run's drain still holds the node; `ours` says so. Changes no state."""
+
+    def marked(self) -> dict[str, str]:
+        """Return every node that runs hold out of service, with its reason, from one call; none where that cannot be seen."""
 
 
 @dataclass
 class Nothing:
-    """No scheduler: nobody to tell."""
+    """No scheduler."""
 
-    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
-        return True
+    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
+        return Outcome(changed=False, in_service=True)
 
-    def resume(self, node: str, was_in_service: bool) -> None:
-        return None
+    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+        found = records.read() if records else None
+        if found is None or (found.node is None and found.damaged is None):
+            return Outcome(changed=False, in_service=True)
+        if found.node is None:
+            note = f"{FILE} on the node cannot be read ({found.damaged}): an earlier run may have left {node} out of service. See the scheduler"
+            return Outcome(changed=False, in_service=True, note=f"{note}, then delete the file.")
+        return Outcome(changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "none", node))
 
-    def stays(self, node: str) -> str:
-        return f"{node} is drained by nobody"
+    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+        return self.resume(node, caller, records)
+
+    def marked(self) -> dict[str, str]:
+        return {}
 
 
-@dataclass
-class Command:
-    """The site's own programs, called with the node's name (and the reason); exit status 0 says done, 3 from `drain_command` says that it
-    was out of service already."""
+def by_hand(by: str, node: str) -> str:
+    """Return the command with which a person returns a node."""
+    return {
+        "slurm": f"`scontrol update NodeName={node} State=RESUME`",
+        "kubectl": f"`kubectl uncordon {node}`",
+    }.get(by, f"your resume command for {node}")
 
-    drain_command: Sequence[str]
-    resume_command: Sequence[str]
 
-    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
-        try:
-            done = subprocess.run([*self.drain_command, node, reason], capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            raise GoldnodeError(f"{self.drain_command[0]}: not found", remedy="Correct goldnode_drain_command") from None
-        if done.returncode not in (0, 3):
+def moved(record: Record, by: str, node: str) -> str:
+    """Return the sentence on a drain that was made by another scheduler, or under another name, than the inventory has now."""
+    now = "goldnode_drain is none now" if by == "none" else f"the inventory says {node} by {by} now"
+    hand = by_hand(record.by, record.node)
+    return (
+        f"{record.by} has {record.node} drained since {record.about()}, and {now}: it stays drained. "
+        f"Return it with {hand} where its reason is still “{record.reason}”, then delete {FILE} on the node."
+    )
+
+
+def busy(node: str, run: str, controller: str, since: str) -> GoldnodeError:
+    """Return the error of a node that another run has."""
+    return GoldnodeError(
+        f"{node} was drained by run {run} of {controller}, {since}, which may still work on it",
+        remedy="Wait for it to end; where it has died, run again with -e goldnode_take_over=true",
+    )
+
+
+def since(held: Mark) -> str:
+    """Return which run has drained, for a person."""
+    return f"run {held.run} of {held.controller}, {held.time}"
+
+
+def own(found: drain_record.Found, by: str, node: str) -> Record | None:
+    """Return the node's own record, if it is of this scheduler and name. Raises GoldnodeError for one of another: it must not be lost."""
+    record = found.node
+    if record is not None and (record.by, record.node) != (by, node):
+        raise GoldnodeError(moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed")
+    return record
+
+
+class Visible:
+    """What schedulers have in common that show who holds a node."""
+
+    name = ""
+
+    def look(self, node: str) -> State:
+        """Return what the scheduler says of a node."""
+        raise NotImplementedError
+
+    def take(self, node: str, why: str, seen: State) -> bool:
+        """Take a node out of service for this reason; False where it is not as it was seen any more."""
+        raise NotImplementedError
+
+    def give(self, node: str, seen: State, note: str) -> bool:
+        """Return a node, with the note that it had as a reason while in service; False where it is not as it was seen any more."""
+        raise NotImplementedError
+
+    def finish(self, node: str) -> None:
+        """Wait until no work is left on a node."""
+        raise NotImplementedError
+
+    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
+        """See :class:`Drain`."""
+        before = own(records.read(), self.name, node) if records else None
+        text = reason(caller.actor.run, caller.actor.controller, caller.now(), why)
+        record: Record | None = None
+        left: str | None = None
+        for _ in range(TRIES):
+            seen = self.look(node)
+            held = self._held(node, seen, before, caller)
+            free = seen.in_service or held is not None
+            if record is None:
+                left = since(held) if held and held.run != caller.actor.run else None
+                record = self._record(node, text, seen, before, caller)
+                if records:
+                    records.write(record)
+            # A drain that is gone on with gets the mark of this run as well: by it others see that a run works here.
+            if not free or self.take(node, text, seen):
+                break
+        else:
+            raise GoldnodeError(f"{node} changes while it is to be drained", remedy="See who else drains it, then run again")
+        self.finish(node)
+        if self.look(node).in_service:
             raise GoldnodeError(
-                f"{' '.join(self.drain_command)} {node} failed: {done.stderr.strip()}",
-                remedy="Put that right, then run again",
+                f"{node} was returned to service while it drained",
+                remedy="Ask who did; run again when it may be drained. It was not changed",
             )
-        return done.returncode == 0
+        note = None if free else f"{node} was out of service before ({self.shown(seen)})"
+        return Outcome(changed=free, in_service=free, ours=free, left=left, note=note, record=record)
 
-    def resume(self, node: str, was_in_service: bool) -> None:
-        if was_in_service:
-            run([*self.resume_command, node])
+    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+        """See :class:`Drain`."""
+        return self._end(node, caller, records, returns=False)
 
-    def stays(self, node: str) -> str:
-        return f"{node} was out of service before, as {self.drain_command[0]} says, and stays so. `{shlex.join([*self.resume_command, node])}` returns it"
+    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+        """See :class:`Drain`."""
+        return self._end(node, caller, records, returns=True)
+
+    def _end(self, node: str, caller: Caller, records: Records | None, returns: bool) -> Outcome:
+        found = records.read() if records else drain_record.Found()
+        record = found.node
+        if record is not None and (record.by, record.node) != (self.name, node):
+            return Outcome(changed=False, in_service=True, left=record.about(), note=moved(record, self.name, node))
+        left = record.about() if record and record.run != caller.actor.run else None
+        for _ in range(TRIES):
+            seen = self.look(node)
+            try:
+                held = self._held(node, seen, record, caller)
+            except GoldnodeError as problem:
+                return Outcome(changed=False, in_service=True, left=left, note=str(problem))
+            left = since(held) if held and held.run != caller.actor.run else left
+            if held and not returns:
+                return Outcome(changed=False, in_service=True, ours=True, left=left, record=record)
+            # The note of a node in service, which a run that was killed has not given back with it, is given back as well.
+            was = record.was if record and record.in_service and (held or seen.in_service) else ""
+            if not (held or (was and seen.in_service and not seen.reason)) or self.give(node, seen, was):
+                break
+        else:
+            raise GoldnodeError(f"{node} changes while it is to be returned", remedy="See who else works on it, then run again")
+        if records:
+            records.clear()
+        if held or seen.in_service:
+            return Outcome(changed=held is not None, in_service=True, left=left, record=record)
+        gate = " The gate on the node returns it by itself once its check is fine, or" if seen.reason.startswith(GATE) else ""
+        note = f"{node} is out of service ({self.shown(seen)}), not for a run, and stays so.{gate} {by_hand(self.name, node)} returns it."
+        return Outcome(changed=False, in_service=False, left=left, note=note, record=record)
+
+    @staticmethod
+    def _held(node: str, seen: State, record: Record | None, caller: Caller) -> Mark | None:
+        """Return the mark of the run that holds the node. Raises GoldnodeError where another run may still work on it."""
+        held = seen.held
+        if held and caller.works(held.run, held.time):
+            raise busy(node, held.run, held.controller, held.time)
+        # Of a node that another holds, or that is not drained yet, the record alone says that a run works on it.
+        others = record is not None and record.run != caller.actor.run
+        if record and others and not held:
+            sure = identity.works(record.run) is True
+            if sure or (not seen.in_service and caller.works(record.run, record.since)):
+                raise busy(node, record.run, record.controller, record.since)
+        return held
+
+    def _record(self, node: str, text: str, seen: State, before: Record | None, caller: Caller) -> Record:
+        """Return the record of a drain. Of one that is gone on with, state and note are those that its own run found."""
+        actor, state, was = caller.actor, seen.state, seen.reason
+        if seen.held:
+            state, was = (before.state, before.was) if before and before.in_service else ("", "")
+        elif seen.in_service and not was and before and before.in_service:
+            was = before.was  # that run was killed between the return and the note
+        free = seen.in_service or seen.held is not None
+        return Record(self.name, node, actor.run, actor.controller, caller.now(), text, free, state, was)
+
+    def shown(self, seen: State) -> str:
+        """Return the state for a person."""
+        return f"{self.name}: {seen.state}, {seen.reason or 'no reason'}"
 
 
 @dataclass
-class Slurm:
+class Slurm(Visible):
     """scontrol: state DRAIN, then wait until no job is left. Slurm shows a drained node with flags such as IDLE+DRAIN."""
 
     run: Run = run
     wait: float = 86400.0
     pause: float = 15.0
     sleep: Callable[[float], None] = field(default=time.sleep)
+    name = "slurm"
 
-    def _show(self, node: str) -> tuple[set[str], str]:
-        """State and reason; the reason is empty where there is none, and ends with who gave it and when."""
-        text = self.run(["scontrol", "show", "node", node, "--oneliner"])
-        state, reason = re.search(r"\bState=(\S+)", text), re.search(r"\bReason=(.*?)(?:\s+Comment=.*)?$", text, re.MULTILINE)
-        if state is None:
+    def look(self, node: str) -> State:
+        rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
+        if not rows:
             raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
-        return set(state.group(1).rstrip("*").split("+")), reason.group(1).strip() if reason else ""
+        return rows[0][1]
 
-    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
-        state, why = self._show(node)
-        in_service = "DRAIN" not in state
-        if in_service:
-            self.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
+    def take(self, node: str, why: str, seen: State) -> bool:
+        self.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={why}"])
+        return True
+
+    def give(self, node: str, seen: State, note: str) -> bool:
+        if seen.held:
+            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+        if note:
+            self.run(["scontrol", "update", f"NodeName={node}", f"Reason={note}"])
+        return True
+
+    def finish(self, node: str) -> None:
         waited = 0.0
-        while self._show(node)[0] & {"ALLOCATED", "MIXED", "COMPLETING"}:
+        while set(self.look(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -128,37 +358,195 @@ class Slurm:
                 )
             self.sleep(self.pause)
             waited += self.pause
-        return in_service or bool(own and why.startswith(own))
 
-    def resume(self, node: str, was_in_service: bool) -> None:
-        if was_in_service:
-            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+    def marked(self) -> dict[str, str]:
+        rows = slurm_rows(self.run(["scontrol", "show", "node", "--oneliner"]))
+        return {name: seen.reason for name, seen in rows if seen.held}
 
-    def stays(self, node: str) -> str:
-        why = self._show(node)[1] or "no reason"
-        return f"{node} was drained before (Slurm: {why}), and stays so. `scontrol update NodeName={node} State=RESUME` returns it"
+
+def slurm_rows(text: str) -> list[tuple[str, State]]:
+    """Return name and state of each node that scontrol shows, one a line. A reason ends with who gave it and when, which is left out."""
+    rows = []
+    for line in text.splitlines():
+        name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
+        why = re.search(r"\sReason=(.*?)(?: \[\S+@\S+\])?(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$", line)
+        if state is None:
+            continue
+        flags = {flag.rstrip("*~#!%$@^-") for flag in state[1].split("+")}
+        text = why[1].strip() if why else ""
+        out = bool(flags & {"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "ERROR"})
+        # Of a node that is down and not drained, the reason is not the one of a drain.
+        if out and mark(text) and not flags & {"DRAIN", "DRAINED", "DRAINING"}:
+            text = f"down: {text}"
+        rows.append((name[1] if name else "", State(not out, "+".join(sorted(flags, key=state[1].find)), text)))
+    return rows
 
 
 @dataclass
-class Kubectl:
-    """kubectl: cordon and drain; uncordon only what was not cordoned before."""
+class Kubectl(Visible):
+    """kubectl: cordon with the reason in an annotation, in one change, and drain. A cordon without the mark of a run is another's."""
 
     run: Run = run
+    name = "kubectl"
 
-    def drain(self, node: str, reason: str, own: str | None = None) -> bool:
-        found = json.loads(self.run(["kubectl", "get", "node", node, "-o", "json"]))
-        in_service = not found.get("spec", {}).get("unschedulable", False)
-        self.run(["kubectl", "annotate", "--overwrite", "node", node, f"goldnode/drained-for={reason}"])
+    ANNOTATION = "goldnode/drained-for"
+    MANAGER = "goldnode"  # by this name the API server notes who set a field last
+
+    def look(self, node: str) -> State:
+        return self._state(json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])))
+
+    def _state(self, found: Mapping[str, Any]) -> State:
+        metadata = found.get("metadata", {})
+        version, why = str(metadata.get("resourceVersion", "")), str((metadata.get("annotations") or {}).get(self.ANNOTATION, ""))
+        if not found.get("spec", {}).get("unschedulable", False):
+            return State(True, "schedulable", "", version)
+        owners = [
+            row.get("manager")
+            for row in metadata.get("managedFields") or ()
+            if "f:unschedulable" in ((row.get("fieldsV1") or {}).get("f:spec") or {})
+        ]
+        if mark(why) and owners and self.MANAGER not in owners:
+            why = f"cordoned again by {owners[0]}"  # our annotation has outlived our cordon
+        return State(False, "cordoned", why, version)
+
+    def take(self, node: str, why: str, seen: State) -> bool:
+        return self._patch(node, seen, why, True)
+
+    def give(self, node: str, seen: State, note: str) -> bool:
+        return self._patch(node, seen, None, None)
+
+    def _patch(self, node: str, seen: State, why: str | None, unschedulable: bool | None) -> bool:
+        """Change reason and cordon together; False where the node has changed since it was seen."""
+        metadata = {"resourceVersion": seen.version} if seen.version else {}
+        patch = {"metadata": {**metadata, "annotations": {self.ANNOTATION: why}}, "spec": {"unschedulable": unschedulable}}
+        try:
+            self.run(["kubectl", "patch", "node", node, "--type=merge", f"--field-manager={self.MANAGER}", "-p", json.dumps(patch)])
+        except GoldnodeError as problem:
+            if "Conflict" in str(problem) or "object has been modified" in str(problem):
+                return False
+            raise
+        return True
+
+    def finish(self, node: str) -> None:
         self.run(["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3600s"])
-        return in_service
 
-    def resume(self, node: str, was_in_service: bool) -> None:
-        self.run(["kubectl", "annotate", "node", node, "goldnode/drained-for-"])
-        if was_in_service:
-            self.run(["kubectl", "uncordon", node])
+    def marked(self) -> dict[str, str]:
+        cordoned = ["kubectl", "get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "json", "--show-managed-fields"]
+        rows = [(str(row["metadata"]["name"]), self._state(row)) for row in json.loads(self.run(cordoned))["items"]]
+        return {name: seen.reason for name, seen in rows if seen.held}
 
-    def stays(self, node: str) -> str:
-        return f"{node} was cordoned before, and stays so. `kubectl uncordon {node}` returns it"
+
+# Notes the exit status of a command where it outlives the run that started it, which a signal to the run's process group must not end.
+NOTING = 'f=$1; shift; "$@"; s=$?; echo $s >"$f.new" && mv "$f.new" "$f"; exit $s'
+
+
+@dataclass
+class Command:
+    """The site's own programs, called with the node's name (and the reason). Exit status 0 says done, 3 from `drain_command` says that the node
+    was out of service already. A line `reason: TEXT` that it then prints is for what: by that the drain of a run is recognised for certain."""
+
+    drain_command: Sequence[str]
+    resume_command: Sequence[str]
+
+    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
+        """See :class:`Drain`."""
+        found = records.read() if records else drain_record.Found()
+        old = own(found, "command", node) or (found.local if found.damaged else None)
+        if old and caller.works(old.run, old.since):
+            raise busy(node, old.run, old.controller, old.since)
+        known = self._known(old, found, records)
+        actor = caller.actor
+        text = reason(actor.run, actor.controller, caller.now(), why)
+        record = Record("command", node, actor.run, actor.controller, caller.now(), text, known or None)
+        if records:
+            records.write(record)
+        status, said = self._call([*self.drain_command, node, text], records.status_file(actor.run, DRAIN) if records else None)
+        if status not in (0, 3):
+            raise GoldnodeError(f"{' '.join(self.drain_command)} {node} failed: {said}", remedy="Put that right, then run again")
+        given = re.search(r"^reason: *(.*)$", said, re.MULTILINE) if status == 3 else None
+        if given:
+            held = mark(given[1].strip())
+            if held and caller.works(held.run, held.time):
+                raise busy(node, held.run, held.controller, held.time)
+            known = held is not None
+        in_service = status == 0 or bool(known)
+        record = replace(record, in_service=in_service)
+        if records:
+            records.write(record)
+        left = old.about() if old and status == 3 and in_service else None
+        note = None if in_service else f"{node} was out of service before, as {self.drain_command[0]} says"
+        if not in_service and old and known is None:
+            note = f"{note}; {old.about()} was cut off as it drained the node, and it cannot be seen whose drain this is"
+        elif not in_service and found.damaged:
+            note = f"{note}; {FILE} on the node cannot be read ({found.damaged})"
+        elif not in_service and found.local and not old:
+            note = f"{note}; {found.local.about()} of this controller had drained it, and the node has no record of that any more"
+        return Outcome(changed=status == 0, in_service=in_service, ours=in_service, left=left, note=note, record=record)
+
+    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+        """See :class:`Drain`."""
+        return self._end(node, caller, records, None, returns=False)
+
+    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+        """See :class:`Drain`."""
+        return self._end(node, caller, records, before, returns=True)
+
+    def _end(self, node: str, caller: Caller, records: Records | None, before: bool | None, returns: bool) -> Outcome:
+        found = records.read() if records else drain_record.Found()
+        if found.node and (found.node.by, found.node.node) != ("command", node):
+            return Outcome(changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "command", node))
+        record = found.node or (found.local if found.damaged else None)
+        left = record.about() if record and record.run != caller.actor.run else None
+        if record and caller.works(record.run, record.since):
+            return Outcome(changed=False, in_service=True, left=left, note=str(busy(node, record.run, record.controller, record.since)))
+        in_service = self._known(record, found, records) if record else before
+        if in_service:
+            # Done already by a run that was killed before it could forget the drain?
+            done = bool(records and record and records.status(record.run, RESUME) == 0)
+            if not done and not returns:
+                return Outcome(changed=False, in_service=True, ours=True, left=left, record=record)
+            if not done:
+                noted = records.status_file(record.run, RESUME) if records and record else None
+                status, said = self._call([*self.resume_command, node], noted)
+                if status != 0:
+                    raise GoldnodeError(f"{' '.join(self.resume_command)} {node} failed: {said}", remedy="Put that right, then run again")
+            if records:
+                records.clear()
+            return Outcome(changed=not done, in_service=True, left=left, record=record)
+        note = f"{node} was out of service before, as {self.drain_command[0]} says, and stays so."
+        if in_service is None:
+            why = f"{FILE} on the node cannot be read ({found.damaged})" if found.damaged else "the run was cut off as it drained it"
+            note = f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
+        if records:
+            records.clear()
+        return Outcome(False, False, left=left, note=f"{note} `{shlex.join([*self.resume_command, node])}` returns it.", record=record)
+
+    def marked(self) -> dict[str, str]:
+        return {}
+
+    @staticmethod
+    def _known(record: Record | None, found: drain_record.Found, records: Records | None) -> bool | None:
+        """Return whether the node was in service before the drain of a record; None where the run was cut off before it could note that."""
+        if record is None or record.in_service is not None:
+            return record.in_service if record else None
+        if found.local and found.local.run == record.run and found.local.in_service is not None:
+            return found.local.in_service
+        return {0: True, 3: False}.get(-1 if (status := records.status(record.run, DRAIN) if records else None) is None else status)
+
+    @staticmethod
+    def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:
+        """Return the exit status of a command, and what it said. It ends, and its status is noted, also where this run is killed meanwhile."""
+        if shutil.which(argv[0]) is None:
+            raise GoldnodeError(f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command")
+        words = ["/bin/sh", "-c", NOTING, "sh", str(noted), *argv] if noted else list(argv)
+        # Files and no pipes, which would end it as well.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            status = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False, start_new_session=True).returncode
+            said = []
+            for file in (out, err):
+                file.seek(0)
+                said.append(file.read().decode("utf-8", "replace").strip())
+        return status, said[0] if status in (0, 3) else said[1] or said[0]
 
 
 def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()) -> Drain:
@@ -177,3 +565,38 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
             remedy="Set both to lists of words",
         )
     raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, NAMES))
+
+
+# What is left
+
+
+def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Drain]) -> str:
+    """Return which earlier run has left a node out of service, as far as is known without a look at it; empty where none has.
+
+    :param on_node: the text of the node's own record, which came with its plan.
+    :param cache: a directory of this run alone: the scheduler is asked once, for all nodes.
+    """
+    if on_node:
+        try:
+            return drain_record.parse(on_node).about()
+        except ValueError as problem:
+            return f"a run of which the record cannot be read: {problem}"
+    if name not in ("slurm", "kubectl"):
+        return ""
+    with (cache / f"goldnode-{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        answer = cache / f"goldnode-{name}.json"
+        if not answer.exists():
+            new = answer.with_suffix(".new")
+            try:
+                new.write_text(json.dumps(drain().marked()))
+            except (GoldnodeError, ValueError, KeyError) as problem:
+                new.write_text("{}")
+                new.replace(answer)
+                raise GoldnodeError(
+                    f"{name} cannot be asked for nodes that an earlier run has left out of service: {problem}",
+                    remedy="Those that have a record of it are found all the same",
+                ) from None
+            new.replace(answer)
+    held = mark(str(json.loads(answer.read_text()).get(node, "")))
+    return since(held) if held else ""

@@ -93,6 +93,7 @@ class HostPlan:
     plan: dict[str, Any] | None = None
     state: str = ""
     message: str | None = None
+    left: str = ""  # the run that has left it out of service
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.state:
@@ -194,12 +195,13 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
     try:
         result = json.loads(answer)
         told = result.get("node_class") or {}
-        plan = (result.get("ansible_facts") or {}).get("goldnode_plan") or result.get("refused_plan")
+        facts = result.get("ansible_facts") or {}
+        plan, left = facts.get("goldnode_plan") or result.get("refused_plan"), str(facts.get("goldnode_left") or "")
         plan = None if plan is None else read_plan(json.dumps(plan), str(told.get("class_digest")))
     except (ValueError, AttributeError, PlanError) as problem:
         return HostPlan(name, node_class, state=FAILED, message=f"its answer is no plan: {problem}")
     if plan is not None:
-        return HostPlan(name, told.get("class") or node_class, plan)
+        return HostPlan(name, told.get("class") or node_class, plan, left=left)
     message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
     if result.get("unreachable"):
         return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
@@ -330,6 +332,7 @@ def overview(hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Map
                 "state": host.state,
                 "message": host.message,
                 "holders": host.plan["holders"] if host.plan else None,
+                "left": host.left or None,
             }
             for host in hosts
         },
@@ -367,6 +370,11 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
         converged = [host.name for host in mine if host.state == CONVERGED]
         if converged:
             lines += _wrapped(f"converged: {', '.join(converged)}", "  ")
+        for host in mine:
+            if host.left:
+                lines += _wrapped(
+                    f"left out of service: {host.name}: by {host.left}; site.yml goes on with it, or judges and returns it", "  "
+                )
         for group in _groups_of(mine, document):
             lines += ["", *_group(group, full)]
         for note in _notes(mine):

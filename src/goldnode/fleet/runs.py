@@ -116,6 +116,8 @@ class HostRun:
     rollback: dict[str, Any] | None = None  # {to, left, again}: see module goldnode_state
     rebooted: bool = False
     out_of_service: bool = False  # taken out by this run and not returned
+    left: str = ""  # the run that had left it out of service, until this one has seen to it
+    drain: dict[str, Any] | None = None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.Outcome
 
     def saw_plan(self, plan: dict[str, Any]) -> None:
         """A plan takes the place of what an earlier one would have changed; what was applied stays."""
@@ -173,6 +175,12 @@ class HostRun:
         text = self._reason(outcome, check)
         if self.out_of_service:
             text = f"{text or ''} It was taken out of service by this run and is still out.".strip()
+        elif self.left:
+            text = f"{text or ''} It was left out of service by {self.left}, and is still out.".strip()
+        elif self.drain and self.drain["changed"] and self.drain["left"] and not self.drain["ours"]:
+            text = f"{text or ''} It was left out of service by {self.drain['left']}; it is back.".strip()
+        if self.drain and self.drain["note"]:
+            text = f"{text or ''} {self.drain['note']}".strip()
         return masked(text) if text else None
 
     def _reason(self, outcome: str, check: bool) -> str | None:
@@ -218,7 +226,8 @@ class HostRun:
             "notes": plan.get("notes", []),
             "waiting": plan.get("waiting", []),
             "reboot": {"reasons": self.reboots(check), "done": self.rebooted},
-            "out_of_service": self.out_of_service,
+            "out_of_service": self.out_of_service or bool(self.left),
+            "drain": self.drain,
             "rollback": self.rollback,
             "verdict": self.verdict and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
             "faults": self.faults(),

@@ -25,6 +25,7 @@ SETTINGS = (
     "goldnode_resident",
     "goldnode_resume_command",
     "goldnode_state",
+    "goldnode_take_over",
     "goldnode_to",
     "sanity_accepted",
     "sanity_verify",
@@ -33,6 +34,7 @@ SETTINGS = (
 OWN = (
     "goldnode_class_findings",
     "goldnode_cohort_refusals",
+    "goldnode_left",
     "goldnode_node_class",
     "goldnode_plan",
     "goldnode_rollback",

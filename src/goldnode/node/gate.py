@@ -24,7 +24,7 @@ import fcntl
 import os
 import time
 
-from . import boot
+from . import boot, drained
 from . import quickjson as json
 from .host import Host, Json, boot_identity
 from .later import re
@@ -160,7 +160,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             host.write(PASS, _pass(now))
         error = None
         try:
-            told += _tell(host, document or {}, mode, found, memory)
+            told += _tell(host, document or {}, mode, found, memory, drained.lasts(host))
         except HookError as problem:
             error = str(problem)
             told.append(f"gate: {error}; it is tried again at the next check")
@@ -180,7 +180,7 @@ def release(host: Host) -> List[str]:
     """
     with _alone(host):
         memory = _load(host, MEMORY)
-        told = _tell(host, {}, REPORT, [], memory)
+        told = _tell(host, {}, REPORT, [], memory, False)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         told += _start(host)
         for name in (PASS, STATE, REASON, MEMORY):
@@ -202,19 +202,25 @@ def hook(host: Host, document: Document) -> Optional[str]:
     return "slurm" if _scontrol(host) else None
 
 
-def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json) -> List[str]:
+def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool) -> List[str]:
     """Drain or resume, when that has not been done yet; `memory["drained"]` is what was told: {by, ours, ids, commands, since}.
 
     A node that is drained already is somebody else's to resume. One that a person resumes while it is bad stays so until it is bad in
     another way.
+
+    :param run: whether a run has the node out of service, or has left it so. Until the run has ended nothing is resumed, for it may be
+        about to boot the node. What Slurm shows of the run's drain the gate takes over, so that the run does not return a bad node; a
+        command of the site is called after the run.
     """
-    drained = memory.get("drained")
+    before = memory.get("drained")
     ids = {reason.id for reason in found}
     if mode == DRAIN and found:
-        if drained and ids <= set(drained["ids"]):
+        if before and ids <= set(before["ids"]):
             return []
         by = hook(host, document)
-        ours = bool(drained and drained["ours"])
+        if run and by == "command":
+            return ["gate: a goldnode run has the node out of service; the gate drains it when that run has ended"]
+        ours = bool(before and before["ours"])
         text = plain(f"{OWN} {sentence(found)}")
         commands = (document.get("site") or {}).get("gate") or {}
         if by == "command":
@@ -227,20 +233,22 @@ def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], me
         memory["drained"] = {
             "by": by,
             "ours": ours,
-            "ids": sorted(ids | set(drained["ids"] if drained else ())),
+            "ids": sorted(ids | set(before["ids"] if before else ())),
             "commands": commands,
-            "since": drained["since"] if drained else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "since": before["since"] if before else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         return [f"gate: {'drained' if ours else 'was drained already'} ({by}): {text}"]
-    if not drained:
+    if not before:
         return []
     told = "gate: the node was drained by somebody else, and stays so"
-    if drained["ours"]:
+    if before["ours"] and run:
+        return ["gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"]
+    if before["ours"]:
         text = f"{OWN} the node is what its class says again" if mode == DRAIN else f"{OWN} the class does not drain any more"
-        commands = (document.get("site") or {}).get("gate") or drained["commands"]
-        resumed = _slurm_resume(host) if drained["by"] == "slurm" else _command(host, commands["resume"], text)
+        commands = (document.get("site") or {}).get("gate") or before["commands"]
+        resumed = _slurm_resume(host) if before["by"] == "slurm" else _command(host, commands["resume"], text)
         told = (
-            f"gate: resumed ({drained['by']})" if resumed else "gate: the reason for which the node is drained is not ours now; it stays so"
+            f"gate: resumed ({before['by']})" if resumed else "gate: the reason for which the node is drained is not ours now; it stays so"
         )
     memory["drained"] = None
     return [told]
@@ -286,11 +294,17 @@ def _is_drained(row: Mapping[str, str]) -> bool:
 
 
 def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> bool:
-    """Drain, unless somebody has; whether the drain is ours. A drain of ours gets the new reason."""
-    if _is_drained(row) and not (ours and row["reason"].startswith(OWN)):
+    """Drain, unless somebody has; whether the drain is ours. A drain of ours, or of a goldnode run, gets the new reason."""
+    if _is_drained(row) and not (ours and row["reason"].startswith(OWN)) and drained.mark(_without_author(row["reason"])) is None:
         return False
     _scontrol_run(host, "update", f"NodeName={row['name']}", "State=DRAIN", f"Reason={text}")
     return True
+
+
+def _without_author(reason: str) -> str:
+    """The reason without Slurm's note of who gave it and when."""
+    text, bracket, rest = reason.strip().rpartition(" [")
+    return text if bracket and rest.endswith("]") and "@" in rest else reason.strip()
 
 
 def _slurm_resume(host: Host) -> bool:

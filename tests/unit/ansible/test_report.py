@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from goldnode.fleet import drain_record, identity
+from goldnode.node.drained import FILE
 from goldnode.node.state.model import PARTS
 
 ROOT = Path(__file__).parents[3]
@@ -99,7 +101,11 @@ def start(
     (where / "stubs").mkdir(exist_ok=True)
     (where / "stubs" / "goldnode_state.py").write_text(STUB)
     inventory: dict[str, Any] = {
-        "all": {"hosts": {name: {"ansible_connection": "local", "answers": found} for name, found in hosts.items()}}
+        "all": {
+            "hosts": {
+                name: {"ansible_connection": "local", "answers": found, "goldnode_root": str(where / name)} for name, found in hosts.items()
+            }
+        }
     }
     if "lost" in hosts:  # nothing listens on port 1
         inventory["all"]["hosts"]["lost"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
@@ -185,7 +191,12 @@ def test_what_waits_is_made_between_drain_and_return_and_nothing_boots(tmp_path:
     permission = ("-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
     rc, output, record = play(tmp_path, {name: FLEET[name] for name in ("fine", "waits", "boots")}, *permission)
     assert rc == 0, output
-    assert (tmp_path / "log").read_text().splitlines() == ["drain waits goldnode: a job holds the GPU", "resume waits"]
+    first, second = (tmp_path / "log").read_text().splitlines()
+    assert re.fullmatch(r"drain waits goldnode run \S+ of \S+ at \S+: a job holds the GPU", first)
+    assert second == "resume waits"
+    drain = record["hosts"]["waits"]["drain"]
+    assert (drain["changed"], drain["record"]["run"], drain["record"]["in_service"]) == (True, record["run"], True)
+    assert not (tmp_path / "waits/var/lib/goldnode/drain.json").exists()
     assert outcomes(record) == {"fine": "converged", "waits": "changed", "boots": "reboot pending"}
     assert [row["resource"] for row in record["hosts"]["waits"]["parts"]["gpu_policy"]] == ["MIG"]
 
@@ -204,6 +215,50 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
     assert record["hosts"]["waits0"]["out_of_service"] is True
     assert "“Judge the node before its return”" in output
     assert "taken out of service by this run and is still out" in output
+
+
+def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:
+    """A converged host that a run, which has ended, had drained; `in_service`: as it was before that."""
+    record = drain_record.Record("command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service)
+    file = where / name / FILE.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text(record.text())
+    found = plan()
+    found["ansible_facts"]["goldnode_left"] = record.about()
+    return {"plan": found}
+
+
+@pytest.mark.parametrize(("accepted", "arguments", "returns"), [([2], (), True), ([0], (), False), ([2], ("--check",), False)])
+def test_what_an_earlier_run_has_left_is_judged_and_returned(
+    tmp_path: Path, accepted: list[int], arguments: tuple[str, ...], returns: bool
+) -> None:
+    (tmp_path / "resume").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/log\n')
+    (tmp_path / "resume").chmod(0o755)
+    hooks = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["false"],
+        "goldnode_resume_command": [str(tmp_path / "resume")],
+        "goldnode_accepted": accepted,
+    }
+    hosts = {"fine": FLEET["fine"], "left": left_over(tmp_path, "left"), "theirs": left_over(tmp_path, "theirs", in_service=False)}
+    rc, output, record = play(tmp_path, hosts, *arguments, "-e", json.dumps(hooks))
+    file, words = tmp_path / "left" / FILE.lstrip("/"), re.sub(r"\s+", " ", output)
+    assert record["hosts"]["left"]["out_of_service"] is not returns
+    assert (tmp_path / "log").exists() is returns
+    assert file.exists() is not returns
+    if arguments:
+        assert rc == 0
+        assert "left out of service by run" in words
+        return
+    assert (rc == 0) is returns
+    assert "theirs was out of service before, as false says, and stays so." in words
+    assert not (tmp_path / "theirs" / FILE.lstrip("/")).exists()
+    if returns:
+        assert (tmp_path / "log").read_text() == "left\n"
+        assert re.search(r"converged: left It was left out of service by run \S+ of ctl, 2026-01-01T00:00:00Z; it is back\.", words)
+    else:
+        assert outcomes(record) == {"fine": "converged", "left": "failed", "theirs": "converged"}
+        assert "It was left out of service by run" in words
 
 
 def test_check_mode_and_limit(tmp_path: Path) -> None:

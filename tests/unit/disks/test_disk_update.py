@@ -350,7 +350,7 @@ def test_a_node_that_stays_drained_is_told(disk: BuiltDisk, tmp_path: Path, monk
     words = {"goldnode_drain": "command", "goldnode_drain_command": ["sh", "-c", "exit 3"], "goldnode_resume_command": ["false"]}
     said: list[str] = []
     update.run(replace(booting(here, FINE), variables=words), update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)
-    assert said[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it"
+    assert said[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
 
 
 def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,35 +1,39 @@
-"""Action plugin `goldnode_drain`: takes a host out of service and back. Runs on the controller only.
+"""Action plugin `goldnode_drain`: takes a host out of service and back. The scheduler is asked from the controller; on the node lies a record.
 
 Inventory variables: `goldnode_drain` (none, command, slurm, kubectl; default none), `goldnode_drain_command` and `goldnode_resume_command`
-(lists of words), `goldnode_drain_name` (the scheduler's name of the host, default its inventory name).
+(lists of words), `goldnode_drain_name` (the scheduler's name of the host, default its inventory name), `goldnode_take_over`.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.errors import GoldnodeError
 from goldnode.fleet import variables
-from goldnode.fleet.drain import choose
+from goldnode.fleet.drain import Caller, Outcome, choose
+from goldnode.fleet.drain_record import Records, local_file
 
-FACT = "goldnode_was_in_service"
+FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 
 
 class ActionModule(ActionBase):
-    """Options: `state` (drained, resumed) and `reason`."""
+    """Options: `state` (drained, left, resumed) and `reason`."""
 
     _supports_check_mode = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Drain or resume; what was found at the drain is kept as a fact for the resume."""
+        """Drain or resume. Who holds the node at the return is asked then; nothing that this run remembers decides it."""
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
             {
-                "state": {"type": "str", "choices": ["drained", "resumed"], "required": True},
+                "state": {"type": "str", "choices": ["drained", "left", "resumed"], "required": True},
                 "reason": {"type": "str", "default": "goldnode"},
             }
         )
@@ -40,7 +44,7 @@ class ActionModule(ActionBase):
         host = task_vars.get("inventory_hostname")
         node = str(variable("goldnode_drain_name", host))
         name = str(variable("goldnode_drain", "none"))
-        told = name != "none"  # nobody was told, so nothing changed
+        facts = task_vars.get("ansible_facts", {})
         try:
             variables.check(str(host), {key: variable(key, None) for key in variables.JUDGED if key in task_vars})
             drain = choose(
@@ -48,11 +52,39 @@ class ActionModule(ActionBase):
                 [str(word) for word in variable("goldnode_drain_command", [])],
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
+            caller = Caller(take_over=boolean(variable("goldnode_take_over", False)))
+            # Without a scheduler, and without a record of one, there is nothing to keep.
+            kept = name != "none" or facts.get(LEFT)
+            records = Records(self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))) if kept else None
+            found: dict[str, Any]
             if arguments["state"] == "drained":
-                in_service = drain.drain(node, arguments["reason"])
-                return {"changed": in_service and told, "ansible_facts": {FACT: in_service}}
-            in_service = bool(task_vars.get("ansible_facts", {}).get(FACT, True))
-            drain.resume(node, in_service)
+                outcome = drain.drain(node, arguments["reason"], caller, records)
+                found = {FACT: outcome.in_service}
+            elif arguments["state"] == "left":
+                outcome = drain.review(node, caller, records) if records else Outcome(changed=False, in_service=True)
+                found = {LEFT: outcome.left if outcome.ours else ""}
+            else:
+                outcome = drain.resume(node, caller, records, facts.get(FACT))
+                found = {LEFT: ""}
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
-        return {"changed": in_service and told}
+        result = {"changed": outcome.changed, "ansible_facts": found, "drain": outcome.to_json()}
+        return {**result, "msg": outcome.note} if outcome.note else result
+
+    def shell(self, script: str) -> str:
+        """Run a shell script on the node; what it prints."""
+        done = self._low_level_execute_command(script)
+        if done["rc"] != 0:
+            said = str(done.get("stderr") or done["stdout"]).strip()
+            raise GoldnodeError(
+                f"the record of the drain cannot be kept on the node: {said or done['rc']}", remedy="See to its /var/lib/goldnode"
+            )
+        return str(done["stdout"])
+
+
+def runs_directory() -> str:
+    """Return where the records of runs are kept, as the callback goldnode_report has it; its own default where that is not enabled."""
+    try:
+        return str(C.config.get_config_value("runs", plugin_type="callback", plugin_name="goldnode_report"))
+    except AnsibleError:
+        return os.environ.get("GOLDNODE_RUNS", ".goldnode/runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
@@ -16,6 +17,7 @@ from goldnode.catalog.kept import ClassDocuments
 from goldnode.errors import GoldnodeError, InventoryError
 from goldnode.fleet import runs, variables
 from goldnode.fleet.cohorts import COHORT, REFUSALS
+from goldnode.fleet.drain import choose, left
 from goldnode.inventories import put_right
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
@@ -24,7 +26,7 @@ from goldnode.node.state.observe import digest
 from goldnode.nodefile import payload
 from goldnode.plans import PlanError, read_plan
 
-FACT, BACK = "goldnode_plan", "goldnode_rollback"
+FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads
 
 # Built as Ansible's main process imports this file, so that it is there in each worker that it forks.
@@ -203,12 +205,23 @@ class ActionModule(ActionBase):
             told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
             result.update(failed=True, msg=told, refusals=plan["refusals"])
             return result
-        result["ansible_facts"] = {FACT: plan}
+        result["ansible_facts"] = {FACT: plan, LEFT: self.left(plan, task_vars)}
         result["msg"] = summary(plan)
         result["resources"] = runs.planned(plan)
         result["changed"] = False
         self.tell(plan, document, task_vars)
         return result
+
+    def left(self, plan: dict[str, Any], task_vars: dict[str, Any]) -> str:
+        """Which earlier run has left the host out of service: by its own record, which the plan carries, or by the scheduler, which is asked
+        once in a run for all hosts."""
+        name = str(self.option(task_vars, "goldnode_drain", "none"))
+        node = str(self.option(task_vars, "goldnode_drain_name", task_vars.get("inventory_hostname")))
+        try:
+            return left(name, node, plan.get("drain", ""), Path(C.DEFAULT_LOCAL_TMP), lambda: choose(name))
+        except GoldnodeError as problem:
+            self._display.display(f"[WARNING]: {problem}", color=C.COLOR_WARN, stderr=True)
+            return ""
 
     def resident(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any] | None:
         """Return the plan by the program that is on the node, where program and class document there are just what would be shipped to it.

@@ -17,7 +17,7 @@ from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 from goldnode.errors import GoldnodeError
-from goldnode.fleet import cohorts, runs
+from goldnode.fleet import cohorts, identity, runs
 from goldnode.fleet.variables import Strangers
 
 DOCUMENTATION = r"""
@@ -76,6 +76,7 @@ class CallbackModule(CallbackBase):
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", self.started),
             "user": getpass.getuser(),
             "controller": socket.gethostname(),
+            "run": identity.actor().run,  # as the marks of its drains name it
             "ansible": ansible_version,
             "inventory": [str(source) for source in arguments.get("inventory") or ()],
             "limit": arguments.get("subset"),
@@ -117,8 +118,10 @@ class CallbackModule(CallbackBase):
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
             self._state(host, found)
-        elif name == "goldnode_drain" and found.get("changed"):
-            host.out_of_service = result.task.args.get("state") == "drained"
+        elif name == "goldnode_drain" and found.get("drain"):
+            host.drain, state = found["drain"], result.task.args.get("state")
+            host.left = str(found["ansible_facts"].get("goldnode_left") or "")
+            host.out_of_service = state == "drained" and bool(found["drain"]["ours"])
         elif name in REBOOT and found.get("rebooted"):
             host.rebooted = True
 
@@ -174,7 +177,9 @@ class CallbackModule(CallbackBase):
         host.node_class = found.get("node_class") or host.node_class
         # The first plan of a run says what is left; asked again in the middle of it, a node has returned already.
         host.rollback = host.rollback or found.get("rollback")
-        plan = (found.get("ansible_facts") or {}).get("goldnode_plan")
+        facts = found.get("ansible_facts") or {}
+        plan = facts.get("goldnode_plan")
+        host.left = "" if host.drain else facts.get("goldnode_left", host.left)
         if found.get("part"):
             host.saw_apply(found["part"], found.get("resources") or [], plan, found.get("verdict"))
         elif plan:

@@ -39,6 +39,8 @@ if [ -n "$late" ]; then
 else
     [ -e "$memory" ] || exit 0
     [ "$mode" != drain ] || [ -e "$run/pass" ] || exit 0
+    # While a run of goldnode has the node out of service it may be about to boot it.
+    [ -z "$(find "$state/drain.json" -mmin -1680 2>/dev/null)" ] || exit 0
 fi
 
 node=$SLURMD_NODENAME

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
+from .. import drained
 from ..host import Host
+from ..plain import replace
 from . import owners, preflight
 from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, slots, tuning, units
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
@@ -142,7 +144,7 @@ def plan(
         observe_use(host, document, seen)
         return judge(document, seen, payloads or {}, phases)
 
-    return unlocked(host, lock_timeout, now)
+    return replace(unlocked(host, lock_timeout, now), drain=drained.text(host))
 
 
 def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
@@ -178,7 +180,7 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
         observe_use(host, removal.completed(document), seen)
         return judge_absent(document, seen, known)
 
-    return unlocked(host, lock_timeout, now)
+    return replace(unlocked(host, lock_timeout, now), drain=drained.text(host))
 
 
 def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:

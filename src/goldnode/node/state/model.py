@@ -98,6 +98,7 @@ class Plan:
     state: str = PRESENT
     held: Tuple[str, ...] = ()  # what a boot would make wrong, as the node is now: it is not rebooted before that is set right
     holders: Tuple[Mapping[str, Any], ...] = ()  # who has a GPU open; looked for only where something is to be changed
+    drain: str = ""  # the node's own record of a drain by a run (drained.FILE), as it is; the controller judges it
 
     def part(self, name: str) -> Tuple[Action, ...]:
         """The actions of one role."""
@@ -120,6 +121,7 @@ class Plan:
             "notes": [asdict(note) for note in self.notes],
             "waiting": [asdict(item) for item in self.waiting],
             "holders": [dict(holder) for holder in self.holders],
+            "drain": self.drain,
             "reboot": {
                 "required": bool(self.reboot) and not self.held,
                 "reasons": list(self.reboot),

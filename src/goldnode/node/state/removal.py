@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from .. import gate
+from .. import drained, gate
 from ..host import Host, Json
 from . import owners
 from . import record as records
@@ -101,7 +101,7 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
         "units": running_units(host),
         "gate": host.live and any(host.exists(name) for name in (gate.STATE, gate.MEMORY)),
         "marks": marks(host, record),
-        "own": [name for name in OWN if host.is_dir(name)],
+        "own": [name for name in OWN if host.is_dir(name) and os.listdir(host.located(name)) != [os.path.basename(drained.FILE)]],
         "directories": directories,
         "packaged": packaged(host, directories),
         "merged": {name: host.text(name) for name in record.get("merged", {})},

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 
-from ... import gate
+from ... import drained, gate
 from .. import record as records
 from ..domains.runtime import DAEMON
 from ..model import NodeError
@@ -151,7 +151,12 @@ def remove_directory(applier: Applier, action: Action) -> None:
     if applier.host.is_link(action.target):  # a user's, in the place of a directory of goldnode's
         os.unlink(here)
     elif action.target in OWN:
-        shutil.rmtree(str(here), ignore_errors=True)
+        # The record of a run that has the node out of service goes when it returns the node: until then it is the way back.
+        for inner in here.iterdir():
+            if not drained.FILE.endswith(f"{action.target}/{inner.name}"):
+                shutil.rmtree(str(inner), ignore_errors=True) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
+        with contextlib.suppress(OSError):
+            here.rmdir()
     else:
         with contextlib.suppress(OSError):
             os.rmdir(str(here))

@@ -1,0 +1,70 @@
+"""Which run acts, and whether another one still does: a run is its process, named by an id that the same machine can find again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import multiprocessing
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A run that drains nodes: its id (PLACE-PROCESS, hexadecimal) and the name of its controller."""
+
+    run: str
+    controller: str
+
+
+def actor() -> Actor:
+    """Return the run that this process, or the one that forked it as a worker, is."""
+    parent = multiprocessing.parent_process()
+    pid = (parent.pid if parent else None) or os.getpid()
+    return Actor(run_id(pid) or f"{place()}-{_short(str(pid), 6)}", re.sub(r"\s", "", controller()) or "unknown")
+
+
+def controller() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+@functools.cache
+def place() -> str:
+    """Return the id of this machine, container included: process numbers mean nothing outside of it."""
+    try:
+        machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
+    except OSError:
+        machine = ""
+    try:
+        namespace = str((PROC / "self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return _short(f"{controller()} {machine} {namespace}", 4)
+
+
+def run_id(pid: int) -> str | None:
+    """Return the id of the run that a process is; None where there is no such process. A number that is used again has another start."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *rest = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else f"{place()}-{_short(f'{pid} {rest[18]}', 6)}"
+
+
+def works(run: str) -> bool | None:
+    """Return whether a run still works; None where that cannot be seen from here: it is of another controller."""
+    if run.partition("-")[0] != place() or not PROC.is_dir():
+        return None
+    names = [path.name for path in PROC.iterdir()]
+    return any(run_id(int(name)) == run for name in names if name.isdigit())
+
+
+def _short(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

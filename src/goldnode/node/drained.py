@@ -1,0 +1,79 @@
+"""The drain of a goldnode run: the reason by which a scheduler shows it, and the file that records it on the node.
+
+A reason: ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID is the run's, SUM the beginning of a SHA-256 over the rest. A run writes it
+on a node in service only, so that a node that carries it was in service. A person who changes one letter of it has taken the node over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .hashes import sha256
+from .later import re
+from .plain import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .host import Host
+
+
+FILE = "/var/lib/goldnode/drain.json"  # schema goldnode.drain/1 (goldnode.fleet.drain); there while a run has the node
+PREFIX = "goldnode run "  # no reason of the gate begins so: those begin with "goldnode:"
+LONGEST = 240  # characters of the text
+# Seconds after which a run of which nothing is known counts as cut off: a day for jobs to end, four hours for changes, boot and check.
+LEASE = 28 * 3600
+
+
+class Mark(NamedTuple):
+    """The parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), why."""
+
+    run: str
+    controller: str
+    time: str
+    text: str
+
+
+def reason(run: str, controller: str, time: str, text: str) -> str:
+    """Return the reason of a drain, in one line."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    line = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    found = Mark(run, controller, time, line)
+    return f"{PREFIX}{run}.{_sum(found)} of {controller} at {time}: {line}"
+
+
+def mark(text: str) -> Optional[Mark]:
+    """Return the parts of a reason; None for one that no run wrote, or that was changed since."""
+    if not text.startswith(PREFIX):
+        return None
+    found = re.match(r"([0-9a-f-]+)\.([0-9a-f]{6}) of (\S+) at (\S+): (.*)$", text[len(PREFIX) :])
+    if found is None:
+        return None
+    run, checksum, *rest = found.groups()
+    parts = Mark(run, *rest)
+    return parts if checksum == _sum(parts) else None
+
+
+def lasts(host: Host) -> bool:
+    """Return whether a run has the node out of service, as far as the node knows."""
+    try:
+        return time.time() - os.stat(host.located(FILE)).st_mtime < LEASE
+    except OSError:
+        return False
+
+
+def text(host: Host) -> str:
+    """Return the node's record of a drain as it is; empty where there is none. The record is small: of anything else the beginning will do."""
+    if not host.live:
+        return ""
+    try:
+        found = host.text(FILE)
+    except OSError as problem:
+        return f"cannot be read: {problem.strerror}"
+    return "" if found is None else found[:8192] or "empty"
+
+
+def _sum(parts: Mark) -> str:
+    return sha256("\n".join(parts).encode()).hexdigest()[:6]
