@@ -1,16 +1,26 @@
-"""A real slurmctld and slurmd: a faulty node drains with goldnode's reason, a mended one returns, and what a person drained stays drained."""
+"""A real slurmctld and slurmd: a faulty node drains with goldnode's reason, a mended one returns, and what a person drained stays drained.
+
+At the end site.yml is killed, whole, between drain and return, and run again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
-from tests.e2e.support import Services
+from tests.e2e.support import ROOT, Services, Site, command, environment, inventory
 
 from goldnode.lab.nodes import Node
-from goldnode.node import gate
+from goldnode.node import drained, gate
 from goldnode.node.verdict import current
 
 pytestmark = pytest.mark.lab
@@ -164,3 +174,171 @@ def test_slurmd_is_answered_quickly(cluster: Cluster) -> None:
         " GOLDNODE_PATH=/tmp/none /usr/lib/goldnode/slurm-health"
     )
     assert (done.rc, done.output) == (0, "")
+
+
+# -- site.yml, killed between drain and return
+
+# scontrol on the controller: slurmctld works on the node, and is not up yet when the node has just booted. A drain ends the jobs, here one that
+# has a GPU open. Where `trap` matches a call, the run stops after it, until it is killed.
+SCONTROL = """#!{python}
+import pathlib, re, sys, time, docker
+place, words = pathlib.Path("{place}"), sys.argv[1:]
+node = docker.from_env().containers.get("{container}")
+end = time.monotonic() + 60
+while (done := node.exec_run(["scontrol", *words], demux=True)).exit_code and time.monotonic() < end:
+    time.sleep(0.3)
+if "State=DRAIN" in words:
+    node.exec_run(["systemctl", "stop", "train.service"])
+if (place / "trap").exists() and re.search((place / "trap").read_text(), " ".join(words)):
+    (place / "reached").touch()
+    time.sleep(600)
+print((done.output[0] or b"").decode(), end="")
+print((done.output[1] or b"").decode(), end="", file=sys.stderr)
+sys.exit(done.exit_code)
+"""
+MAY = ("-e", "goldnode_reboot=true")
+FILE = drained.FILE
+
+
+def kill_all(pid: int) -> None:
+    """SIGKILL to a process and all that came of it; Ansible's workers have sessions of their own."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    for one in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+class Controller:
+    """Runs site.yml as a user does whose fleet is scheduled by Slurm."""
+
+    def __init__(self, services: Services, place: Path) -> None:
+        self.node, self.place = services.node, place
+        (place / "bin").mkdir()
+        script = place / "bin/scontrol"
+        script.write_text(SCONTROL.format(python=sys.executable, place=place, container=self.node.container.id))
+        script.chmod(0o755)
+        self.hosts = inventory(place / "hosts", {"e2e_serve": [self.node]})
+        site = Site(services.site.catalog, services.site.site, services.site.locks, place / "runs")
+        self.environment = {**environment(site), "ANSIBLE_DISPLAY_OK_HOSTS": "1", "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "1"}
+        self.environment["PATH"] = f"{place / 'bin'}:{self.environment['PATH']}"
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        words = command(self.hosts, "-e", "goldnode_drain=slurm", "-e", '{"goldnode_accepted": [0, 3]}', *arguments)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(words, cwd=ROOT, env=self.environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def run(self, *arguments: str) -> str:
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output[-6000:]
+        return re.sub(r"\s+", " ", output)
+
+    def killed(self, *arguments: str, task: str = "", call: str = "") -> None:
+        """A run that is killed as a task begins, or once scontrol was called like this."""
+        (self.place / "reached").unlink(missing_ok=True)
+        if call:
+            (self.place / "trap").write_text(call)
+        process, seen, lines = self.start(*arguments), threading.Event(), []
+
+        def read() -> None:
+            for line in process.stdout or ():
+                lines.append(line)
+                if task and line.startswith(f"TASK [{task}]"):
+                    seen.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        end = time.monotonic() + 300
+        while not seen.is_set() and not (self.place / "reached").exists():
+            assert process.poll() is None, "".join(lines)[-6000:]
+            assert time.monotonic() < end, "".join(lines)[-6000:]
+            time.sleep(0.02)
+        kill_all(process.pid)
+        process.wait()
+        reader.join()
+        (self.place / "trap").unlink(missing_ok=True)
+
+    def wants_boot(self) -> None:
+        self.node.shell("mkdir -p /run/goldnode; echo '[\"a test wants it\"]' >/run/goldnode/reboot-required")
+
+    def has_record(self) -> bool:
+        return self.node.run("test", "-e", FILE, check=False).rc == 0
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Controller:
+    cluster.node.run("systemctl", "enable", "munge.service", "slurmctld.service", "slurmd.service")
+    return Controller(services, tmp_path_factory.mktemp("controller"))
+
+
+def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(cluster: Cluster, controller: Controller) -> None:
+    """One run after the other goes on with what the one before left; the last finds the node converged, and returns it."""
+    node, ours = cluster.node, "goldnode run "
+    controller.wants_boot()
+    controller.killed(*MAY, call="State=DRAIN")
+    cluster.wait("IDLE+DRAIN", ours)
+    first = cluster.row()[1]
+    # A job has a GPU open, and systemd is not reloaded meanwhile: that waits for the drain, which ends the job.
+    node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    node.shell("echo '# changed' >> /etc/systemd/system/goldnode-watch.timer")
+    controller.killed(*MAY, task="Make the changes that waited")
+    cluster.wait("IDLE+DRAIN", ours)
+    assert cluster.row()[1] != first, "in the name of the run that works now"
+    node.shell("rm /dev/nvidia0")
+    controller.killed(*MAY, task="Reboot it")
+    node.wait()
+    controller.wants_boot()
+    controller.killed(*MAY, task="Judge the node before its return")
+    assert controller.has_record()
+    cluster.wait("IDLE+DRAIN", ours, 60)
+    output = controller.run()
+    cluster.wait("IDLE", "")
+    assert "It was left out of service by run" in output
+    assert "it is back." in output
+    assert not controller.has_record()
+    assert "left out of service" not in controller.run("-vvv")
+
+
+@pytest.mark.long  # one more boot; tests/unit/fleet/test_drain.py kills after the return as well
+def test_a_run_that_was_killed_after_the_return_has_left_nothing(cluster: Cluster, controller: Controller) -> None:
+    controller.wants_boot()
+    controller.killed(*MAY, call="State=RESUME")
+    assert controller.has_record()
+    cluster.wait("IDLE", "")
+    controller.run()
+    cluster.wait("IDLE", "")
+    assert not controller.has_record()
+
+
+def test_a_node_of_which_the_record_is_lost_is_found_by_its_reason(cluster: Cluster, controller: Controller) -> None:
+    controller.wants_boot()
+    controller.killed(*MAY, call="State=DRAIN")
+    cluster.node.shell(f"rm {FILE} /run/goldnode/reboot-required")
+    assert "it is back." in controller.run()
+    cluster.wait("IDLE", "")
+
+
+def test_a_person_keeps_the_node_before_and_after_the_kill(cluster: Cluster, controller: Controller) -> None:
+    """State and reason, word for word: drained before the run, and drained again while nobody worked on it."""
+    cluster.by_hand("State=DRAIN", "Reason=bad fan; ask ann")
+    controller.wants_boot()
+    controller.killed(*MAY, task="Judge the node before its return")
+    assert controller.has_record()
+    assert "is out of service (slurm: IDLE+DRAIN, bad fan; ask ann), not for a run, and stays so." in controller.run()
+    cluster.wait("IDLE+DRAIN", "bad fan; ask ann")
+    assert cluster.row()[1] == "bad fan; ask ann"
+    assert not controller.has_record()
+    cluster.by_hand("State=RESUME")
+    controller.wants_boot()
+    controller.killed(*MAY, call="State=DRAIN")
+    cluster.by_hand("State=DRAIN", "Reason=bad fan; ask bob")
+    controller.run(*MAY)
+    assert cluster.row() == ("IDLE+DRAIN", "bad fan; ask bob")
+    cluster.by_hand("State=RESUME")
+    cluster.wait("IDLE", "")

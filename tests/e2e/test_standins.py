@@ -139,7 +139,7 @@ def test_the_reboot_happens_where_allowed_between_drain_and_return(small: tuple[
     succeeded(site_yml(hosts, *REBOOT, "-e", json.dumps(hooks), site=site))
     assert node.run("cut", "-d ", "-f22", "/proc/1/stat").output != started
     first, second = (tmp_path / "log").read_text().splitlines()
-    assert first.startswith("drain small goldnode: kernel 6.1.0-902-amd64 is installed")
+    assert re.match(r"drain small goldnode run \S+ of \S+ at \S+: kernel 6\.1\.0-902-amd64 is installed", first)
     assert second == "resume small"
     assert node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
     assert "boot.pending" in node.read("/run/goldnode/verdict.json")
