@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
+from goldnode.node import drained
 from goldnode.node.serve import metrics, shims
 from goldnode.node.verdict import current
 
@@ -163,6 +165,18 @@ def test_what_a_person_drained_stays_drained(node: Node) -> None:
     node.checked()
     assert node.health() == ("IDLE+DRAIN", "bad fan")
     assert not (node.root / "state/slurm-health").exists()
+
+
+def test_nothing_is_resumed_while_a_run_has_the_node(node: Node) -> None:
+    node.checked(age=current.LIMIT + 60)
+    assert node.health()[1] == LATE
+    node.checked()
+    record = node.root / "state/drain.json"
+    record.write_text("{}")
+    assert node.health() == ("IDLE+DRAIN", LATE)
+    old = time.time() - drained.LEASE - 120
+    os.utime(record, (old, old))
+    assert node.health() == ("IDLE", "")
 
 
 def test_what_a_person_resumed_is_not_drained_again(node: Node) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import converged, document, merge
 
-from goldnode.node import gate, program
+from goldnode.node import drained, gate, program
 from goldnode.node.host import Host, Result
 from goldnode.node.serve import shims
 from goldnode.node.state.domains import units
@@ -379,6 +380,69 @@ def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
     assert [line.split()[0] for line in node.log()] == ["drain-node"]
+
+
+# -- while a run has the node out of service
+
+RUN = drained.reason("0000-000000", "ctl", "2026-01-01T00:00:00Z", "kernel 6.1 runs, want 6.2")
+
+
+def test_the_gate_resumes_nothing_under_a_run(node: Node) -> None:
+    """The run may be about to boot the node."""
+    slurm(node)
+    node.act("drain", BAD)
+    node.write(drained.FILE, b"{}")
+    for _ in range(2):
+        assert "resumes it when that run has ended" in " ".join(node.act("drain", GOOD))
+    assert len(updates(node)) == 1
+    node.remove(drained.FILE)
+    node.act("drain", GOOD)
+    assert updates(node)[-1].endswith("State=RESUME")
+
+
+def test_a_drain_that_is_due_takes_the_place_of_the_runs(node: Node) -> None:
+    """So the run does not return a bad node; the gate does, once it is good and the run has ended."""
+    slurm(node, "IDLE+DRAIN", RUN)
+    node.write(drained.FILE, b"{}")
+    node.act("drain", BAD)
+    text = "goldnode: stack.lock: 4 differ (want as locked)"
+    assert updates(node) == [f"scontrol update NodeName=gpu01 State=DRAIN Reason={text}"]
+    node.act("drain", GOOD)
+    assert len(updates(node)) == 1
+    node.remove(drained.FILE)
+    node.act("drain", GOOD)
+    assert updates(node)[-1].endswith("State=RESUME")
+
+
+def test_a_drain_of_a_run_that_a_person_changed_stays(node: Node) -> None:
+    slurm(node, "IDLE+DRAIN", f"{RUN}; bad fan")
+    node.act("drain", BAD)
+    node.act("drain", GOOD)
+    assert updates(node) == []
+
+
+def test_a_command_is_called_after_the_run(node: Node) -> None:
+    """It could not tell the run's drain from a person's, and the gate would not drain when the run returns the node."""
+    commands(node)
+    node.write(drained.FILE, b"{}")
+    assert "drains it when that run has ended" in " ".join(node.act("drain", BAD, **SITE))
+    assert node.log() == []
+    node.remove(drained.FILE)
+    node.act("drain", BAD, **SITE)
+    assert len(node.log()) == 1
+    node.write(drained.FILE, b"{}")
+    node.act("drain", GOOD, **SITE)
+    assert len(node.log()) == 1
+
+
+def test_a_run_that_has_long_been_cut_off_holds_nothing(node: Node) -> None:
+    slurm(node)
+    node.act("drain", BAD)
+    node.write(drained.FILE, b"{}")
+    old = time.time() - drained.LEASE - 60
+    os.utime(node.path(drained.FILE), (old, old))
+    node.act("drain", GOOD)
+    assert updates(node)[-1].endswith("State=RESUME")
 
 
 def test_release_takes_the_gate_away(node: Node) -> None:

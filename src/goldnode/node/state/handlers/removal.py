@@ -152,10 +152,12 @@ def remove_directory(applier: Applier, action: Action) -> None:
         os.unlink(here)
     elif action.target in OWN:
         # The record of a run that has the node out of service goes when it returns the node: until then it is the way back.
-        for inner in here.iterdir():
-            if not drained.FILE.endswith(f"{action.target}/{inner.name}"):
-                shutil.rmtree(str(inner), ignore_errors=True) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
         with contextlib.suppress(OSError):
+            for inner in here.iterdir():
+                if inner.is_dir() and not inner.is_symlink():
+                    shutil.rmtree(str(inner), ignore_errors=True)
+                elif f"{action.target}/{inner.name}" != drained.FILE:
+                    inner.unlink()
             here.rmdir()
     else:
         with contextlib.suppress(OSError):
