@@ -52,7 +52,7 @@ class ActionModule(ActionBase):
                 [str(word) for word in variable("goldnode_drain_command", [])],
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
-            caller = Caller(take_over=boolean(variable("goldnode_take_over", False)))
+            caller = Caller(take_over=boolean(variable("goldnode_take_over", False), strict=False))
             # Without a scheduler, and without a record of one, there is nothing to keep.
             kept = name != "none" or facts.get(LEFT)
             records = Records(self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))) if kept else None

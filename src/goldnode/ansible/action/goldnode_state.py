@@ -201,7 +201,7 @@ class ActionModule(ActionBase):
         """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
         plan = plain(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
-            result["refused_plan"] = plan
+            result["refused_plan"], result["left"] = plan, self.left(plan, task_vars)
             told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
             result.update(failed=True, msg=told, refusals=plan["refusals"])
             return result

@@ -179,7 +179,7 @@ class CallbackModule(CallbackBase):
         host.rollback = host.rollback or found.get("rollback")
         facts = found.get("ansible_facts") or {}
         plan = facts.get("goldnode_plan")
-        host.left = "" if host.drain else facts.get("goldnode_left", host.left)
+        host.left = "" if host.drain else found.get("left") or facts.get("goldnode_left", host.left)
         if found.get("part"):
             host.saw_apply(found["part"], found.get("resources") or [], plan, found.get("verdict"))
         elif plan:

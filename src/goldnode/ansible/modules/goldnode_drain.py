@@ -1,26 +1,33 @@
 #!/usr/bin/python
 # Copyright: the goldnode authors
 # SPDX-License-Identifier: Apache-2.0
-"""What ansible-doc shows of the action plugin of the same name, which runs on the controller only. Nothing here is ever run."""
+"""The documentation of the action plugin of the same name. Nothing here is ever run."""
 
 DOCUMENTATION = r"""
 module: goldnode_drain
 short_description: Take a node out of service, and back
 description:
-  - Tells the site's scheduler that a node leaves or comes back. Runs on the controller; nothing is executed on the node.
-  - A node that somebody else had already drained stays drained at O(state=resumed).
+  - Takes a node out of service at the site's scheduler, and returns it. The scheduler is asked from the controller.
+  - What was found before the drain is recorded on the node (C(/var/lib/goldnode/drain.json)), in the scheduler's reason, and beside the
+    records of runs, before anything is changed. A run that is killed anywhere between drain and return is so ended by the next one.
+  - A node that another had already drained stays drained at O(state=resumed), with its reason, and RV(ignore:msg) says what returns it.
+    So does one that another has taken over since.
   - How is said by inventory variables. C(goldnode_drain) is V(none) (the default; nobody is told), V(command), V(slurm) or V(kubectl).
   - With V(command), C(goldnode_drain_command) and C(goldnode_resume_command) are lists of words; the node's name is added to both, and the
-    reason to the first. Its exit status 3 says that the node was drained already.
+    reason to the first. Its exit status 3 says that the node was drained already; a line C(reason: TEXT) that it then prints says for what.
   - C(goldnode_drain_name) is the scheduler's name of the host, by default its name in the inventory.
+  - A drain by a run on another controller counts as left behind after 28 hours, or at once with C(goldnode_take_over).
 options:
   state:
-    description: What the node is to be.
+    description:
+      - V(drained) and V(resumed) are what the node is to be.
+      - V(left) looks at what an earlier run has left out of service, and changes no state. Where the drain of that run does not hold the node
+        any more, its record is removed and the fact C(goldnode_left) is empty.
     type: str
-    choices: [drained, resumed]
+    choices: [drained, left, resumed]
     required: true
   reason:
-    description: What the scheduler shows as the reason of a drain.
+    description: Why the node is drained. The scheduler shows it behind the mark of the run, V(goldnode run ID of CONTROLLER at TIME).
     type: str
     default: goldnode
 attributes:
@@ -32,12 +39,18 @@ EXAMPLES = r"""
 - name: Take the node out of service
   goldnode_drain:
     state: drained
-    reason: "goldnode: another kernel starts with the next boot"
+    reason: another kernel starts with the next boot
 """
 
 RETURN = r"""
 ansible_facts:
-  description: Whether the node was in service before the drain, as C(goldnode_was_in_service).
-  returned: when O(state=drained)
+  description: Whether the node was in service before the drain, as C(goldnode_was_in_service); which run has left it, as C(goldnode_left).
+  returned: always
+  type: dict
+drain:
+  description:
+    - What the drain or the return came to. C(changed), C(in_service) before the drain, C(ours) where a run's drain holds the node now,
+      C(left) by which earlier run it was out of service, C(note) for a person, and C(record) (schema goldnode.drain/1).
+  returned: always
   type: dict
 """
