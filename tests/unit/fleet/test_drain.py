@@ -31,6 +31,12 @@ DEAD, NEXT, THIRD, FOREIGN = f"{identity.place()}-dead01", f"{identity.place()}-
 SINCE = "2026-09-21T14:13:20Z"  # NOW
 
 
+@pytest.fixture(autouse=True)
+def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of records are written, and no power goes."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def caller(run: str = DEAD, **more: Any) -> Caller:
     return Caller(Actor(run, "ctl"), clock=lambda: NOW, **more)
 
