@@ -17,6 +17,7 @@ Content = bytes | Path
 # FAT32 by definition of Microsoft's own tools and of every firmware: below this the count of clusters means FAT16.
 LEAST = 34 << 20
 _SMALL = 260 << 20  # up to here Microsoft's own tools use clusters of one sector
+_RESERVED = 3  # names of 200 letters for which every directory of a small ESP has room
 _FIRST_DATE = 315_532_800  # 1980-01-01: FAT knows none before
 
 
@@ -57,6 +58,15 @@ def make(disk: Path, start: int, size: int, files: Mapping[str, Content], *, lab
     for folder in folders:
         run("mmd", "-i", place, f"::/{folder}", epoch=epoch)
     with tempfile.TemporaryDirectory(prefix="goldnode-esp-") as scratch:
+        # A directory that grows on a node may lose its end in a power cut. Where a cluster holds 16 names, room is made here.
+        if clusters:
+            long = [Path(scratch) / f"{'room' * 50}{number}" for number in range(_RESERVED)]
+            for path in long:
+                path.touch()
+                os.utime(path, (epoch, epoch))
+            for folder in folders:
+                run("mcopy", "-m", "-i", place, *long, f"::/{folder}/", epoch=epoch)
+                run("mdel", "-i", place, *(f"::/{folder}/{path.name}" for path in long), epoch=epoch)
         for number, name in enumerate(sorted(files)):
             content = files[name]
             copy = Path(scratch) / str(number)

@@ -5,20 +5,23 @@ The partitions are `root-a` and `root-b` (PARTLABEL), the boot loader is systemd
 higher sequence, so it boots next, and a counter in its entry's name, so it boots only so often before a boot of it was good. A good
 one loses its counter (systemd-bless-boot); one that has none left is passed over, and the other slot's boots: nothing has to run for that.
 
-Whatever is written on the ESP is written beside the old, flushed, and put in place by a rename, the entry last: a power cut at any moment leaves
-the entry of the slot that runs as it was.
+Whatever is written on the ESP is written under a new name, flushed, renamed, flushed again and read back, and only then the old one is removed;
+the entry comes last. FAT has no journal: a power cut at any moment, whichever unflushed sectors reached the disk, leaves a whole entry of a slot
+whose files are whole (docs/disk-slots.md, "A power cut").
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
 import time
 
 from .boot import TOLD
+from .hashes import sha256
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
 from .state.model import NodeError
@@ -39,6 +42,8 @@ WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine tha
 # What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
 EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
+RESERVED = 3  # names of 200 letters for which a new directory of the ESP has room; the clusters of a small ESP hold one each
+FRESH, GONE = ".new", ".old"  # endings of files of the ESP that are not yet, or no longer, what their name says; systemd-boot reads neither
 
 
 def running(host: Host) -> Optional[str]:
@@ -55,11 +60,15 @@ def place(host: Host) -> Optional[str]:
 
 def known(host: Host, where: str, slot: str) -> Json:
     """What `slot.json` says of a slot; empty where it holds nothing, or what is torn."""
-    try:
-        found = json.loads(host.text(f"{where}/{FOLDER}/{slot}/slot.json") or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    name = f"{where}/{FOLDER}/{slot}/slot.json"
+    for path in (spare(name), name):
+        try:
+            found = json.loads(host.text(path) or "null")
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
@@ -196,22 +205,88 @@ def alone(host: Host) -> Iterator[None]:
         yield
 
 
+def spare(name: str) -> str:
+    """Return the name of the second copy of a file of the ESP, which exists only while the file is replaced. Pure.
+
+    The copy of an entry is an entry of the same slot, and comes before it in systemd-boot's order.
+    """
+    found = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
+    return f"{found[1]}-new-{found[2]}" if found else f"{name}.next"
+
+
 def put(host: Host, name: str, content: bytes) -> None:
-    """Put a file of the ESP in place: written beside it, flushed, renamed. FAT keeps no modes, and refuses most that one asks for."""
+    """Replace a file of the ESP. From the first write to the last, a whole copy of it lies on the disk, here or as :func:`spare`.
+
+    Linux's vfat renames over a name in several sectors, in any order, so that a power cut may leave neither file whole: hence the second copy.
+    """
+    second = spare(name)
+    left = host.data(second)
+    if left:  # an earlier run was cut off: this copy is whole, and the file may not be
+        commit(host, name, left)
+    if left is not None:
+        take(host, second)
+    if host.exists(name):
+        commit(host, second, content)
+    commit(host, name, content)
+    take(host, second)
+
+
+def commit(host: Host, name: str, content: bytes) -> None:
+    """Write a file of the ESP and prove that the disk holds it. Raises NodeError, with a file that is new removed again.
+
+    The data is flushed under another name first. After a rename vfat's directory entry is empty on the disk until the file itself is flushed
+    once more; its directory holds the rest. fsync also flushes the disk's own cache, which syncfs does not do on vfat.
+    """
     here = host.located(name)
-    os.makedirs(os.path.dirname(here), exist_ok=True)
-    fresh = here + ".new"
-    with open(fresh, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(fresh, here)
-    settle(os.path.dirname(here))
+    folder, fresh, new = os.path.dirname(here), here + FRESH, not host.exists(name)
+    try:
+        make(folder)
+        with open(fresh, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+            os.replace(fresh, here)
+            os.fsync(out.fileno())
+        settle(folder)
+        wrong = None if reread(here) == content else "the disk does not hold what was written"
+    except OSError as problem:
+        wrong = problem.strerror or str(problem)
+    if wrong:
+        with contextlib.suppress(OSError):
+            for left in (name + FRESH, *([name] if new else [])):
+                take(host, left)
+        raise NodeError(f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df {os.path.dirname(name)}`.")
 
 
-def settle(folder: str) -> None:
-    """See that a directory is on the disk as it is now."""
-    handle = os.open(folder, os.O_RDONLY)
+def reread(path: str) -> bytes:
+    """Return what the disk holds of a file: the kernel drops its pages first, and reads them again."""
+    with open(path, "rb") as opened:
+        with contextlib.suppress(OSError):  # not every file system takes the advice
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return opened.read()
+
+
+def make(folder: str) -> None:
+    """Make a directory of the ESP with room for the names that come, and see it on the disk before anything is written into it.
+
+    A directory that grows later may have an end that the disk's table does not know yet, and firmware then reads none of its names.
+    """
+    if os.path.isdir(folder):
+        return
+    make(os.path.dirname(folder))
+    os.mkdir(folder)
+    names = [f"{folder}/{'room' * 50}{number}" for number in range(RESERVED)]
+    for name in names:
+        open(name, "wb").close()
+    for name in names:
+        os.unlink(name)
+    settle(folder)
+    settle(os.path.dirname(folder))
+
+
+def settle(path: str) -> None:
+    """Flush a file or a directory, as it is now, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -219,15 +294,54 @@ def settle(folder: str) -> None:
 
 
 def take(host: Host, name: str) -> None:
-    """Take a file of the ESP away, for good."""
-    host.remove(name)
-    settle(os.path.dirname(host.located(name)))
+    """Remove a file of the ESP for good.
+
+    It loses its name first. fsck.vfat shortens a file whose clusters are free already, and half of an entry still is one.
+    """
+    here = host.located(name)
+    if not os.path.lexists(here):
+        return
+    gone = here + GONE
+    try:
+        os.replace(here, gone)
+    except OSError:  # no room for another name
+        gone = here
+    settle(os.path.dirname(here))
+    os.unlink(gone)
+    settle(os.path.dirname(here))
+
+
+def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
+    """Make one file the only entry of a slot. The others go when it is on the disk, and what runs that were cut off have left."""
+    folder = f"{where}/loader/entries"
+    put(host, f"{folder}/{file}", text.encode())
+    others = [f"{folder}/{entry.file}" for entry in of_slot(loader.entries(host, where), slot) if entry.file != file]
+    others += [path for ending in (FRESH, GONE) for path in host.glob(folder, f"goldnode-*{ending}")]
+    # A long name of which the power cut left the short one alone.
+    others += host.glob(folder, "GOLDNO~*")
+    for path in others:
+        take(host, path)
+
+
+def proved(host: Host, where: str, slot: str) -> None:
+    """See that all that boots a slot is on the disk, before anything that could be booted instead is removed. Raises NodeError."""
+    own = of_slot(loader.entries(host, where), slot)
+    paths = [f"{where}/loader/entries/{own[0].file}"] if own else []
+    paths += [f"{where}/{word.lstrip('/')}" for key in ("linux", "initrd") for word in (own[0].fields.get(key, "").split() if own else ())]
+    lost = [path for path in paths if not host.data(path)]
+    if len(paths) < 3 or lost:
+        raise NodeError(
+            f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} is missing or empty on the ESP. "
+            "Run `goldnode-node slot sync`, then this again."
+        )
+    for path in (*paths, *sorted({os.path.dirname(path) for path in paths})):
+        settle(host.located(path))
 
 
 def history(host: Host, where: str) -> List[Json]:
     """What became of images on this node, the oldest first; torn lines are left out."""
     found = []
-    for line in (host.text(f"{where}/{HISTORY}") or "").splitlines():
+    for line in (host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or "").splitlines():
         try:
             row = json.loads(line)
         except ValueError:
@@ -271,8 +385,6 @@ def without_root(options: str, *others: str) -> str:
 
 def digest(path: str) -> str:
     """SHA-256 of a file, in hex."""
-    from .hashes import sha256
-
     found = sha256()
     with open(path, "rb") as opened:
         for block in iter(lambda: opened.read(1 << 20), b""):
@@ -286,31 +398,42 @@ def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]])
     :param sources: (path on this machine, beginning of the name). Raises NodeError where the ESP has no room.
     """
     folder = f"{where}/{FOLDER}/{slot}"
-    os.makedirs(host.located(folder), exist_ok=True)
-    for rest in host.glob(folder, "*.new"):
-        host.remove(rest)  # of a run that was cut off
-    wanted = [(source, f"{folder}/{name}-{digest(source)[:12]}") for source, name in sources]
-    missing = [(source, name) for source, name in wanted if not host.exists(name)]
-    need = sum(os.path.getsize(source) for source, _ in missing) + (1 << 20)
-    stat = os.statvfs(host.located(folder))
-    free = stat.f_bavail * stat.f_frsize
-    if missing and free < need:
-        raise NodeError(
-            f"the ESP at {where} has {free >> 20} MiB free, and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
-            f"Remove what else lies there; the entries are as they were."
-        )
-    for source, name in missing:
+    make(host.located(folder))
+    clean(host, where, slot)  # what a run that was cut off has left takes room
+    names, missing = [], []
+    for source, name in sources:
         with open(source, "rb") as opened:
             content = opened.read()
-        put(host, name, content)
-    return [name[len(where) :] for _, name in wanted]
+        path = free = f"{folder}/{name}-{sha256(content).hexdigest()[:12]}"
+        # A file that is damaged may be one that an entry names: it stays until no entry does.
+        for number in itertools.count(1):
+            if host.data(free) in (content, None):
+                break
+            free = f"{path}.{number}"
+        names.append(free)
+        missing += [] if host.exists(free) else [(free, content)]
+    need = sum(len(content) for _, content in missing) + (1 << 20)
+    stat = os.statvfs(host.located(folder))
+    room = stat.f_bavail * stat.f_frsize
+    if missing and room < need:
+        raise NodeError(
+            f"the ESP at {where} has {room >> 20} MiB free, and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
+            f"Remove what else lies there; the entries are as they were."
+        )
+    for name, content in missing:
+        commit(host, name, content)
+    for name in names:  # also of what was there already, whoever wrote it
+        settle(host.located(name))
+    settle(host.located(folder))
+    return [name[len(where) :] for name in names]
 
 
 def clean(host: Host, where: str, slot: str) -> None:
     """Take away kernels and initramfs of a slot that no entry names, and what runs that were cut off have left."""
     named = {word for entry in loader.entries(host, where) for key in ("linux", "initrd") for word in entry.fields.get(key, "").split()}
+    about = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in host.glob(f"{where}/{FOLDER}/{slot}", "*"):
-        if path[len(where) :] not in named and not path.endswith("/slot.json"):
+        if path[len(where) :] not in named and path not in (about, spare(about)):
             take(host, path)
 
 
@@ -376,13 +499,18 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         linux, initrd = bring(host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")])
         about = {**known(host, where, slot), "kernel": release}
         text = entry_text(about, slot, linux, initrd, without_root(own[0].fields.get("options", "")))
-        name = f"{where}/loader/entries/{own[0].file}"
-        if host.text(name) == text:
+        file = settled(own[0])
+        if [entry.file for entry in own] == [file] and host.text(f"{where}/loader/entries/{file}") == text:
             return None
         put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
-        put(host, name, text.encode())
+        put_entry(host, where, slot, file, text)
         clean(host, where, slot)
         return f"slot {slot} boots {release} as it is now"
+
+
+def settled(entry: loader.Entry) -> str:
+    """Return the name that an entry is to have: without the mark of a second copy, unless it is counted and systemd-bless-boot looks for it. Pure."""
+    return entry.file if entry.left is not None else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
 
 
 def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
@@ -396,7 +524,7 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
         line = own[0].fields.get("options", "")
         after = " ".join([*(word for word in line.split() if word not in drop), *(word for word in add if word not in line.split())])
         rows = [row for row in (host.text(name) or "").splitlines() if not row.startswith("options ")]
-        put(host, name, "".join(f"{row}\n" for row in (*rows, f"options {after}")).encode())
+        put_entry(host, where, slot, settled(own[0]), "".join(f"{row}\n" for row in (*rows, f"options {after}")))
 
 
 # -- is this boot good?
@@ -456,7 +584,7 @@ def good(host: Host) -> Tuple[bool, str]:
     name = f"{where}/loader/entries/{entry.file}"
     text = host.text(name) or ""
     # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
-    put(host, name, text.replace(f" {WATCHDOG}", "").encode())
+    put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
     put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
     record(host, where, GOOD, slot, about)
     return True, f"image {about.get('name')} is good"
@@ -529,13 +657,8 @@ def back(host: Host, tries: int = TRIES) -> Json:
         fields = entry.fields
         options = without_root(fields.get("options", ""), WATCHDOG)
         text = entry_text(about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}")
-        # That it was good, then the counter, neither of which changes what boots next; then what makes it the one that does.
-        target = loader.with_counter(entry.id, tries)
-        folder = f"{where}/loader/entries"
+        # That it was good, which changes nothing of what boots next; then the entry that makes it the one that does.
         put(host, f"{where}/{FOLDER}/{other}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
-        if entry.file != target:
-            os.replace(host.located(f"{folder}/{entry.file}"), host.located(f"{folder}/{target}"))
-            settle(host.located(folder))
-        put(host, f"{folder}/{target}", text.encode())
+        put_entry(host, where, other, loader.with_counter(entry.id, tries), text)
         record(host, where, "back", other, about, f"asked for while {found['slots'][runs]['image']} ran")
         return boots_next(host, other, "has its last good image again")

@@ -141,6 +141,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         about = {name: image[name] for name in ("name", "class", "build_id", "kernel")}
         about.update(sequence=sequence, unverified=image.get("unverified"))
         say(f"slot {slot}: {image['name']} is written to {device}")
+        slots.proved(host, where, found["running"])
         withdraw(host, where, slot)
         copy(stream, real, image["root"], say)
         say("every byte is as it was built; taking along what belongs to the node")
@@ -153,7 +154,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         slots.put(host, f"{where}/{slots.FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
         slots.record(host, where, "written", slot, about, f"not verified: {image['unverified']}" if image.get("unverified") else "")
         name = loader.with_counter(f"goldnode-{image['build_id']}-{slot}.conf", image["tries"])
-        slots.put(host, f"{where}/loader/entries/{name}", slots.entry_text(about, slot, linux, initrd, options).encode())
+        slots.put_entry(host, where, slot, name, slots.entry_text(about, slot, linux, initrd, options))
         slots.clean(host, where, slot)
         return slots.boots_next(host, slot, "is written")
 
@@ -162,8 +163,9 @@ def withdraw(host: Host, where: str, slot: str) -> None:
     """Take every entry of a slot away, then what says what it holds: from here on nothing boots it."""
     for entry in slots.of_slot(loader.entries(host, where), slot):
         slots.take(host, f"{where}/loader/entries/{entry.file}")
-    if host.exists(f"{where}/{slots.FOLDER}/{slot}/slot.json"):
-        slots.take(host, f"{where}/{slots.FOLDER}/{slot}/slot.json")
+    about = f"{where}/{slots.FOLDER}/{slot}/slot.json"
+    for name in (slots.spare(about), about):
+        slots.take(host, name)
     slots.clean(host, where, slot)
 
 

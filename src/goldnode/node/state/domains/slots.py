@@ -6,7 +6,7 @@ not as in this root, or None}.
 
 from __future__ import annotations
 
-from ...boot import LAYOUT, VARIABLES, VENDOR
+from ...boot import LAYOUT, PLACES, VARIABLES, VENDOR
 from ...host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
@@ -70,6 +70,12 @@ TimeoutStartSec=120
 FailureAction=reboot-force
 """
 
+# After its rename an entry is empty on the disk until the file itself is flushed, and not its directory alone (docs/disk-slots.md).
+BLESS_TEXT = f"""# goldnode: an entry that systemd-bless-boot has renamed is flushed to the disk
+[Service]
+ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || sync $$esp/loader/entries/* $$esp/loader/entries; done'
+"""
+
 # Plain shell: it has to work where the program does not. An entry that was found good has no counter, and systemd-bless-boot says `good`.
 SCRIPT_TEXT = f"""#!/bin/sh
 # goldnode: reboot, while this boot tries an image and that was not found good; systemd-boot then takes the next try, or the other slot
@@ -118,6 +124,12 @@ def files() -> List[Wanted]:
         Wanted(f"{FOLDER}/{GOOD}", GOOD_TEXT, "sanity", why),
         Wanted(f"{FOLDER}/{TRIES}", TRIES_TEXT, "sanity", "a boot that tries an image is given up when it is not good"),
         Wanted(f"{FOLDER}/boot-complete.target.d/goldnode.conf", TARGET_TEXT, "sanity", "a boot that tries an image has to complete"),
+        Wanted(
+            f"{FOLDER}/systemd-bless-boot.service.d/goldnode.conf",
+            BLESS_TEXT,
+            "sanity",
+            "an image that is good stays so when the power goes",
+        ),
         Wanted(SCRIPT, SCRIPT_TEXT, "sanity", "a boot that tries an image is given up when it is not good", 0o755),
         Wanted("/etc/kernel/postinst.d/zzz-goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
         Wanted("/etc/initramfs/post-update.d/goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
