@@ -16,6 +16,8 @@ import random
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
 
 sys.path.insert(0, "/goldnode")
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -60,7 +62,7 @@ def rest() -> None:
 def eager(share: float) -> None:
     """Write out what is dirty after a share of the calls that change something, as the kernel may at any time: without flushing the disk's
     cache, and directories and tables before the sizes and first clusters of files."""
-    chance = random.Random(1)
+    chance = random.Random(1)  # noqa: S311
     disk = os.open("/dev/vda1", os.O_RDONLY)
     sync_range, to_disk = LIBC.sync_file_range, os.fsync
     sync_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
@@ -72,8 +74,8 @@ def eager(share: float) -> None:
         os.sync()
         call(sync_range(disk, 0, 0, 7))
 
-    def then(real):
-        def changed(*words, **more):
+    def then(real: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*words: Any, **more: Any) -> Any:
             done = real(*words, **more)
             write_out()
             return done
@@ -83,18 +85,18 @@ def eager(share: float) -> None:
     for name in ("replace", "rename", "unlink", "mkdir"):
         setattr(os, name, then(getattr(os, name)))
 
-    def flush(handle: int) -> None:
+    def flush(handle: Any) -> None:
         write_out()
         to_disk(handle)
 
-    os.fsync = flush
+    setattr(os, "fsync", flush)  # noqa: B010
 
 
 def main() -> None:
     for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/run")):
         mount(kind, target, kind)
-    for module in pathlib.Path("/modules").read_text().split():
-        load(module)
+    for driver in pathlib.Path("/modules").read_text().split():
+        load(driver)
     while not os.path.exists("/dev/vda3"):
         time.sleep(0.05)
     words = pathlib.Path("/proc/cmdline").read_text().split()
@@ -115,11 +117,17 @@ def main() -> None:
     variables.mkdir(parents=True)
 
     @contextlib.contextmanager
-    def unpacked(host, device):
+    def unpacked(host: Host, device: str) -> Iterator[str]:
         yield "/image"
 
-    slotwrite.fit, slotwrite.mounted, slotwrite.carry = (lambda *words: None), unpacked, (lambda *words: [])
-    slots.judge = lambda host: []
+    instead: Any
+    for module, name, instead in (
+        (slotwrite, "fit", lambda *words: None),
+        (slotwrite, "mounted", unpacked),
+        (slotwrite, "carry", lambda *words: []),
+        (slots, "judge", lambda host: []),
+    ):
+        setattr(module, name, instead)
 
     def runs(slot: str) -> None:
         """Have this be a boot of a slot."""
@@ -170,7 +178,7 @@ def main() -> None:
 
     runs("a")
     eager(next(float(word.partition("=")[2]) for word in words if word.startswith("goldnode.eager=")))
-    steps = [
+    steps: list[tuple[str, Callable[[], Any]]] = [
         ("sync", lambda: slots.sync(host, "6.1.0-902-amd64")),
         ("words", lambda: slots.words(host, ["quiet"], [])),
         ("write", write),

@@ -5,9 +5,11 @@ The disks come from the log of a real run (powercut.py). To see that a fault wou
 
 from __future__ import annotations
 
-import os
 import subprocess
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,30 +33,25 @@ RUNS = {
 }
 
 
-def memory(scratch: Path) -> Path:
-    """Where copies are made: in memory where there is some, for there are thousands."""
-    shared = Path("/dev/shm") / f"goldnode-power-{os.getpid()}"
-    if not shared.parent.is_dir():
-        return scratch
-    shared.mkdir(exist_ok=True)
-    return shared
+@contextmanager
+def memory(scratch: Path) -> Iterator[Path]:
+    """Make a directory for copies, in memory where there is some: there are thousands."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="goldnode-power-", dir=shared if shared.is_dir() else scratch) as place:
+        yield Path(place)
 
 
 def cut_everywhere(tree: Path, scratch: Path, run: str) -> None:
     size, eager, other = RUNS[run]
     versions = {name: powercut.fake(name) for name in NAMES if other or name != "b"}
     found = powercut.record(tree, scratch, size=size * MIB, eager=eager, versions=versions)
-    place = memory(scratch)
     copies: Counter[str] = Counter()
     bad: dict[str, list[tuple[str, str, int]]] = {}
-    try:
+    with memory(scratch) as place:
         for copy in powercut.judge(found, versions, place):
             copies[copy.step] += 1
             if copy.bad:
                 bad.setdefault(copy.step, []).append((copy.raw, copy.repaired, copy.status))
-    finally:
-        for path in place.glob("*.img"):
-            path.unlink()
     assert set(copies) == set(powercut.MAY)
     print(f"{sum(copies.values())} copies: {dict(copies)}")
     assert bad.pop("control", []), "nothing is seen of what a rename over an entry can lose: the test sees nothing"
@@ -95,10 +92,11 @@ def test_the_hardest_disks_boot_under_real_firmware(tree: Path, tmp_path: Path) 
     efi = {"EFI/BOOT/BOOTX64.EFI": powercut.from_tree(tree, "usr/lib/systemd/boot/efi/systemd-bootx64.efi")}
     found = powercut.record(tree, tmp_path, size=264 * MIB, eager=0.5, versions=versions, extra=efi)
     hardest: dict[str, powercut.Copy] = {}
-    for copy in powercut.judge(found, versions, tmp_path, few=8, many=2):
-        assert copy.step == "control" or not copy.bad, (copy.step, copy.raw, copy.repaired)
-        if copy.step not in hardest or copy.said.count("\n") > hardest[copy.step].said.count("\n"):
-            hardest[copy.step] = copy
+    with memory(tmp_path) as place:
+        for copy in powercut.judge(found, versions, place, few=8, many=2):
+            assert copy.step == "control" or not copy.bad, (copy.step, copy.raw, copy.repaired)
+            if copy.step not in hardest or copy.said.count("\n") > hardest[copy.step].said.count("\n"):
+                hardest[copy.step] = copy
     (tmp_path / "none").write_bytes(bytes(MIB))
     for step in ("sync", "write", "good", "again", "back"):
         copy = hardest[step]

@@ -316,11 +316,17 @@ def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
     folder = f"{where}/loader/entries"
     put(host, f"{folder}/{file}", text.encode())
     others = [f"{folder}/{entry.file}" for entry in of_slot(loader.entries(host, where), slot) if entry.file != file]
-    others += [path for ending in (FRESH, GONE) for path in host.glob(folder, f"goldnode-*{ending}")]
-    # A long name of which the power cut left the short one alone.
-    others += host.glob(folder, "GOLDNO~*")
-    for path in others:
+    for path in (*others, *leftovers(host, where)):
         take(host, path)
+
+
+def leftovers(host: Host, where: str) -> List[str]:
+    """List what runs that were cut off have left among the entries; the last pattern is of a name of which only the short one was written."""
+    return [
+        path
+        for pattern in (f"goldnode-*{FRESH}", f"goldnode-*{GONE}", "GOLDNO~*")
+        for path in host.glob(f"{where}/loader/entries", pattern)
+    ]
 
 
 def proved(host: Host, where: str, slot: str) -> None:
@@ -500,7 +506,8 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         about = {**known(host, where, slot), "kernel": release}
         text = entry_text(about, slot, linux, initrd, without_root(own[0].fields.get("options", "")))
         file = settled(own[0])
-        if [entry.file for entry in own] == [file] and host.text(f"{where}/loader/entries/{file}") == text:
+        same = [entry.file for entry in own] == [file] and host.text(f"{where}/loader/entries/{file}") == text
+        if same and not leftovers(host, where):
             return None
         put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
         put_entry(host, where, slot, file, text)

@@ -6,8 +6,10 @@ import builtins
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -263,6 +265,161 @@ def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(node: N
     assert not list((root / "efi").rglob("*.new"))
 
 
+def newer(node: Node) -> None:
+    """A kernel with its initramfs that the slot that runs does not boot yet."""
+    (Path(node.root) / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    (Path(node.root) / f"boot/initrd.img-{NEW}").write_text("of the new one")
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, node: Node, step: Any) -> None:
+    """Have `step` called with every call that changes the ESP, or flushes or reads back what is on it, before it is made."""
+    root = f"{node.root}/efi/"
+
+    def after(real: Any, name: str) -> Any:
+        def call(what: Any, *more: Any) -> Any:
+            path = str(Path(f"/proc/self/fd/{what}").readlink()) if isinstance(what, int) else str(what)
+            if path.startswith(root):
+                step(" ".join([name, path.replace(root, ""), *(str(word).replace(root, "") for word in more)]))
+            return real(what, *more)
+
+        return call
+
+    for name in ("fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, after(getattr(os, name), name))
+    monkeypatch.setattr(slots, "reread", after(slots.reread, "reread"), raising=False)
+
+
+def test_a_file_of_the_esp_is_replaced_in_this_order(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy: data, rename, directory entry, directory, and what is read back; and only then the other copy goes, first its name."""
+    steps: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(slots, "reread", getattr(slots, "reread", None), raising=False)
+        watched(patch, node, steps.append)
+        slots.put(node, "/efi/loader/entries/goldnode-aaa-a.conf", b"title new\n")
+    folder = "loader/entries"
+
+    def written(name: str) -> list[str]:
+        here = f"{folder}/{name}"
+        return [f"fsync {here}.new", f"replace {here}.new {here}", f"fsync {here}", f"fsync {folder}", f"reread {here}"]
+
+    gone = f"{folder}/goldnode-aaa-new-a.conf"
+    assert steps == [
+        *written("goldnode-aaa-new-a.conf"),
+        *written("goldnode-aaa-a.conf"),
+        f"replace {gone} {gone}.old",
+        f"fsync {folder}",
+        f"unlink {gone}.old",
+        f"fsync {folder}",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["sync", "words", "back", "good"])
+def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
+    node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    root = Path(node.root)
+    newer(node)
+    if verb == "good":
+        trying(node, monkeypatch, [])
+    else:
+        hold(root, "b", 0, "goldnode-bbb-b.conf")
+    before = {path: path.read_bytes() for path in (root / "efi").rglob("*") if path.is_file()}
+    runs: dict[str, Callable[[], object]] = {
+        "sync": lambda: slots.sync(node, NEW),
+        "words": lambda: slots.words(node, ["quiet"], []),
+        "back": lambda: slots.back(node),
+        "good": lambda: slots.good(node),
+    }
+    mine = "b" if verb == "good" else "a"
+    for at in itertools.count():
+        for path in (root / "efi").rglob("*"):
+            if path.is_file():
+                path.unlink()
+        for path, content in before.items():
+            path.write_bytes(content)
+        left = [at]
+
+        def step(text: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt(text)
+
+        with monkeypatch.context() as patch:
+            watched(patch, node, step)
+            try:
+                runs[verb]()
+                over = True
+            except KeyboardInterrupt:
+                over = False
+        entries = loader.entries(node, "/efi")
+        own = slots.of_slot(entries, mine)[0]
+        assert own.bootable, at
+        assert own.fields["options"].startswith(f"root=PARTLABEL=root-{mine} ro panic=5"), at
+        for key in ("linux", "initrd"):
+            assert (root / "efi" / own.fields[key].lstrip("/")).stat().st_size, at
+        if verb == "back":
+            assert slots.of_slot(entries, "b")[0].bootable, at
+        assert slots.known(node, "/efi", mine)["name"] == f"cpu-{mine * 3}", at
+        if over:
+            break
+        runs[verb]()
+        assert not [path for path in (root / "efi/loader").rglob("*") if path.suffix in (".new", ".old") or "-new-" in path.name], at
+        assert len(slots.of_slot(loader.entries(node, "/efi"), mine)) == 1, at
+    assert at > 10
+
+
+def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vfat does for as long as a renamed file is not flushed: its name is there, and nothing in it."""
+    newer(node)
+    before, real = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text(), os.replace
+
+    def empty(source: str, target: str) -> None:
+        real(source, target)
+        os.truncate(target, 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", empty)
+        with pytest.raises(NodeError, match=r"cannot be written: the disk does not hold what was written.*dmesg"):
+            slots.sync(node, NEW)
+        with pytest.raises(NodeError, match="cannot be written"):
+            slots.words(node, ["quiet"], [])
+    assert listing(node) == {"goldnode-aaa-a.conf"}
+    assert (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text() == before
+    slots.sync(node, NEW)
+    assert told(node)["slots"]["a"]["kernel"] == NEW
+
+
+def test_a_kernel_that_a_power_cut_has_emptied_is_not_taken_for_the_one_of_its_name(node: Node) -> None:
+    newer(node)
+    name = f"vmlinuz-{hashlib.sha256(header(NEW)).hexdigest()[:12]}"
+    torn = Path(node.root) / "efi/goldnode/a" / name
+    torn.write_bytes(b"")
+    slots.sync(node, NEW)
+    (entry,) = slots.of_slot(loader.entries(node, "/efi"), "a")
+    assert (Path(node.root) / "efi" / entry.fields["linux"].lstrip("/")).read_bytes() == header(NEW)
+    # The running entry's own file is not touched while the entry names it.
+    (Path(node.root) / "efi" / entry.fields["linux"].lstrip("/")).write_bytes(b"damaged")
+    slots.sync(node, NEW)
+    (entry,) = slots.of_slot(loader.entries(node, "/efi"), "a")
+    assert (Path(node.root) / "efi" / entry.fields["linux"].lstrip("/")).read_bytes() == header(NEW)
+
+
+def test_the_second_copy_of_a_run_that_was_cut_off_is_the_one_that_counts(node: Node) -> None:
+    root = Path(node.root)
+    about_a = root / "efi/goldnode/a/slot.json"
+    (root / "efi/goldnode/a/slot.json.next").write_text(about_a.read_text())
+    about_a.write_text("")
+    entry = root / ENTRIES / "goldnode-aaa-a.conf"
+    (root / ENTRIES / "goldnode-aaa-new-a.conf").write_text(entry.read_text())
+    entry.write_text("")
+    (root / ENTRIES / "GOLDNO~1.CON").write_text("a name of which half is there")
+    found = told(node)
+    assert (found["next"], found["slots"]["a"]["state"], found["slots"]["a"]["sequence"]) == ("a", slots.GOOD, 1)
+    slots.words(node, ["quiet"], [])
+    assert listing(node) == {"goldnode-aaa-a.conf"}
+    assert "panic=5 quiet" in entry.read_text()
+
+
 def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
     hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
     found = slots.back(node)
@@ -464,6 +621,15 @@ def test_a_slot_is_of_the_disk_that_runs(writing: Node, partitions: dict[str, st
     with pytest.raises(NodeError, match=text):
         slotwrite.write(writing, stream(), lambda text: None)
     assert (device.read_bytes(), listing(writing)) == (b"\0" * 8192, before)
+
+
+@pytest.mark.parametrize("lost", ["initrd.img", "vmlinuz"])
+def test_while_the_running_slot_could_not_boot_again_nothing_is_written(writing: Node, lost: str) -> None:
+    (Path(writing.root) / "efi/goldnode/a" / lost).write_bytes(b"")
+    before = listing(writing)
+    with pytest.raises(NodeError, match=rf"slot a, which runs, could not boot again: /efi/goldnode/a/{lost} is missing or empty"):
+        slotwrite.write(writing, stream(), lambda text: None)
+    assert listing(writing) == before
 
 
 def test_while_the_running_image_is_tried_nothing_is_written(writing: Node) -> None:
