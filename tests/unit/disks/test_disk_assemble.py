@@ -67,6 +67,9 @@ def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
         "sequence": 3,
         "kernel": RELEASE,
     }
+    # A cluster of this ESP holds 16 names: its directories have room for those that a node writes, and need not grow.
+    rooms = {entry.path: len(fat.content(entry)) // 32 for entry in fat.entries() if entry.directory and entry.path}
+    assert min(rooms.values()) >= 48, rooms
     # Every date of the ESP is the image's: 2025-10-09 08:53:20 UTC.
     assert {(e.written, e.created) for e in fat.entries() if e.path and not e.directory} <= {(w, c) for w in (DATE,) for c in (0, DATE)}
     blkid = subprocess.run(
