@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import hashlib
-import io
 import json
 import os
 import platform
@@ -14,10 +13,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.faults import classes
 from tests.simulators.hardware import build, machine
@@ -63,18 +62,21 @@ def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -
     """Return what is started, by name: its title and its command line."""
     data = nodefile.build()
     digest = hashlib.sha256(data).hexdigest()
-    file, unpacked, played = folder / "goldnode-node", folder / "program" / digest, folder / "played"
+    file, place, played = folder / "goldnode-node", folder / "program", folder / "played"
     file.write_bytes(data)
-    zipfile.ZipFile(io.BytesIO(data)).extractall(unpacked)
-    shutil.copy(unpacked / "__main__.py", unpacked / "starting.py")  # launch.py is __main__ itself
-    (unpacked.parent / starting.STAMP).write_text(f"{starting.marked(file.stat())} {digest}", encoding="ascii")
+    with mock.patch.object(starting, "PLACE", str(place)):
+        if starting.make(data, digest) is None:
+            raise SystemExit("the program cannot compile itself here; run the benchmark as root")
+        copy = starting.named(digest)
+    (place / starting.STAMP).write_text(f"{starting.marked(file.stat())} {digest}", encoding="ascii")
+    shutil.copy(str(starting.__file__), folder / "starting.py")  # launch.py is __main__ itself
     python = [sys.executable, "-I", "-S"]
-    driver = [*python, str(unpacked), "device", "capture", "settings"]
+    driver = [*python, copy, "device", "capture", "settings"]
     answer = subprocess.run(driver, capture_output=True, check=True).stdout
     (folder / "answer").write_bytes(answer)
     played.write_text(f"#!/bin/sh\nexec cat {folder / 'answer'}\n", encoding="utf-8")
     played.chmod(0o755)
-    launch = [*python, str(Path(__file__).with_name("launch.py")), str(file), str(unpacked), str(root)]
+    launch = [*python, str(Path(__file__).with_name("launch.py")), str(file), str(place), str(root)]
     passive = ["check", "--passive", "--json", "--no-gate"]
     found = {
         "check": ("`goldnode-node check --passive`, all of it", [*launch, "-", "--", *passive]),

@@ -1,7 +1,7 @@
-"""Starts the on-node program as a node does, on a directory that plays the node: ``python -I -S launch.py FILE UNPACKED ROOT PLAYED -- check …``.
+"""Starts the on-node program as a node does, on a directory that plays the node: ``python -I -S launch.py FILE PLACE ROOT PLAYED -- check …``.
 
-FILE is the self-contained file, UNPACKED what it unpacks itself to once per boot. What the file does at each start is done here too (it sees
-that it is the file whose digest an earlier start has taken). systemctl and ldconfig are played by ``cat``, so that the start of a program
+FILE is the self-contained file, PLACE the directory of its compiled copy; its ``__main__`` lies beside that as ``starting.py``. What the file
+does at each start is done here too: it finds and verifies its copy. systemctl and ldconfig are played by ``cat``, so that the start of a program
 stays in the figures. PLAYED: a recorded answer of the GPU library, played in place of it, or a dash. Prints nothing; what the program prints
 goes to /dev/null.
 """
@@ -12,25 +12,25 @@ import sys
 
 
 def main() -> int:
-    file, unpacked, root, played = sys.argv[1:5]
+    file, place, root, played = sys.argv[1:5]
     sys.argv = [file, *sys.argv[6:]]
-    sys.path[0] = unpacked
+    sys.path[0] = os.path.dirname(place)  # noqa: PTH120 - pathlib would be imported for this alone
     import starting  # __main__ of the file
 
-    starting.PLACE = os.path.dirname(unpacked)  # noqa: PTH120 - pathlib would be imported for this alone
+    starting.PLACE = place
     if starting.known(file) is None:
         raise SystemExit("the program does not know its own file: not what a node does at each start")
+    starting.settle(file)
+    if not sys.path[0].startswith("/proc/"):
+        raise SystemExit("the program does not start from its compiled copy: not what a node does at each start")
+    starting.load_once()
     gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:
         from goldnode.node import start
         from goldnode.node.verdict import current
 
         return start.leave(current.answer(sys.argv[2:], root))
-    from goldnode.node import pack
-
-    pack.use(unpacked)  # as start.main does for a check
     from goldnode.node import program, start
-    from goldnode.node.device import child
     from goldnode.node.host import Host
 
     plain = Host.run
@@ -47,9 +47,8 @@ def main() -> int:
                 return plain(Host("/"), "cat", f"{root}/{name}.txt")
             return plain(self, *argv, timeout=timeout)
 
-    child.PLACE = unpacked
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
-    return start.leave(program.main(), file)
+    return start.leave(program.main())
 
 
 sys.exit(main())

@@ -70,6 +70,11 @@ ON_NODES = (
     Variable("GOLDNODE_RUN", "`/run/goldnode`", "Where the last verdict is: in a pod, where the node's directory is mounted."),
     Variable("GOLDNODE_STATE", "`/var/lib/goldnode`", "Where `slurm-health` keeps what it has drained."),
     Variable("GOLDNODE_PATH", "none", "Directories that `slurm-health` searches for `scontrol` before the usual ones."),
+    Variable(
+        "GOLDNODE_DEBUG",
+        "none",
+        "With any value, `goldnode-node` prints the traceback of a [failure of its own](sanity.md#when-the-check-itself-fails).",
+    ),
 )
 
 # Of others: read by goldnode itself, or handed to what it calls.

@@ -10,11 +10,13 @@ import base64
 import hashlib
 import io
 import zipfile
+import zlib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from goldnode.errors import GoldnodeError
+from goldnode.node.__main__ import SEAL
 
 NODE = Path(__file__).parent / "node"
 # Standard library only, so that no site-packages are looked through (-S) and nothing of the caller's environment counts (-I).
@@ -52,7 +54,10 @@ def binding() -> dict[str, bytes]:
 
 @cache
 def build(*, writer: bool = False) -> bytes:
-    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone. `writer`: as for :func:`sources`."""
+    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone. `writer`: as for :func:`sources`.
+
+    It ends with its own checksum, as the comment of the archive: a start without a compiled copy verifies it (node/__main__.py).
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in sources(writer=writer).items():
@@ -60,7 +65,9 @@ def build(*, writer: bool = False) -> bytes:
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
-    return START + out.getvalue()
+        archive.comment = b"0" * SEAL
+    data = START + out.getvalue()[:-SEAL]
+    return data + b"%0*x" % (SEAL, zlib.crc32(data))
 
 
 def payload(*, content: bool) -> dict[str, str]:

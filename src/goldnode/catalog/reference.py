@@ -52,7 +52,7 @@ _VARIABLES = (
     ),
     (
         "On nodes",
-        "Read by the programs that `serve.slurm` and `serve.npd` of a class put on nodes: [integrations](integrations.md).",
+        "Read by `goldnode-node`, and by the programs that `serve.slurm` and `serve.npd` of a class put on nodes: [integrations](integrations.md).",
         environment.ON_NODES,
     ),
     ("Of other programs", "Read by goldnode too, or handed to what it calls.", environment.FOREIGN),

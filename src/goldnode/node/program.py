@@ -13,7 +13,7 @@ from . import boot, gate
 from . import quickjson as json
 from .host import Host, Json, boot_identity
 from .lines import by_lines
-from .plain import asdict
+from .plain import asdict, suppress
 from .report import finding_lines, plan_text, verdict_table
 from .state import owners
 from .state.domains.program import CLASS
@@ -61,7 +61,7 @@ def plain(given: Sequence[str]) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code. Any failure but a NodeError is for the caller to report (__main__.py): it is exit code 3 as well."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = plain(given)
     if options is None:
@@ -72,8 +72,6 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return run(options)
     except NodeError as problem:
         print(f"goldnode-node: {problem}", file=sys.stderr)
-    except Exception:  # the last line of defence: a fault must read as "could not check"
-        print_fault()
     return checking.UNKNOWN
 
 
@@ -117,13 +115,6 @@ def run_absent(host: Host, options: Any) -> int:
     return 0
 
 
-def print_fault() -> None:
-    """The traceback of the exception that is being handled."""
-    import traceback
-
-    traceback.print_exc()
-
-
 def run_check(host: Host, options: Any) -> int:
     """Judge, write the verdict where everything else reads it, tell it, and let it act on the gate.
 
@@ -137,15 +128,14 @@ def run_check(host: Host, options: Any) -> int:
         document = read_document(host, options)
         checked = checking.examine(host, document, passive=options.passive)
         verdict = checked.verdict
-    except Exception as problem:
-        if not isinstance(problem, NodeError):
-            print_fault()
-        verdict = unreadable(
-            host,
-            options.passive,
-            f"{type(problem).__name__}: {problem}" if not isinstance(problem, NodeError) else str(problem),
-            "Run site.yml for this host." if options.document == CLASS else "Name what `goldnode class export CLASS` has written.",
-        )
+    except NodeError as problem:
+        remedy = "Run site.yml for this host." if options.document == CLASS else "Name what `goldnode class export CLASS` has written."
+        verdict = unreadable(host, options.passive, str(problem), remedy)
+    except Exception as problem:  # a failure of the check itself has to reach the gate too: the node's state is not known
+        from . import fault  # no other check needs it
+
+        fault.trace(problem)
+        verdict = unreadable(host, options.passive, *fault.explained(problem))
     own = host.live and options.document == CLASS and not options.no_write
     if own and document is not None:
         verdict = settled(host, document, verdict, options.passive)
@@ -155,13 +145,23 @@ def run_check(host: Host, options: Any) -> int:
         except OSError as problem:
             verdict = checking.unkept(verdict, problem)
     text = by_lines(verdict)
+    # A full /run, or a reader of the output that has ended, must not keep a bad node from being drained.
+    unwritten: List[OSError] = []
     if not options.no_write:
-        host.write(checking.VERDICT, text.encode())
-    if options.json:
-        print(text)
-    else:
-        table = verdict_table(verdict)
-        print(table.splitlines()[-1] if options.quiet else table)
+        try:
+            host.write(checking.VERDICT, text.encode())
+        except OSError as problem:
+            unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
+            with suppress(OSError):
+                host.remove(checking.VERDICT)  # an earlier verdict must not count in place of this one
+    try:
+        if options.json:
+            print(text)
+        else:
+            table = verdict_table(verdict)
+            print(table.splitlines()[-1] if options.quiet else table)
+    except OSError as problem:
+        unwritten.append(problem)
     told = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
         if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # a disk with two slots
@@ -173,6 +173,8 @@ def run_check(host: Host, options: Any) -> int:
         told += publish.publish(host, document, verdict, checked.capture if checked is not None else None)
     for line in told:
         print(line, file=sys.stderr)
+    if unwritten:
+        raise unwritten[0]  # exit code 3, in __main__.py
     return int(verdict["exit_code"])
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
 
-UNPACKED = "/run/goldnode/program"  # by the first lines of the file, in __main__.py
+COPIES = "/run/goldnode/program"  # of this program in byte code (__main__.py)
 
 
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
@@ -64,10 +64,10 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
 
 
 def forget_program(host: Host) -> None:
-    """A node that nothing is to be taken from does not keep what this program has unpacked to answer that."""
-    shutil.rmtree(host.located(UNPACKED), ignore_errors=True)
+    """Remove what the program has left to start quickly: a node that was only asked stays as it was. A process that runs keeps its open copy."""
+    shutil.rmtree(host.located(COPIES), ignore_errors=True)
     with contextlib.suppress(OSError):  # something else is in it, or it never was
-        host.path(UNPACKED).parent.rmdir()
+        host.path(COPIES).parent.rmdir()
 
 
 def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]) -> Dict[str, Any]:

@@ -44,32 +44,24 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from . import remote
 
         return remote.answer(engine, archive)
-    if arguments[:1] == ["check"] and unpacked(archive):
-        from . import pack
-
-        pack.use(sys.path[0])
     from .program import main as program
 
     return program()
 
 
-def unpacked(archive: str | None) -> bool:
-    """Whether the program runs from where its file has unpacked itself."""
-    return archive is not None and sys.path[0] != archive
+def leave(status: int) -> int:
+    """Write out what was printed, and end a check with `status`. Return that where the ordinary end is wanted: of any other command.
 
-
-def leave(code: int, archive: str | None = None) -> int:
-    """End a check that is through, with `code`. Returns that where the ordinary end is wanted: of any other command, and to say what could
-    not be printed."""
-    if sys.argv[1:2] != ["check"]:
-        return code
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-    except (OSError, ValueError):
-        return code
-    if unpacked(archive) and "goldnode.node.verdict.events" in sys.modules:  # it has looked at the node
-        from . import pack
-
-        pack.keep(sys.path[0])
-    os._exit(code)  # the system takes back all memory at once; the interpreter would free each object, for a tenth of the time of a check
+    Raises OSError where something cannot be written: a caller that cannot read the verdict must not take the status for one.
+    """
+    for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as problem:
+            raise OSError(problem.errno, problem.strerror, name) from None
+    if sys.argv[1:2] == ["check"]:
+        os._exit(
+            status
+        )  # the system takes back all memory at once; the interpreter would free each object, for a tenth of the time of a check
+    return status

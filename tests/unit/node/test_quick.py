@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +23,6 @@ from goldnode.node.device import child, stream
 from goldnode.node.host import Host, like
 from goldnode.node.state import grub, observe
 from goldnode.node.state.domains import kernel, units
-
-SOURCE = Path(__file__).parents[3] / "src"
 
 VALUES: list[Any] = [
     None, True, 0, -7, 2**70, 1.5, 1e300, float("inf"), float("nan"), "", "a\"\\\n\x00\x7f", "Ünï\u2028\U0001f600", "\ud800",
@@ -262,34 +259,6 @@ def test_a_database_with_updates_or_of_another_form_is_dpkg_s_to_read(tmp_path: 
     assert observe.packages(host)["held"]["version"] == "2:4"
 
 
-# -- byte code in one file
-
-
-def test_a_pack_gives_the_modules_that_a_check_used_and_others_come_as_ever(tmp_path: Path) -> None:
-    base = tmp_path / "goldnode/node"
-    base.mkdir(parents=True)
-    for name, text in (("__init__", ""), ("one", "VALUE = 1\n"), ("two", "from .one import VALUE\n"), ("three", "from . import one\n")):
-        (base / f"{name}.py").write_text(text)
-    (tmp_path / "goldnode/__init__.py").write_text("")
-    (base / "pack.py").write_text((SOURCE / "goldnode/node/pack.py").read_text(encoding="utf-8"))
-    first = "import sys; sys.path[0] = P; from goldnode.node import pack, two; pack.keep(P); pack.keep(P)"
-    second = (
-        "import sys; sys.path[0] = P; from goldnode.node import pack; pack.use(P); from goldnode.node import two, three; "
-        "print(type(two.__loader__).__name__, type(three.__loader__).__name__, two.VALUE, three.one is two.sys_one)"
-    ).replace("two.sys_one", "sys.modules['goldnode.node.one']")
-
-    def run(code: str) -> str:
-        argv = [sys.executable, "-I", "-S", "-c", f"P = {str(tmp_path)!r}; " + code.replace("sys.path[0] = P", "sys.path.insert(0, P)")]
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-
-    run(first)
-    kept = [name.name for name in tmp_path.iterdir() if name.is_file()]
-    assert kept == [f"check.{sys.implementation.cache_tag}"]
-    assert run(second).split() == ["Packed", "SourceFileLoader", "1", "True"]
-    (tmp_path / kept[0]).write_bytes(b"torn")
-    assert run(second).split()[0] == "SourceFileLoader"
-
-
 def test_a_check_of_a_node_asks_for_none_of_what_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check that the benchmark measures, after one that has made this boot's caches."""
     library = build(tmp_path / "library").parent
@@ -303,4 +272,3 @@ def test_a_check_of_a_node_asks_for_none_of_what_is_slow(tmp_path: Path, monkeyp
     assert "goldnode.node.verdict.events" in imported, said.stderr[-2000:]
     slow = "re enum json subprocess functools contextlib signal threading hashlib shlex base64 fnmatch types typing dataclasses"
     assert sorted(set(slow.split()) & imported) == []
-    assert next((tmp_path / "program").glob("*/check.*")).stat().st_size > 100_000

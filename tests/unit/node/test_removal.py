@@ -389,9 +389,9 @@ def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: py
 
 
 def test_asking_a_bare_node_leaves_nothing_on_it(root: Host) -> None:
-    assert remote.UNPACKED == starting.PLACE
+    assert remote.COPIES == starting.PLACE
     before = tree(root)
-    root.write(f"{remote.UNPACKED}/abc/x.py", b"")
+    root.write(f"{remote.COPIES}/abc/x.py", b"")
     remote.forget_program(root)
     assert tree(root) == before
 

@@ -26,7 +26,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="for another user than ro
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program file, with a place of the test's own for its unpacked sources, and a path to import from that can be looked at."""
+    """The program file, with a place of the test's own for its compiled copy, and a path to import from that can be looked at."""
     (tmp_path / "run/goldnode").mkdir(parents=True)
     monkeypatch.setattr(start, "PLACE", str(tmp_path / "run/goldnode/program"))
     monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
@@ -35,23 +35,33 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def unpacked(program: Path) -> Path:
-    """Where the sources of the program belong."""
-    return Path(start.PLACE) / hashlib.sha256(program.read_bytes()).hexdigest()
+def copy(program: Path) -> Path:
+    """Where the compiled copy of the program belongs."""
+    return Path(start.named(hashlib.sha256(program.read_bytes()).hexdigest()))
+
+
+def imported_from() -> str:
+    """The file that modules come from; its open file is closed, as at the end of a start."""
+    found = os.path.realpath(sys.path[0])
+    os.close(int(sys.path[0].rpartition("/")[2]))
+    return found
 
 
 @as_root
-def test_sources_are_unpacked_once_and_run_from_there(program: Path) -> None:
+def test_the_program_is_compiled_once_and_runs_from_there(program: Path) -> None:
+    modules = {f"{name}c" for name in nodefile.sources() if name.endswith(".py")}
     engine = start.settle(str(program))
     assert engine == digest(program.read_bytes())
-    here = unpacked(program)
-    assert sys.path[0] == str(here)
-    assert {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()} == set(nodefile.sources())
-    marker = here / "goldnode/node/host.py"
-    before = marker.stat().st_mtime_ns
+    here = copy(program)
+    assert imported_from() == str(here)
+    with zipfile.ZipFile(here) as archive:
+        assert set(archive.namelist()) == modules
+    before = here.stat()
     start.settle(str(program))
-    assert marker.stat().st_mtime_ns == before
-    assert [entry.name for entry in Path(start.PLACE).iterdir()] == [here.name], "nothing half made is left"
+    assert imported_from() == str(here)
+    assert os.path.samestat(here.stat(), before)
+    assert here.stat().st_mtime_ns == before.st_mtime_ns
+    assert {entry.name for entry in Path(start.PLACE).iterdir()} == {here.name, start.LOCK}, "nothing half made is left"
 
 
 def later(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +79,7 @@ def test_a_file_that_was_hashed_is_known_until_it_changes(program: Path, monkeyp
     assert "sha256:" + found == engine
     monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
     assert start.settle(str(program)) == engine
-    assert sys.path[0] == str(unpacked(program))
+    assert imported_from() == str(copy(program))
     # Changed in its place, of the same size and with its old times.
     times = program.stat()
     data = program.read_bytes()
@@ -91,8 +101,8 @@ def test_a_stamp_that_says_nothing_is_not_believed(program: Path, monkeypatch: p
     later(program, monkeypatch)
     engine = start.settle(str(program))
     (Path(start.PLACE) / start.STAMP).write_text(spoilt.replace("{mark}", start.marked(program.stat())))
-    assert start.known(str(program)) is None
     assert start.settle(str(program)) == engine
+    assert imported_from() == str(copy(program))
 
 
 @as_root
@@ -117,7 +127,7 @@ def test_what_earlier_versions_left_goes_when_none_of_them_can_still_run(program
         path.mkdir(parents=True)
     os.utime(old, (time.time() - 2 * start.DAY,) * 2)
     start.settle(str(program))
-    assert (old.exists(), young.exists(), unpacked(program).exists()) == (False, True, True)
+    assert (old.exists(), young.exists(), copy(program).exists()) == (False, True, True)
 
 
 @as_root
@@ -128,18 +138,17 @@ def test_a_directory_that_others_can_write_to_is_not_used(program: Path, which: 
     place.chmod(0o777)
     assert start.settle(str(program)) == digest(program.read_bytes())
     assert sys.path[0] == "the archive"
-    assert not unpacked(program).exists()
+    assert not copy(program).exists()
 
 
 @as_root
 def test_a_link_in_its_place_is_not_followed(program: Path) -> None:
     there = program.parent / "elsewhere"
-    there.mkdir()
     Path(start.PLACE).mkdir()
-    unpacked(program).symlink_to(there)
+    copy(program).symlink_to(there)
     start.settle(str(program))
-    assert sys.path[0] == "the archive"
-    assert list(there.iterdir()) == []
+    assert imported_from() == str(copy(program))
+    assert not there.exists()
 
 
 @as_root
@@ -147,10 +156,10 @@ def test_a_full_disk_leaves_it_running_from_the_archive(program: Path, monkeypat
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    monkeypatch.setattr(os, "rename", full)
     assert start.settle(str(program)) == digest(program.read_bytes())
     assert sys.path[0] == "the archive"
-    assert list(Path(start.PLACE).iterdir()) == []
+    assert [entry.name for entry in Path(start.PLACE).iterdir()] == [start.LOCK]
 
 
 def test_another_user_runs_it_from_the_archive(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

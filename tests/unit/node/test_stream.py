@@ -271,12 +271,12 @@ def test_the_child_imports_little() -> None:
     assert not {"json", "re", "subprocess", "dataclasses", "pathlib", "typing", "tempfile", "ctypes.util", "shutil"} & set(said)
 
 
-def test_a_program_that_runs_unpacked_starts_the_child_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_runs_from_its_copy_starts_the_child_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the archive, whose digest was looked at when the program itself began."""
-    monkeypatch.setattr(sys, "path", ["/run/goldnode/program/0123", *sys.path[1:]])
+    monkeypatch.setattr(sys, "path", ["/proc/123/fd/0123", *sys.path[1:]])
     machine = Host()
     found = stream.start(machine, settings=False).finish()
-    assert machine.commands == [(sys.executable, "-I", "-S", "/run/goldnode/program/0123", "device", "capture")]
+    assert machine.commands == [(sys.executable, "-I", "-S", "/proc/123/fd/0123", "device", "capture")]
     assert "ended with status" in found["error"]["text"]
     assert machine.pending is None, "who did not ask for settings has none to give"
     machine.program = "/nowhere/goldnode-node"

@@ -19,18 +19,17 @@ __all__ = ["LIMIT", "SCHEMA", "ask", "asking"]
 
 # Without persistence the first call initialises every GPU: more than 25 s were seen on eight A100 (Azure/AgentBaker 2829).
 LIMIT = 90.0
-PLACE = "/run/goldnode/program/"  # where the program unpacks itself (__main__): from there it starts without looking at its archive again
 
 
 def asking(host: Host) -> Tuple[str, ...]:
-    """The command that asks the GPU library: the file that runs now, unpacked or not, so that a node without an installed program is read too.
+    """The command that asks the GPU library: the archive that runs now (the file, or its compiled copy, which a child need not verify
+    again), so that a node without an installed program is read too.
 
     Where sources run, or `host` names another program, that program.
     """
-    own = sys.path[0] if sys.path else ""
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
-    if host.program == PROGRAM and (own.startswith(PLACE) or (archive is not None and own == archive)):
-        return (sys.executable, "-I", "-S", own)
+    if host.program == PROGRAM and archive is not None and archive == sys.path[0]:
+        return (sys.executable, "-I", "-S", archive)
     return (host.program,)
 
 

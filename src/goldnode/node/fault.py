@@ -1,0 +1,68 @@
+"""Failures of the program itself, in one line: what went wrong, and the command that fixes it. Exit status 3, whatever it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Tuple
+
+DEBUG = "GOLDNODE_DEBUG"
+OWN = f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 and report what it prints."
+DAMAGED = "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
+ROOM = "Make room there: `df -h` and `df -i` show what is full."
+REMEDIES: Dict[int, str] = {
+    errno.ENOSPC: ROOM,
+    errno.EDQUOT: ROOM,
+    errno.EROFS: "See dmesg for why it is read-only, then run `mount -o remount,rw` on it.",
+    errno.EACCES: "Run the command as root.",
+    errno.EPERM: "Run the command as root.",
+    errno.EPIPE: "Whatever read the output ended first: have it read all of it, or write it to a file.",
+    errno.ENOMEM: "Free some memory, then run the command again.",
+    errno.EMFILE: "Raise the limit of open files (`ulimit -n`), then run the command again.",
+    errno.ENFILE: "Raise the system's limit of open files (`sysctl fs.file-max`), then run the command again.",
+}
+
+
+def brief(problem: BaseException) -> str:
+    """Return the kind of a failure, its text, and the line of code that it comes from."""
+    at = problem.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})" if at is not None else ""
+    text = str(problem)
+    return f"{type(problem).__name__}{': ' if text else ''}{text}{where}"
+
+
+def explained(problem: BaseException) -> Tuple[str, str]:
+    """Return what went wrong, and how to fix it."""
+    if isinstance(problem, KeyboardInterrupt):
+        return "it was interrupted, and has not finished", "Run the command again."
+    if isinstance(problem, MemoryError):
+        return "there is not enough memory", REMEDIES[errno.ENOMEM]
+    if isinstance(problem, OSError) and problem.errno in REMEDIES:
+        what = f"{problem.filename}: " if problem.filename is not None else ""
+        return f"{what}{problem.strerror}", REMEDIES[problem.errno]
+    if isinstance(problem, (ImportError, SyntaxError, EOFError)) or type(problem).__module__ == "zlib":
+        return f"it cannot be loaded: {brief(problem)}", DAMAGED
+    return brief(problem), OWN
+
+
+def report(problem: BaseException) -> None:
+    """Print one line about `problem`, and its traceback where the user asked for it."""
+    trace(problem)
+    # A NodeError carries its remedy. Known by its name: its module may be what cannot be imported.
+    text = str(problem) if type(problem).__name__ == "NodeError" else ". ".join(explained(problem))
+    line = " ".join(f"goldnode-node: {text}".split())
+    print("".join(letter if letter.isprintable() else "?" for letter in line), file=sys.stderr, flush=True)
+
+
+def trace(problem: BaseException) -> None:
+    """Print the traceback of `problem`, where the user asked for it."""
+    if os.environ.get(DEBUG):
+        import traceback
+
+        traceback.print_exception(type(problem), problem, problem.__traceback__)
