@@ -362,17 +362,18 @@ def _place(to: Path | None, kept: ChannelStore, signer: Signer | None) -> Direct
 
 
 def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, str]:
-    """Class and build id of a name; a class alone means the only build that is there."""
+    """Class and build id of a name; a class alone means the only build that is there. A class that is there goes by its whole name, whatever that
+    ends with."""
     import re
 
-    from goldnode.disks.channels import DirectoryPlace, line_of
+    from goldnode.disks.channels import CLASS_NAME, DirectoryPlace, line_of
     from goldnode.disks.model import MANIFEST
 
+    root = place.root if isinstance(place, DirectoryPlace) else place.store.root / "built"
     found = re.fullmatch(r"(.+)[:-]([0-9a-f]{12})", text)
-    if found is not None:
+    if found is not None and not (CLASS_NAME.fullmatch(text) and (root / text).is_dir()):
         return line_of(found[1]), found[2]
     line = line_of(text)
-    root = place.root if isinstance(place, DirectoryPlace) else place.store.root / "built"
     ids = sorted(path.parent.name for path in (root / text).glob(f"*/{MANIFEST}"))
     if len(ids) != 1:
         told = f"{len(ids)} builds" if ids else "no build"

@@ -102,8 +102,8 @@ def identity(image: OciImage, ref: str) -> tuple[str, str]:
     """Repository and immutable tag of a ref, held against the image's own labels. Raises ImageError where they contradict each other."""
     repository, _, tag = ref.partition(":")
     line_of(repository, tag)
-    _, flavour, system, build = tag.rsplit("-", 3)
-    for label, value in (("backend", repository), ("flavour", flavour), ("os", system), ("build-id", build)):
+    version, flavour, system, build = tag.rsplit("-", 3)
+    for label, value in (("backend", repository), ("runtime", version), ("flavour", flavour), ("os", system), ("build-id", build)):
         said = image.labels.get(LABELS + label)
         if said != value:
             raise ImageError(

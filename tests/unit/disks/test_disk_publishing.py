@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from goldnode.disks.channels import ChannelStore, DirectoryPlace, line_of, promo
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import authenticate, document
 from goldnode.disks.gc import Needed, collect, collect_place, needed
-from goldnode.disks.model import BuiltDisk
+from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.publish import ENVELOPE, check_published, publish, pull, source_of
 from goldnode.errors import DiskError, GoldnodeError, ImageError
 from goldnode.images.evidence.signatures import load_public, load_signer, payload_of
@@ -662,3 +663,25 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
 def test_every_command_is_there() -> None:
     names = ("evidence", "authenticate", "diff", "publish", "pull", "promote", "rollback", "status", "gc")
     assert all(hasattr(disks_publish, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cpu_only", ("cpu_only", "aaaaaaaaaaaa")),
+        ("cpu_only:e12345678901", ("cpu_only", "e12345678901")),
+        ("cpu_only-e12345678901", ("cpu_only", "e12345678901")),
+        ("rack-abcdef123456", ("rack-abcdef123456", "bbbbbbbbbbbb")),
+        ("rack-abcdef123456:e12345678901", ("rack-abcdef123456", "e12345678901")),
+        ("rack-abcdef123456-e12345678901", ("rack-abcdef123456", "e12345678901")),
+        ("rack-deadbeefcafe", ("rack", "deadbeefcafe")),
+    ],
+)
+def test_a_class_that_ends_like_a_build_id_is_still_a_class(tmp_path: Path, text: str, expected: tuple[str, str]) -> None:
+    for class_, build_id in (("cpu_only", "a" * 12), ("rack-abcdef123456", "b" * 12)):
+        manifest = tmp_path / "built" / class_ / build_id / MANIFEST
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text("{}")
+    place: Any = SimpleNamespace(store=SimpleNamespace(root=tmp_path), name="the store")
+    line, build_id = disks_publish._build(place, text)
+    assert (str(line), build_id) == expected

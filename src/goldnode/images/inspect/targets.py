@@ -129,7 +129,8 @@ def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
     view = _view(name, run.map(scan_layer, rows, sum(layer.size for layer in layers)))
     _configure(view, image.config)
-    backend = view.labels.get("io.goldnode.backend") or (name.partition(":")[0] if ":" in name and not name.startswith("sha256:") else "")
+    repository, colon, _ = name.rpartition("/")[2].partition("@")[0].partition(":")  # [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST]
+    backend = view.labels.get("io.goldnode.backend") or (repository if colon and repository != "sha256" else "")
     return Target(view, "image", backend, image)
 
 

@@ -21,7 +21,8 @@ from goldnode.images.model import BUILD_ID_LENGTH, LABELS, Image
 
 Result = Literal["ok", "differs", "not_verified"]
 
-_TAG = re.compile(rf"(?P<version>[^-]+)-(?P<flavour>.+)-(?P<os>[a-z]+[0-9][0-9.]*)(?:-(?P<build>[0-9a-f]{{{BUILD_ID_LENGTH}}}))?")
+_TAG = re.compile(r"(?P<version>[^-]+)-(?P<flavour>.+)-(?P<os>[a-z]+[0-9][0-9.]*)")
+_BUILD = re.compile(rf"-([0-9a-f]{{{BUILD_ID_LENGTH}}})$")
 _FRAMEWORK = re.compile(r"(?P<name>[a-z]+)(?P<version>[0-9][0-9.]*)")
 
 # Libraries without which an image of the backend is none.
@@ -93,22 +94,34 @@ class Locked:
 
 
 def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, str] | None:
-    """The image that a reference (`[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`) claims to be, and the build id; None where it claims none.
+    """Return the image that a reference (`[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`) claims to be, and the build id; None where it claims
+    none.
 
-    Of a reference by digest, the labels are the claim.
+    The labels are the claim of a reference by digest, and where the tag is the one that they make. Any other tag is a claim of its own: the end is
+    the build id, whatever else it looks like (`e12345678901` looks like an OS).
     """
-    found = None
     repository, _, tag = name.rpartition("/")[2].partition(":")
+    labelled = _labelled(labels or {})
+    if labelled is not None and repository == labelled[0].backend:
+        image, build = labelled
+        if tag in (image.tag, image.immutable_tag(build)):
+            return image, "" if tag == image.tag else build
     if tag and not name.startswith("sha256:"):
-        found = _TAG.fullmatch(tag)
-    if found is not None:
-        version, flavour, os = found["version"], found["flavour"], found["os"]
-        return Image(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os), found["build"] or ""
-    said = labels or {}
-    backend, version, flavour, os = (said.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os"))
+        end = _BUILD.search(tag)
+        found = _TAG.fullmatch(tag if end is None else tag[: end.start()])
+        if found is not None:
+            version, flavour, os = found["version"], found["flavour"], found["os"]
+            image = Image(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os)
+            return image, "" if end is None else end[1]
+    return labelled
+
+
+def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
+    """Return the image and build id of goldnode's labels; None without all labels of an image."""
+    backend, version, flavour, os = (labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os"))
     if not (backend and version and flavour and os):
         return None
-    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), said.get(LABELS + "build-id", "")
+    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(LABELS + "build-id", "")
 
 
 def check(view: View, lock: Locked | None = None) -> Truth:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from tests.unit.images.inspect.things import cudart, debs, elf, image, installed, os_release, wheel_files
 
+from goldnode.images.history import line_of
 from goldnode.images.inspect import targets, truth
 from goldnode.images.inspect.truth import Claim, Locked, Truth
+from goldnode.images.model import Image
 from goldnode.images.oci import Layout
 
 PYTHON = {"usr/bin/python3": elf(needed=["libc.so.6"])}
@@ -215,6 +219,76 @@ def test_names(name: str, image_name: str, build: str) -> None:
     found = truth.named(name)
     assert found is not None
     assert (found[0].name, found[1]) == (image_name, build)
+
+
+VERSIONS = ("12.4.1", "13.0.2", "6.2", "2025.1", "distro", "12")
+FLAVOURS = ("base", "runtime", "devel", "torch2.9", "tensorflow2.16", "vllm0.11", "jax0.5", "cafe12", "e12", "abcdef123456")
+SYSTEMS = ("debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "rocky9.4")
+BUILDS = (
+    "deadbeefcafe", "abcdefabcdef", "abcdef123456", "a12345678901", "e12345678901", "facade000000", "123456789012", "000000000000",
+    "12e456789012", "1234567890ab", "c0ffee123456",
+)  # fmt: skip
+
+
+def images() -> Iterator[tuple[Image, str]]:
+    """10,000 images and build ids: all that the matrix can name, each with ids that look like an OS, a word or a number, and with random ones."""
+    chosen = random.Random(15)  # noqa: S311 - no secret
+    names = list(itertools.product(("cuda", "rocm", "oneapi", "cpu"), VERSIONS, FLAVOURS, SYSTEMS))
+    for number in range(10_000):
+        backend, version, flavour, os = names[number % len(names)]
+        build = BUILDS[number // len(names)] if number < 4 * len(names) else f"{chosen.getrandbits(48):012x}"
+        yield Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), build
+
+
+def labels_of(row: Image, build: str) -> dict[str, str]:
+    said = {"backend": row.backend, "runtime": row.version, "flavour": row.flavour, "os": row.os, "build-id": build}
+    return {f"io.goldnode.{key}": value for key, value in said.items()}
+
+
+def test_every_name_is_read_as_it_was_made() -> None:
+    wrong: dict[str, list[str]] = {}
+    for row, build in images():
+        tag, labels = row.immutable_tag(build), labels_of(row, build)
+        other = labels_of(Image("cpu-1-base-debian9", "cpu", "1", "base", "debian9"), "0" * 12)
+        for kind, found, want in (
+            ("tag", truth.named(f"{row.backend}:{tag}"), build),
+            ("of a registry", truth.named(f"registry.example:5000/team/{row.backend}:{tag}"), build),
+            ("with labels", truth.named(f"{row.backend}:{tag}", labels), build),
+            ("with labels of another image", truth.named(f"{row.backend}:{tag}", other), build),
+            ("without build id", truth.named(f"{row.backend}:{row.tag}", labels), ""),
+            ("by digest", truth.named("sha256:" + 5 * build, labels), build),
+            ("by name and digest", truth.named(f"{row.backend}@sha256:{5 * build}", labels), build),
+        ):
+            if found != (row, want):
+                wrong.setdefault(kind, []).append(tag)
+        line = line_of(row.backend, tag)
+        if str(line) != f"{row.backend}:{'.'.join(row.version.split('.')[:2])}-{row.flavour}-{row.os}":
+            wrong.setdefault("line", []).append(tag)
+    assert {kind: (len(tags), tags[:3]) for kind, tags in wrong.items()} == {}
+
+
+def test_an_os_that_no_pattern_knows_is_read_from_the_labels() -> None:
+    row = Image("cuda-12.4.1-base-sid", "cuda", "12.4.1", "base", "sid")
+    assert truth.named("cuda:12.4.1-base-sid-e12345678901") is None
+    assert truth.named("cuda:12.4.1-base-sid-e12345678901", labels_of(row, "e12345678901")) == (row, "e12345678901")
+
+
+def test_a_tag_without_its_os_is_no_claim() -> None:
+    assert truth.named("cuda:12.4.1-debian12-e12345678901") is None
+
+
+def test_an_image_whose_build_id_looks_like_an_os_is_what_its_tag_says(tmp_path: Path) -> None:
+    found = check(tmp_path, "cuda:12.4.1-base-debian12-e12345678901", runtime())
+    assert wrong(found) == {}
+    assert found.passed
+
+
+@pytest.mark.parametrize("ref", ["cuda:1-base-debian12", "registry.example:5000/team/cuda:1-base-debian12"])
+def test_the_backend_of_a_name_without_labels_is_its_repository(tmp_path: Path, ref: str) -> None:
+    layout = Layout(tmp_path)
+    image(layout, ref, [runtime()], labels={})
+    (target,) = targets.find(ref, layout)
+    assert target.backend == "cuda"
 
 
 @pytest.mark.parametrize(
