@@ -98,6 +98,15 @@ def test_a_node_without_compiler_gets_the_real_driver(node: Node, sites: Sites, 
     assert not [name for name in have if BUILDERS.match(name)]
     assert node.run("dpkg", "--audit").output.strip() == ""
     assert not [name for name in ("gcc", "cc", "make", "dkms") if node.run("which", name, check=False).rc == 0]
+    # What a person installs beside the stack from Debian does not bring DKMS back.
+    own = node.read("/etc/apt/sources.list.d/debian.sources")
+    more = "/etc/apt/sources.list.d/more.sources"
+    node.put({more: own.replace("Components: main", "Components: contrib non-free").encode()})
+    simulated = node.shell("apt-get update >&2; apt-get -s install --no-install-recommends nvidia-driver").output
+    node.run("rm", more)
+    coming = re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
+    assert "nvidia-driver" in coming
+    assert not [name for name in coming if BUILDERS.match(name)]
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
     wrong = [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"]
     assert (wrong, verdict["exit_code"], verdict["simulated"]) == (["boot.pending"], 3, True)
@@ -113,11 +122,6 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, sites: Si
     node.shell("apt-get update")
     kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
-    # What a person installs beside the stack from Debian does not bring DKMS back.
-    simulated = node.shell("apt-get -s install --no-install-recommends nvidia-driver").output
-    coming = re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
-    assert "nvidia-driver" in coming
-    assert not [name for name in coming if BUILDERS.match(name)]
     # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
     node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
     succeeded(site_yml(inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}), site=sites.prebuilt))
