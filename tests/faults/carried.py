@@ -1,7 +1,7 @@
 """Remedies carried out: each row's fault on a node, the steps of each remedy that the check gives, and the check again.
 
-The fault is not alone: where the class wants ECC on, the pending mode of GPU 0 is off, so that each restart that does not set it back first
-turns ECC off. Steps of a program are taken as they stand. Of a person's work only the power cycle is done (`repair`), and nothing of what a
+The fault is not alone: where the class wants ECC on, the pending mode of each GPU is off, so that every restart that does not set it back
+first turns ECC off. Steps of a program are taken as they stand. Of a person's work only the power cycle is done (`repair`), and nothing of what a
 person would find: such a fault may stay, and must not become worse.
 """
 
@@ -51,7 +51,7 @@ def bad(verdict: Json) -> list[Json]:
 
 
 def spoiled(row: Row, bases: Bases, tag: str) -> Node:
-    """A node with the fault of a row, and with a pending ECC mode that the class does not want."""
+    """A node with the fault of a row, and with pending ECC modes that the class does not want."""
     node = bases.node(row.node, tag)
     row.do(node, 1)
     if node.boards is None:
@@ -63,8 +63,9 @@ def spoiled(row: Row, bases: Bases, tag: str) -> Node:
     if any(key.endswith("power_limit") for key in loose):
         node.boards = replace(node.boards, faults={k: v for k, v in node.boards.faults.items() if not k.endswith("enforced_power_limit")})
         node.faulty([])
-    if (node.document.get("policy") or {}).get("ecc") and "gpu0.ecc_pending" not in loose and node.boards.vendor == "nvidia":
-        loose = {"gpu0.ecc_current": "1", "gpu0.ecc_pending": "0", **loose}
+    if (node.document.get("policy") or {}).get("ecc") and node.boards.vendor == "nvidia":
+        for gpu in range(len(node.boards.gpus)):
+            loose = {f"gpu{gpu}.ecc_current": "1", f"gpu{gpu}.ecc_pending": "0", **loose}
     scenario.write(replace(node.boards, faults={}), node.machine.place)  # a driver that is made to hang would not begin its boot
     machine.drift(node.machine, loose)
     scenario.write(node.boards, node.machine.place)

@@ -103,6 +103,10 @@ def reboot(host: HostRun) -> None:
     host.saw_plan(plan(reboot=NEEDED, waiting=WAITS))
 
 
+def held(host: HostRun) -> None:
+    host.saw_plan(plan(reboot={**NEEDED, "required": False, "held": ["the next boot would turn ECC off for GPU 0"]}))
+
+
 def rebooted(host: HostRun) -> None:
     reboot(host)
     host.plan = {**(host.plan or {}), "waiting": []}
@@ -139,6 +143,12 @@ def partly(host: HostRun) -> None:
             "ssh: connect to host 10.0.0.9 port 22: Connection refused It was taken out of service by this run and is still out.",
         ),
         (reboot, "reboot pending", "Needs a reboot: kernel 6.1 runs, want 6.2. Allow it with -e goldnode_reboot=true."),
+        (
+            held,
+            "reboot pending",
+            "Needs a reboot: kernel 6.1 runs, want 6.2. It is held back, since the next boot would turn ECC off for GPU 0: "
+            "see policy.ecc and policy.mig of `goldnode-node check` on the node.",
+        ),
         (rebooted, "converged", None),
         (
             waiting,
