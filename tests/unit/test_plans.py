@@ -58,7 +58,7 @@ def test_what_the_engine_sends_is_read_whole() -> None:
         (sent(actions=action(part="kernal")), "no known part or phase"),
         (sent(actions=action(phase="later")), "no known part or phase"),
         (sent(actions=[]), "its parts are not its actions"),
-        (sent(reboot={"required": "yes", "reasons": [], "after": []}), "plan.reboot.required is of type str"),
+        (sent(reboot={"required": "yes", "reasons": [], "after": [], "held": []}), "plan.reboot.required is of type str"),
         (sent(refusals=[{"code": "x", "message": "y"}]), r"plan.refusals\[0\] does not have the keys code, message, remedy"),
         (sent(boot_identity=7), "plan.boot_identity is of type int"),
     ],
