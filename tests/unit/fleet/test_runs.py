@@ -103,7 +103,7 @@ def reboot(host: HostRun) -> None:
     host.saw_plan(plan(reboot=NEEDED, waiting=WAITS))
 
 
-def held(host: HostRun) -> None:
+def reboot_held(host: HostRun) -> None:
     host.saw_plan(plan(reboot={**NEEDED, "required": False, "held": ["the next boot would turn ECC off for GPU 0"]}))
 
 
@@ -144,7 +144,7 @@ def partly(host: HostRun) -> None:
         ),
         (reboot, "reboot pending", "Needs a reboot: kernel 6.1 runs, want 6.2. Allow it with -e goldnode_reboot=true."),
         (
-            held,
+            reboot_held,
             "reboot pending",
             "Needs a reboot: kernel 6.1 runs, want 6.2. It is held back, since the next boot would turn ECC off for GPU 0: "
             "see policy.ecc and policy.mig of `goldnode-node check` on the node.",
