@@ -35,7 +35,6 @@ REQUIREMENTS = ("dosfstools", "fdisk", "mtools", "qemu-system-x86")
 SECTOR = 512
 MARKS = 1000  # a sector that no partition has; as in guest_power.py
 START = MIB
-MANY = 200  # writes in one window, from which on some are taken by chance
 WORDS = "ro console=ttyS0 loglevel=4 panic=5"
 ROOT = b"a root file system, as far as this goes" * 900
 GUEST = Path(__file__).parent / "guest_power.py"
@@ -343,8 +342,11 @@ def windows(found: Iterable[Write | Mark | str]) -> Iterator[Window]:
 
 
 def cuts(window: Window, chance: random.Random, few: int = 64, many: int = 24) -> Iterator[dict[int, bytes]]:
-    """Disks that a power cut in a window can leave, as what differs from `before`: every one where these are few; else none, all, the first so
-    many writes, each write alone, each one missing, and some by chance."""
+    """Disks that a power cut in a window can leave, as what differs from `before`.
+
+    Every one where there are at most `few`. Else none and all of the writes; every one alone, every one missing, and all up to it (of a kernel's
+    thousands of pages some); and `many` by chance. A sector that was written twice may hold either content.
+    """
     groups = [tuple(group) for group in window.groups if group]
     rows = {at: [None, *versions] for at, versions in window.versions.items()}
     counts: dict[tuple[int, ...], int] = {}
@@ -378,8 +380,7 @@ def cuts(window: Window, chance: random.Random, few: int = 64, many: int = 24) -
     yield {}
     yield made(whole)
     so_far: dict[tuple[int, ...], int] = {}
-    # Of a kernel's thousands of pages some.
-    taken = set(range(len(order))) if len(order) <= MANY else set(chance.sample(range(len(order)), MANY // 8))
+    taken = set(chance.sample(range(len(order)), len(order) if len(order) <= 200 else 10))
     for number, (group, version) in enumerate(order):
         so_far[group] = version
         if number in taken:
@@ -409,7 +410,8 @@ class Volume:
         per, reserved, copies = struct.unpack_from("<BHB", boot, 13)
         size, self.root = struct.unpack_from("<I4xI", boot, 36)
         total = struct.unpack_from("<I", boot, 32)[0]
-        self.table, self.cluster = reserved * SECTOR, per * SECTOR
+        self.cluster = per * SECTOR
+        self.chains = self._at(reserved * SECTOR, size * SECTOR)
         self.start = (reserved + copies * size) * SECTOR
         self.last = (total * SECTOR - self.start) // self.cluster + 1
 
@@ -421,7 +423,7 @@ class Volume:
 
     def _data(self, first: int, size: int | None) -> bytes:
         """The bytes of a chain; BrokenError where it ends too early or leads nowhere."""
-        out, at, seen = b"", first, set()
+        out, at, seen = bytearray(), first, set()
         while size is None or len(out) < size:
             if not 2 <= at <= self.last or at in seen:
                 if size is None and out and at >= 0x0FFFFFF8:
@@ -429,8 +431,8 @@ class Volume:
                 raise BrokenError(f"a chain leads to {at:#x}")
             seen.add(at)
             out += self._at(self.start + (at - 2) * self.cluster, self.cluster)
-            at = struct.unpack("<I", self._at(self.table + 4 * at, 4))[0] & 0x0FFFFFFF
-        return out if size is None else out[:size]
+            at = struct.unpack_from("<I", self.chains, 4 * at)[0] & 0x0FFFFFFF
+        return bytes(out if size is None else out[:size])
 
     def _list(self, first: int) -> dict[str, tuple[bool, int, int]]:
         """The names of a directory, in lower case: (directory, first cluster, size)."""
@@ -608,10 +610,10 @@ def sparse(source: Path, target: Path, start: int = 0, size: int | None = None) 
 
 
 def judge(
-    found: Recording, versions: Mapping[str, Version], scratch: Path, *, few: int = 64, many: int = 24, seed: int = 1
+    found: Recording, versions: Mapping[str, Version], scratch: Path, *, few: int = 64, many: int = 24, share: float = 1.0
 ) -> Iterator[Copy]:
-    """Every disk that a power cut can have left, fsck.vfat's verdict on it, and what boots before and after that."""
-    may, chance = known(versions), random.Random(seed)  # noqa: S311
+    """Every disk that a power cut can have left, or a share of them, with fsck.vfat's verdict and what boots before and after that."""
+    may, chance = known(versions), random.Random(1)  # noqa: S311
     first, last = START // SECTOR, (START + found.esp_size) // SECTOR
     flushed, work = scratch / "flushed.img", scratch / "cut.img"
     sparse(found.disk, flushed, START, found.esp_size)
@@ -642,6 +644,8 @@ def judge(
         sure = hash(frozenset((sector, data) for sector, data in window.before.items()))
         for changed in cuts(window, chance, few, many):
             differs = {sector: data for sector, data in changed.items() if window.before.get(sector) != data}
+            if chance.random() >= share:
+                continue
             token = (f"{window.step} {window.ended}", hash((sure, frozenset(differs.items()))))
             if token in seen:
                 continue

@@ -93,7 +93,7 @@ def test_the_hardest_disks_boot_under_real_firmware(tree: Path, tmp_path: Path) 
     found = powercut.record(tree, tmp_path, size=264 * MIB, eager=0.5, versions=versions, extra=efi)
     hardest: dict[str, powercut.Copy] = {}
     with memory(tmp_path) as place:
-        for copy in powercut.judge(found, versions, place, few=8, many=2):
+        for copy in powercut.judge(found, versions, place, share=0.1):
             assert copy.step == "control" or not copy.bad, (copy.step, copy.raw, copy.repaired)
             if copy.step not in hardest or copy.said.count("\n") > hardest[copy.step].said.count("\n"):
                 hardest[copy.step] = copy
