@@ -189,15 +189,16 @@ def passed(counts: Mapping[str, int]) -> int:
     return counts.get("tests", 0) - counts.get("failures", 0) - counts.get("errors", 0) - counts.get("skipped", 0)
 
 
-def processes() -> int:
-    """Return how many processes a stage has. What a machine emulates it mostly does on one core."""
-    return min(len(os.sched_getaffinity(0)), 4)
+def processes(stage: Stage) -> int:
+    """Return how many processes a stage has: one more than cores where tests wait for nodes, disks and the network half of their time."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores + 1 if stage.heavy else cores, 4)
 
 
 def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
     tests = () if wanted.tests is None else wanted.tests[stage.name]
     return [
-        *(sys.executable, "-m", "pytest", "-n", str(processes()), "--dist", "loadgroup", "--no-loadscope-reorder"),
+        *(sys.executable, "-m", "pytest", "-n", str(processes(stage)), "--dist", "loadgroup", "--no-loadscope-reorder"),
         *("-m", stage.markers(long=wanted.long), "--durations=12", "--durations-min=20"),
         *(f"--junitxml={junit}", "-o", "junit_family=xunit2", *wanted.options, *tests),
     ]

@@ -311,7 +311,7 @@ def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
     assert got["c"] == {"x": [1]}
     assert len(got["f"]) == 300000
     assert got["b"]["fault"] == "unread"
-    assert "no answer within 0.3 s" in got["b"]["text"]
+    assert got["b"]["text"].startswith("no answer within ")  # however long that was on a busy machine
     assert "ended without an answer" in got["d"]["text"]
     assert got["e"] == {"fault": "unread", "text": "Input/output error", "rc": 5}
 
