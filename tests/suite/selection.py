@@ -79,7 +79,6 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/demo", ("tests/e2e/test_real.py",)),
     ("scripts/lib/*", ("tests/e2e/test_real.py", "tests/images/test_pipeline.py")),
     ("scripts/build-images", ("tests/images/test_pipeline.py",)),
-    ("scripts/smoke-gpu", ("tests/unit/images/smoke", "tests/images/test_smoke.py")),
     ("scripts/prove-gpu", ("tests/unit", "tests/simulators")),
     ("scripts/verify", ("tests/unit/test_verify.py", "tests/e2e/test_gate.py", "tests/e2e/test_real.py", "tests/e2e/test_host_modules.py")),
     # Pages that tests read; the other pages are only looked through for names that must not be there.
@@ -101,6 +100,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # What tests read.
     ("tests/cases/*", ("tests/unit", "tests/simulators")),
     ("tests/disks/*.sh", ("tests/disks",)),
+    ("tests/disks/guest_*.py", ("tests/disks",)),
     ("tests/durations.json", ("tests/unit/test_timings.py",)),
     ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),

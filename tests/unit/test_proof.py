@@ -15,7 +15,9 @@ ROW = re.compile(r"^\| `(tests/[^`]+\.py::test_[^`\[]+)` \| .+ \| .+ \| .* \|$",
 def long_tests() -> set[str]:
     places = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").iterdir() if path.is_dir() and list(path.rglob("test_*.py")))
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "no:cacheprovider"]
-    done = subprocess.run([*argv, *(place for place in places if place != "tests/unit")], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*argv, *(place for place in places if place != "tests/unit")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     # pytest-xdist's group follows an id.
     return {line.partition("@")[0].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -46,10 +47,11 @@ class Program:
         return self.place.parents[2]
 
     def start(self, *words: str, stdin: str = "", **more: object) -> subprocess.Popen[str]:
-        """Start a command."""
+        """Start a command, which may be interrupted also where whoever started the tests ignores that."""
         argv = [sys.executable, "-I", "-S", str(self.file), *words]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        process = subprocess.Popen(argv, text=True, **pipes)  # type: ignore[call-overload]
+        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = subprocess.Popen(argv, text=True, preexec_fn=heard, **pipes)  # type: ignore[call-overload]
         if stdin:
             process.stdin.write(stdin)
         if process.stdin is not None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -272,8 +273,10 @@ def test_the_child_imports_little() -> None:
 
 
 def test_a_program_that_runs_from_its_copy_starts_the_child_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the archive, whose digest was looked at when the program itself began."""
+    """Without the file, whose checksum was verified when the program itself began."""
+    copy = SimpleNamespace(loader=SimpleNamespace(archive="/proc/123/fd/0123"))
     monkeypatch.setattr(sys, "path", ["/proc/123/fd/0123", *sys.path[1:]])
+    monkeypatch.setattr(child, "__spec__", copy)
     machine = Host()
     found = stream.start(machine, settings=False).finish()
     assert machine.commands == [(sys.executable, "-I", "-S", "/proc/123/fd/0123", "device", "capture")]

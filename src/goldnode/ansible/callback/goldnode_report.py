@@ -117,7 +117,7 @@ class CallbackModule(CallbackBase):
             return  # another's task, or the sum of items that were told one by one
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
-            self._state(host, found)
+            self._state(result.task, host, found)
         elif name == "goldnode_drain" and found.get("drain"):
             host.drain, state = found["drain"], result.task.args.get("state")
             host.left = str(found["ansible_facts"].get("goldnode_left") or "")
@@ -133,7 +133,7 @@ class CallbackModule(CallbackBase):
         if ignore_errors or (host.error is not None and "results" in found):
             return
         if self._name(result.task) == "goldnode_state":
-            self._state(host, found)
+            self._state(result.task, host, found)
             host.refusals = found.get("refusals") or []
         host.error = {"task": result.task.get_name(), "part": found.get("part"), "message": words(found)}
 
@@ -172,8 +172,10 @@ class CallbackModule(CallbackBase):
         return str(task.action).rpartition(".")[2] if str(task.action) not in REBOOT else str(task.action)
 
     @staticmethod
-    def _state(host: runs.HostRun, found: Mapping[str, Any]) -> None:
-        """A result of goldnode_state; see the RETURN section of the module."""
+    def _state(task: Any, host: runs.HostRun, found: Mapping[str, Any]) -> None:
+        """Take what a result of goldnode_state says of the host, see the RETURN section of the module. A check says nothing of its state."""
+        if task.args.get("operation") == "check":
+            return
         host.node_class = found.get("node_class") or host.node_class
         # The first plan of a run says what is left; asked again in the middle of it, a node has returned already.
         host.rollback = host.rollback or found.get("rollback")
