@@ -182,8 +182,8 @@ class FakeCommand:
     def __init__(self, place: Path, says: bool) -> None:
         self.place, self.steps = place, Steps()
         tell = 'printf "reason: %s\\n" "$(cat out)"; ' if says else ""
-        (place / "drain").write_text(f'#!/bin/sh\ncd {place} || exit 1; [ -e out ] && {{ {tell}exit 3; }}; printf %s "$2" >out\n')
-        (place / "resume").write_text(f"#!/bin/sh\nrm -f {place}/out\n")
+        (place / "drain").write_text(f'#!/bin/sh\ncd "{place}" || exit 1; [ -e out ] && {{ {tell}exit 3; }}; printf %s "$2" >out\n')
+        (place / "resume").write_text(f'#!/bin/sh\nrm -f "{place}/out"\n')
         for name in ("drain", "resume"):
             (place / name).chmod(0o755)
 

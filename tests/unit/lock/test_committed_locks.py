@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog, load_catalog
+from goldnode.errors import LockError
 from goldnode.lock.model import check_intent, dump_lock, load_lock
 from goldnode.lock.resolve import resolve, upstream
 from goldnode.site import Site
@@ -56,7 +57,16 @@ def test_one_kernel_version_throughout() -> None:
 def test_resolves_against_the_real_archive(path: Path) -> None:
     """Versions move on; the choice and the shape of the answer must not."""
     entry = CATALOG.stacks[path.name.removesuffix(LOCK_SUFFIX)]
-    lock, committed = resolve(entry, CATALOG, Site()), load_lock(path)
+    committed = load_lock(path)
+    try:
+        lock = resolve(entry, CATALOG, Site())
+    except LockError as problem:
+        # A kernel that a stack names exactly leaves the archive one day; that this is reported as such is what is asserted then.
+        release = entry.item.kernel.release
+        assert release is not None, str(problem)
+        assert f'kernel release "{release}"' in str(problem)
+        assert "the archives have" in str(problem)
+        pytest.skip(f"not verified here: {problem}")
     asked = [{item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)]
     assert asked[0] == asked[1]
     kernel = entry.item.kernel
