@@ -56,6 +56,11 @@ BROKEN = {
     "hang": (HANG, "the boot did not complete (still starting: "),
     "emergency": ("sed -i 's/$/ systemd.unit=emergency.target/' /cmdline", "the boot did not complete (emergency mode"),
 }
+# A directory is no ESP to systemd-bless-boot, which fails here: what comes after it is run without it.
+BLESSED = """mkdir -p /run/systemd/system/systemd-bless-boot.service.d
+printf '[Service]\\nExecStart=\\nExecStart=/bin/true\\n' >/run/systemd/system/systemd-bless-boot.service.d/only.conf
+systemctl daemon-reload; systemctl restart systemd-bless-boot.service
+systemctl show -p ExecStartPost systemd-bless-boot.service; ls /efi/loader/entries"""
 # What is no reason to go back: nothing, a GPU that the machine does not have, and whatever is wrong once the entry has no counter.
 STAYS = {
     "good": (":", slots.GOOD),
@@ -158,6 +163,8 @@ def test_a_boot_that_is_good_or_not_tried_stays(boot: Boot, event: str | None) -
     assert [row["event"] for row in boot.history()] == ([event] if event else [])
     if event:
         assert boot.inside("systemctl", "is-active", "boot-complete.target").strip() == "active"
+        flushed = boot.inside("sh", "-c", BLESSED)
+        assert "code=exited ; status=0" in flushed, f"what systemd-bless-boot has renamed is flushed: {flushed}"
         options = boot.inside("cat", f"/efi/loader/entries/{TRIED}")
         assert slots.WATCHDOG not in options
     # The GPU that the class declares is missing: that is found, and is no reason.

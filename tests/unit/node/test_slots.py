@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.unit.node.test_loader import header
 
 from goldnode.node import boot, slots, slotwrite
 from goldnode.node.host import Host, Result
-from goldnode.node.state import loader
+from goldnode.node.state import loader, observe
+from goldnode.node.state.domains import slots as slot_files
 from goldnode.node.state.model import NodeError
 
 OLD, NEW = "6.1.0-901-amd64", "6.1.0-902-amd64"
@@ -471,6 +473,12 @@ def test_an_esp_without_room_is_told_before_the_entry_changes(node: Node, monkey
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     with pytest.raises(NodeError, match="0 MiB free"):
         slots.sync(node, OLD)
+
+
+def test_every_file_of_slots_is_one_that_the_engine_sees() -> None:
+    for file in slot_files.files():
+        folder, _, name = file.path.rpartition("/")
+        assert any(folder == place and fnmatchcase(name, pattern) for place, pattern in observe.MANAGED), file.path
 
 
 # -- writing

@@ -49,6 +49,7 @@ MANAGED = (
     ("/etc/systemd/system/docker.service.d", "goldnode*.conf"),
     ("/etc/systemd/system/containerd.service.d", "goldnode*.conf"),
     ("/etc/systemd/system/boot-complete.target.d", "goldnode.conf"),
+    ("/etc/systemd/system/systemd-bless-boot.service.d", "goldnode.conf"),
     ("/etc/systemd/system.conf.d", "goldnode.conf"),
     ("/etc/udev/rules.d", "9?-goldnode*.rules"),
     ("/etc/sysctl.d", "90-goldnode.conf"),
