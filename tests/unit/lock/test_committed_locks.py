@@ -61,11 +61,9 @@ def test_resolves_against_the_real_archive(path: Path) -> None:
     try:
         lock = resolve(entry, CATALOG, Site())
     except LockError as problem:
-        # A kernel that a stack names exactly leaves the archive one day; that this is reported as such is what is asserted then.
-        release = entry.item.kernel.release
-        assert release is not None, str(problem)
-        assert f'kernel release "{release}"' in str(problem)
-        assert "the archives have" in str(problem)
+        # A kernel that a stack names exactly leaves the archive one day. Only where that is what is reported, it is no failure.
+        if f'kernel release "{entry.item.kernel.release}"' not in str(problem) or "the archives have" not in str(problem):
+            raise
         pytest.skip(f"not verified here: {problem}")
     asked = [{item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)]
     assert asked[0] == asked[1]
