@@ -298,16 +298,23 @@ def test_other_classes(make: Make, tmp_path: Path, os_name: str, group: str, sta
 # What is killed, and when: a pattern of a process on the node (or the run itself on the controller), seen to be at work.
 STEPS = [
     ("the run itself", None, "apt-get"),
+    ("dpkg while it configures", "dpkg", "dpkg .*--configure"),
+]
+# With --all: test_killed.py kills everything at each of these steps, and these a single program.
+MORE = [
     ("apt while it unpacks", "apt-get", "dpkg .*--unpack"),
     ("dpkg while it unpacks", "dpkg", "dpkg .*--unpack"),
-    ("dpkg while it configures", "dpkg", "dpkg .*--configure"),
     ("the module build", "dkms", "dkms"),
     ("the initramfs", "mkinitramfs", "mkinitramfs"),
     ("the engine on the node", "python3", "apt-get"),
 ]
 
 
-@pytest.mark.parametrize(("what", "victim", "sign"), STEPS, ids=[step[0].replace(" ", "-") for step in STEPS])
+@pytest.mark.parametrize(
+    ("what", "victim", "sign"),
+    [*STEPS, *(pytest.param(*step, marks=pytest.mark.long) for step in MORE)],
+    ids=[step[0].replace(" ", "-") for step in (*STEPS, *MORE)],
+)
 def test_what_is_killed_is_finished_by_the_next_run(make: Make, tmp_path: Path, what: str, victim: str | None, sign: str) -> None:
     node, site = make("killed", "e2e_r535", "debian12_r535")
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
