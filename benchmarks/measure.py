@@ -20,7 +20,11 @@ def busy(nodes: Sequence[Node]) -> float:
     total = 0.0
     for node in nodes:
         node.container.reload()
-        lines = Path(f"/proc/{node.container.attrs['State']['Pid']}/cgroup").read_text(encoding="ascii").splitlines()
+        lines = (
+            Path(f"/proc/{node.container.attrs['State']['Pid']}/cgroup")
+            .read_text(encoding="ascii")
+            .splitlines()
+        )
         total += next(seconds for line in lines if (seconds := _used(*line.split(":", 2)[1:])) is not None)
     return total
 
@@ -29,7 +33,9 @@ def _used(controllers: str, group: str) -> float | None:
     """Seconds by one line of /proc/PID/cgroup; None where it is not the one that counts CPU. PID 1 of a node is in a group below the node's."""
     group = group.removesuffix("/init.scope")
     if "cpuacct" in controllers.split(","):
-        return int(Path(f"/sys/fs/cgroup/{controllers}{group}/cpuacct.usage").read_text(encoding="ascii")) / 1e9
+        return (
+            int(Path(f"/sys/fs/cgroup/{controllers}{group}/cpuacct.usage").read_text(encoding="ascii")) / 1e9
+        )
     if controllers:
         return None
     found = re.match(r"usage_usec (\d+)", Path(f"/sys/fs/cgroup{group}/cpu.stat").read_text(encoding="ascii"))

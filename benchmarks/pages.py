@@ -28,7 +28,9 @@ def write(name: str, found: Mapping[str, Any], text: str, directory: Path) -> Pa
 
 def draw(script: Path, data: Path, peers: Path) -> None:
     """Draw NAME.json as NAME.svg with a script that runs in the peers' environment, which has matplotlib."""
-    subprocess.run([str(peers / "bin/python"), str(script), str(data), str(data.with_suffix(".svg"))], check=True)
+    subprocess.run(
+        [str(peers / "bin/python"), str(script), str(data), str(data.with_suffix(".svg"))], check=True
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -40,11 +42,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def machine() -> dict[str, Any]:
     """What it is measured on, and how busy that is."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {"cores": os.cpu_count(), "processor": model, "kernel": platform.release(), "load": round(os.getloadavg()[0], 1)}
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+    return {
+        "cores": os.cpu_count(),
+        "processor": model,
+        "kernel": platform.release(),
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def commit() -> str:
     """The commit that is measured; it says where there is more than that."""
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()

@@ -47,7 +47,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def machine() -> str:
     """Free space and inodes, memory, processes and load, a line each."""
     disk, inodes = shutil.disk_usage("/"), os.statvfs("/")
-    memory = [line for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines() if line.startswith(("MemA", "Commit"))]
+    memory = [
+        line
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        if line.startswith(("MemA", "Commit"))
+    ]
     processes = sum(1 for path in Path("/proc").iterdir() if path.name.isdecimal())
     return "\n".join(
         [

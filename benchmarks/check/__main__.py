@@ -36,7 +36,10 @@ def contenders(folder: Path) -> dict[str, tuple[str, list[str]]]:
         "check": (f"`goldnode check --class {CLASS}`", [goldnode, "check", "--class", CLASS]),
         "image": ("the same with an image", [goldnode, "check", "--class", CLASS, "--image", IMAGE]),
         "all": ("`goldnode check`, all classes", [goldnode, "check"]),
-        "explain": ("`goldnode check --explain cuda-driver`", [goldnode, "check", "--explain", "cuda-driver"]),
+        "explain": (
+            "`goldnode check --explain cuda-driver`",
+            [goldnode, "check", "--explain", "cuda-driver"],
+        ),
         "hello": ("floor: a command of click that says hello", [sys.executable, str(hello)]),
         "pass": ("floor: `python -c pass`", [sys.executable, "-c", "pass"]),
     }
@@ -45,7 +48,9 @@ def contenders(folder: Path) -> dict[str, tuple[str, list[str]]]:
 def run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
     """Return wall time and CPU of one run in seconds. A run that could not check ends the benchmark."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -93,7 +98,10 @@ def measure(runs: int, checks: int) -> dict[str, Any]:
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip(),
         "machine": machine(),
         "runs": runs,
@@ -107,7 +115,10 @@ def measure(runs: int, checks: int) -> dict[str, Any]:
         "inside": {
             **{key: inside[0][key] for key in ("checks", "classes", "images", "verdicts")},
             "runs": len(inside),
-            **{part: {key: summary([row[part][key] for row in inside]) for key in ("wall", "cpu")} for part in ("catalog", "all_checks")},
+            **{
+                part: {key: summary([row[part][key] for row in inside]) for key in ("wall", "cpu")}
+                for part in ("catalog", "all_checks")
+            },
         },
     }
 
@@ -134,7 +145,9 @@ def tables(found: Mapping[str, Any]) -> str:
     ]
     for row in cold.values():
         ratios = [row["cpu"]["median"] / cold[floor]["cpu"]["median"] for floor in floors]
-        rows.append(f"| {row['title']} | {_cell(row['wall'])} | {_cell(row['cpu'])} | {ratios[0]:.1f}x | {ratios[1]:.1f}x |")
+        rows.append(
+            f"| {row['title']} | {_cell(row['wall'])} | {_cell(row['cpu'])} | {ratios[0]:.1f}x | {ratios[1]:.1f}x |"
+        )
     verdicts = ", ".join(f"{number} {name}" for name, number in inside["verdicts"].items())
     rows += [
         "",
@@ -157,10 +170,17 @@ def _cell(value: Mapping[str, float]) -> str:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=15, help="measured runs of each command (default 15)")
     parser.add_argument("--checks", type=int, default=1000, help="checks in one process (default 1000)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
     chosen = parser.parse_args()
     found = measure(chosen.runs, chosen.checks)
     pages.write("check", found, tables(found), chosen.out)

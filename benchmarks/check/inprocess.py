@@ -22,10 +22,16 @@ def references(count: int) -> list[str]:
     """Return `count` image references, of NVIDIA's CUDA images and PyTorch's, made of the versions in the facts."""
     cuda = [str(row["version"]) for row in facts.load("cuda.yml")["releases"]]
     torch = facts.load("frameworks.yml")["torch_wheels"]
-    found = [f"pytorch/pytorch:{row['version']}-cuda{row['cudart'].rpartition('.')[0]}-cudnn9-runtime" for row in torch if row["cudart"]]
+    found = [
+        f"pytorch/pytorch:{row['version']}-cuda{row['cudart'].rpartition('.')[0]}-cudnn9-runtime"
+        for row in torch
+        if row["cudart"]
+    ]
     kinds = ("base", "runtime", "devel", "cudnn-runtime", "cudnn-devel")
     systems = ("ubuntu20.04", "ubuntu22.04", "ubuntu24.04")
-    found += [f"nvidia/cuda:{version}-{kind}-{system}" for version in cuda for kind in kinds for system in systems]
+    found += [
+        f"nvidia/cuda:{version}-{kind}-{system}" for version in cuda for kind in kinds for system in systems
+    ]
     return [found[index * len(found) // count] for index in range(count)]  # spread over all versions
 
 
@@ -42,7 +48,13 @@ def main() -> None:
     order = list(verdicts)
     for host, image in pairs:
         found = check(host, [image])
-        verdicts[max((finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok")] += 1
+        verdicts[
+            max(
+                (finding.severity for finding in found if finding.accepted is None),
+                key=order.index,
+                default="ok",
+            )
+        ] += 1
     ended, ended_cpu = time.perf_counter(), time.process_time()
     print(
         json.dumps(

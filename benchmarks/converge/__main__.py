@@ -45,10 +45,19 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Set up, prove equal state, measure, report, take away."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run converge", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run converge", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--nodes", default="1,5,10", help="numbers of nodes to measure with (default 1,5,10)")
-    parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender at each number (default 3)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="measured runs of each contender at each number (default 3)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the nodes running, for the next run")
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -56,9 +65,13 @@ def main() -> None:
     os.environ["GOLDNODE_CATALOG"] = str(ROOT / "tests/e2e/catalog")
     names = [f"bench{number:02}" for number in range(1, counts[-1] + 1)]
     say(f"bringing up {len(names)} nodes")
-    made = standin_lab.up(LAB, [NodeSpec(name, CLASS, flavour="warm") for name in names], client=engine.connect(), say=say)
+    made = standin_lab.up(
+        LAB, [NodeSpec(name, CLASS, flavour="warm") for name in names], client=engine.connect(), say=say
+    )
     try:
-        if not (made.locks / f"{STACK}.lock.yml").is_file():  # of a run with --keep: a lock is resolved for fresh nodes
+        if not (
+            made.locks / f"{STACK}.lock.yml"
+        ).is_file():  # of a run with --keep: a lock is resolved for fresh nodes
             made.lock(STACK)
         found = bench(made, names, counts, chosen.runs, chosen.peers)
         report.write(found, chosen.out, chosen.peers)
@@ -68,7 +81,9 @@ def main() -> None:
             made.lab.down()
 
 
-def bench(made: standin_lab.StandinLab, names: Sequence[str], counts: Sequence[int], runs: int, peers: Path) -> dict[str, Any]:
+def bench(
+    made: standin_lab.StandinLab, names: Sequence[str], counts: Sequence[int], runs: int, peers: Path
+) -> dict[str, Any]:
     """Everything that is measured, with what it was measured on."""
     nodes = [made.lab.node(name) for name in names]
     site = {"GOLDNODE_CATALOG": os.environ["GOLDNODE_CATALOG"], "GOLDNODE_SITE": str(made.site)}
@@ -85,11 +100,16 @@ def bench(made: standin_lab.StandinLab, names: Sequence[str], counts: Sequence[i
     for node in nodes:
         node.restart()  # what was installed is booted, as on a node at work
     say("proving that all keep the same state")
-    agree(contenders(nodes[:1], inventory(made, nodes[:1], work / "inventory1"), site, file, peers, work), nodes[0])
+    agree(
+        contenders(nodes[:1], inventory(made, nodes[:1], work / "inventory1"), site, file, peers, work),
+        nodes[0],
+    )
 
     rows: list[dict[str, Any]] = []
     for number in counts:
-        rows += measure(contenders(nodes[:number], inventories[number], site, file, peers, work), nodes[:number], runs)
+        rows += measure(
+            contenders(nodes[:number], inventories[number], site, file, peers, work), nodes[:number], runs
+        )
     return {
         "schema": "goldnode.benchmark/1",
         "benchmark": "converge",
@@ -118,7 +138,9 @@ def agree(everybody: Sequence[Contender], node: Node) -> None:
     keepers = [contender for contender in everybody if contender.keeps]
     for contender in keepers:
         if not contender.unchanged(contender.run()):
-            raise SystemExit(f"{contender.title} changed a node that goldnode had converged: they do not keep the same state")
+            raise SystemExit(
+                f"{contender.title} changed a node that goldnode had converged: they do not keep the same state"
+            )
         say(f"  {contender.title}: nothing to change")
     for contender in keepers:
         node.shell(DAMAGE)
@@ -143,7 +165,9 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[Node], runs: int) ->
             ran = contender.run()
             if contender.keeps and not contender.unchanged(ran):
                 raise SystemExit(f"{contender.title} changed something while it was measured")
-            samples[contender.name].append({"wall": ran.wall, "controller_cpu": ran.cpu, "node_cpu": busy(nodes) - before})
+            samples[contender.name].append(
+                {"wall": ran.wall, "controller_cpu": ran.cpu, "node_cpu": busy(nodes) - before}
+            )
             say(f"  {number:3} nodes, run {turn + 1}: {contender.title}: {ran.wall:.2f} s")
     return [
         {
@@ -164,7 +188,9 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[Node], runs: int) ->
 
 def machine(node: Node, peers: Path) -> dict[str, Any]:
     """What the figures depend on."""
-    installed = subprocess.run([str(peers / "bin/python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+    installed = subprocess.run(
+        [str(peers / "bin/python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+    ).stdout
     peer = {name: re.search(rf"(?m)^{name}==(.*)$", installed) for name in ("pyinfra", "mitogen")}
     trips = []
     for _ in range(20):
@@ -178,7 +204,9 @@ def machine(node: Node, peers: Path) -> dict[str, Any]:
         "node_python": node.run("python3", "--version").output.strip(),
         "ansible_core": version("ansible-core"),
         **{name: match[1] if match else "?" for name, match in peer.items()},
-        "ssh": subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr.split(",")[0].strip(),
+        "ssh": subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False)
+        .stderr.split(",")[0]
+        .strip(),
     }
 
 

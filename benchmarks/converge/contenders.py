@@ -72,10 +72,17 @@ class Contender:
 def clean() -> dict[str, str]:
     """The environment without what the caller's shell says to Ansible and goldnode."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "GOLDNODE_"))}
-    return {**kept, "PATH": f"{BIN}:{kept['PATH']}", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
+    return {
+        **kept,
+        "PATH": f"{BIN}:{kept['PATH']}",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_HOST_PATTERN_MISMATCH": "error",
+    }
 
 
-def contenders(nodes: Sequence[Node], inventory: Path, site: Mapping[str, str], state: Path, peers: Path, work: Path) -> list[Contender]:
+def contenders(
+    nodes: Sequence[Node], inventory: Path, site: Mapping[str, str], state: Path, peers: Path, work: Path
+) -> list[Contender]:
     """Everybody, for these nodes. `site` is goldnode's environment, `state` the file of state.write, `peers` the virtual environment with
     pyinfra and mitogen, `work` a directory for files made here."""
     playbook = [str(BIN / "ansible-playbook"), "-i", str(inventory)]
@@ -90,13 +97,27 @@ def contenders(nodes: Sequence[Node], inventory: Path, site: Mapping[str, str], 
     ssh = {"verbose": ["-vvv"], "remote": "SSH: EXEC"}
     return [
         Contender("resident", "goldnode, resident engine", [*playbook, "site.yml"], ours, **ssh),
-        Contender("reference", "goldnode, module shipped", [*playbook, "site.yml", "-e", "goldnode_resident=false"], ours, **ssh),
         Contender(
-            "pyinfra", "pyinfra", _pyinfra(nodes, state, peers, work), {}, ["-vv"], r"(?m)^\s*\[[^\]]+\] >>> ", changed=r"\] Success"
+            "reference",
+            "goldnode, module shipped",
+            [*playbook, "site.yml", "-e", "goldnode_resident=false"],
+            ours,
+            **ssh,
+        ),
+        Contender(
+            "pyinfra",
+            "pyinfra",
+            _pyinfra(nodes, state, peers, work),
+            {},
+            ["-vv"],
+            r"(?m)^\s*\[[^\]]+\] >>> ",
+            changed=r"\] Success",
         ),
         Contender("mitogen", "the role, mitogen_linear", role, {**plain, **mitogen}),
         Contender("conventional", "a role of builtin modules", role, plain, **ssh),
-        Contender("empty", "floor: an empty play", [*playbook, str(HERE / "empty.yml")], plain, **ssh, keeps=False),
+        Contender(
+            "empty", "floor: an empty play", [*playbook, str(HERE / "empty.yml")], plain, **ssh, keeps=False
+        ),
         Contender("ssh", "floor: `true` over an open ssh connection", _ssh(nodes, work), {}, keeps=False),
     ]
 
@@ -126,5 +147,7 @@ def _pyinfra(nodes: Sequence[Node], state: Path, peers: Path, work: Path) -> lis
 def _ssh(nodes: Sequence[Node], work: Path) -> list[str]:
     """`true` on every node at once, over connections that stay open between the runs."""
     socket = ["-o", "ControlMaster=auto", "-o", "ControlPersist=120s", "-o", f"ControlPath={work}/%C"]
-    lines = [" ".join(["ssh", *socket, *(f"'{word}'" for word in node.ssh("true")[1:]), "&"]) for node in nodes]
+    lines = [
+        " ".join(["ssh", *socket, *(f"'{word}'" for word in node.ssh("true")[1:]), "&"]) for node in nodes
+    ]
     return ["sh", "-c", "\n".join([*lines, "wait"])]

@@ -33,7 +33,11 @@ for path in ("/etc/initramfs-tools/modules", "/etc/modules"):
     files.replace(path=path, text=f"^({'|'.join(state['unwanted'])})\\b", replace="# \\1")
 
 for part in ("kernel", "driver"):
-    apt.packages(packages=state["packages"][part], no_recommends=True, extra_install_args="--allow-downgrades --allow-change-held-packages")
+    apt.packages(
+        packages=state["packages"][part],
+        no_recommends=True,
+        extra_install_args="--allow-downgrades --allow-change-held-packages",
+    )
 if host.get_fact(Command, command="dpkg-query -W -f '${Package}\\n' 'nvidia-tesla-*' 2>/dev/null || true"):
     server.shell(commands=["apt-get remove -y 'nvidia-tesla-*'"])
 held = (host.get_fact(Command, command="apt-mark showhold") or "").split()
@@ -41,7 +45,10 @@ if set(state["holds"]) - set(held):
     server.shell(commands=[f"apt-mark hold {' '.join(state['holds'])}"])
 
 kernel, module = state["kernel"], state["module"]
-if host.get_fact(Command, command=f"modinfo -k {kernel} -F version {module['name']} || true") != module["version"]:
+if (
+    host.get_fact(Command, command=f"modinfo -k {kernel} -F version {module['name']} || true")
+    != module["version"]
+):
     server.shell(commands=[f"dkms install {module['dkms']} -k {kernel}"])
 if state["library"] not in host.get_fact(Command, command="/sbin/ldconfig -p"):
     refuse("no driver library")

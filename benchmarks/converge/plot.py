@@ -30,7 +30,12 @@ for axis, (parts, title) in zip(axes, panels, strict=True):
         values = [sum(row[part]["best"] for part in parts) for row in mine]
         floor = name == "empty"
         axis.plot(
-            [row["nodes"] for row in mine], values, marker="" if floor else "o", color=colour, linestyle=":" if floor else "-", linewidth=2
+            [row["nodes"] for row in mine],
+            values,
+            marker="" if floor else "o",
+            color=colour,
+            linestyle=":" if floor else "-",
+            linewidth=2,
         )
         ends.append((values[-1], mine[0]["title"], colour))
     axis.set_yscale("log")
@@ -49,7 +54,14 @@ for axis, (parts, title) in zip(axes, panels, strict=True):
     for value, text, colour in sorted(ends):
         at = max(value, at * least)
         axis.annotate(
-            text, (numbers[-1], at), xytext=(8, 0), textcoords="offset points", color=colour, fontsize=9, va="center", annotation_clip=False
+            text,
+            (numbers[-1], at),
+            xytext=(8, 0),
+            textcoords="offset points",
+            color=colour,
+            fontsize=9,
+            va="center",
+            annotation_clip=False,
         )
 machine = found["machine"]
 figure.text(

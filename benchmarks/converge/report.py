@@ -40,10 +40,23 @@ def tables(found: Mapping[str, Any]) -> str:
         for name in ("conventional", "mitogen", "pyinfra")
     ]
     wall = [
-        [titles[name], *(f"{cell[n, name]['wall']['best']:.2f} ({cell[n, name]['wall']['median']:.2f})" for n in numbers)] for name in names
+        [
+            titles[name],
+            *(
+                f"{cell[n, name]['wall']['best']:.2f} ({cell[n, name]['wall']['median']:.2f})"
+                for n in numbers
+            ),
+        ]
+        for name in names
     ]
     work = [
-        [titles[name], *(f"{cell[n, name]['controller_cpu']['best']:.2f} + {cell[n, name]['node_cpu']['best']:.2f}" for n in numbers)]
+        [
+            titles[name],
+            *(
+                f"{cell[n, name]['controller_cpu']['best']:.2f} + {cell[n, name]['node_cpu']['best']:.2f}"
+                for n in numbers
+            ),
+        ]
         for name in names
     ]
     counts = [[titles[name], *(str(cell[n, name]["executions"] or "-") for n in numbers)] for name in peers]

@@ -15,7 +15,15 @@ from goldnode.node.state.model import Observed
 from goldnode.nodefile import payload
 
 # What the contenders have a task for. Of any other kind of action only goldnode looks after the result; the report says so.
-KINDS = {"file.write", "packages.transact", "packages.hold", "module.build", "initramfs.rebuild", "link", "boot.entry"}
+KINDS = {
+    "file.write",
+    "packages.transact",
+    "packages.hold",
+    "module.build",
+    "initramfs.rebuild",
+    "link",
+    "boot.entry",
+}
 
 
 def write(document: Mapping[str, Any], directory: Path) -> tuple[Path, list[str]]:
@@ -43,13 +51,21 @@ def write(document: Mapping[str, Any], directory: Path) -> tuple[Path, list[str]
     driver = document["driver"]
     state = {
         "os": document["os"],
-        "directories": sorted({str(Path(file["path"]).parent) for file in files if "goldnode" in str(Path(file["path"]).parent)}),
+        "directories": sorted(
+            {str(Path(file["path"]).parent) for file in files if "goldnode" in str(Path(file["path"]).parent)}
+        ),
         "files": files,
-        "links": [{"path": action.target, "to": action.data["to"]} for action in actions if action.kind == "link"],
+        "links": [
+            {"path": action.target, "to": action.data["to"]} for action in actions if action.kind == "link"
+        ],
         "packages": requested,
         "holds": sorted(package["name"] for package in document["packages"]),
         "kernel": document["kernel"]["release"],
-        "module": {"name": driver["module"], "version": driver["version"], "dkms": f"{driver['dkms']['name']}/{driver['version']}"},
+        "module": {
+            "name": driver["module"],
+            "version": driver["version"],
+            "dkms": f"{driver['dkms']['name']}/{driver['version']}",
+        },
         "library": driver["library"],
         "unwanted": document["blacklist"],
     }

@@ -82,7 +82,13 @@ def run(words: Sequence[str], environment: dict[str, str] | None = None) -> str:
     """Run a command; its output is shown when it fails."""
     merged = {**os.environ, **(environment or {})}
     done = subprocess.run(
-        [*words], env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False
+        [*words],
+        env=merged,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-6000:]}")
@@ -109,7 +115,12 @@ def own(store: Path, *, verify: bool) -> dict[str, Any]:
     with stages("warm"):
         goldnode("disks", "build", CLASS, "--store", str(store))
     (disk,) = builds(store, CLASS)
-    found = {"stages": stages.seconds, "inside": inside, "packages": len(disk.packages), "allocated": disk.raw.allocated}
+    found = {
+        "stages": stages.seconds,
+        "inside": inside,
+        "packages": len(disk.packages),
+        "allocated": disk.raw.allocated,
+    }
     if verify:
         with stages("verify"):
             goldnode("disks", "verify", str(disk.directory))
@@ -124,8 +135,23 @@ def source_image(work: Path) -> Path:
     root, site = work / "source", load_site()
     rows = [(archive_url(site, "debian"), SUITE), (archive_url(site, "debian-security"), f"{SUITE}-security")]
     lines = [f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}" for url, suite in rows]
-    hooks = ['--customize-hook=chroot "$1" systemctl enable ssh systemd-networkd systemd-resolved', '--customize-hook=mkdir -p "$1/efi"']
-    run(["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", *hooks, SUITE, str(root), *lines])
+    hooks = [
+        '--customize-hook=chroot "$1" systemctl enable ssh systemd-networkd systemd-resolved',
+        '--customize-hook=mkdir -p "$1/efi"',
+    ]
+    run(
+        [
+            "mmdebstrap",
+            "--quiet",
+            "--mode=root",
+            "--variant=minbase",
+            f"--include={PACKAGES}",
+            *hooks,
+            SUITE,
+            str(root),
+            *lines,
+        ]
+    )
     release = next(path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*"))
     spec = assemble.Spec(
         name="source-000000000000",
@@ -165,9 +191,14 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
             hosts = work / "hosts"
             options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
             connection = f"ansible_host=127.0.0.1 ansible_port={guest.port} ansible_user=root ansible_ssh_private_key_file={key}"
-            hosts.write_text(f"[{CLASS}]\nbench {connection} ansible_ssh_common_args='{options}'\n", encoding="utf-8")
+            hosts.write_text(
+                f"[{CLASS}]\nbench {connection} ansible_ssh_common_args='{options}'\n", encoding="utf-8"
+            )
             playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-            run([playbook, "-i", str(hosts), str(ROOT / "site.yml")], {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")})
+            run(
+                [playbook, "-i", str(hosts), str(ROOT / "site.yml")],
+                {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+            )
         with stages("sanitise"):
             packages = int(asked(guest, "dpkg-query -W -f '${db:Status-Abbrev}\\n' | grep -c ^ii"))
             kernels = asked(guest, "ls /boot | sed -n s/vmlinuz-//p").split()
@@ -181,8 +212,15 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
                 time.sleep(0.2)
     with stages("compact"):
         image = work / "image.qcow2"
-        run(["qemu-img", "convert", "-O", "qcow2", "-c", "-o", "compression_type=zstd", str(disk), str(image)])
-    return {"stages": stages.seconds, "qcow2": image.stat().st_size, "packages": packages, "kernel": ", ".join(sorted(kernels))}
+        run(
+            ["qemu-img", "convert", "-O", "qcow2", "-c", "-o", "compression_type=zstd", str(disk), str(image)]
+        )
+    return {
+        "stages": stages.seconds,
+        "qcow2": image.stat().st_size,
+        "packages": packages,
+        "kernel": ", ".join(sorted(kernels)),
+    }
 
 
 def wait(guest: Machine, seconds: float = 1200) -> None:
@@ -206,11 +244,22 @@ def asked(guest: Machine, script: str) -> str:
 
 def main() -> None:
     """Measure in turns, and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run disks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run disks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=2, help="paired runs (default 2)")
-    parser.add_argument("--no-verify", action="store_true", help="do not boot what goldnode builds: half of the time of a run")
-    parser.add_argument("--only", choices=["own", "peer"], help="one of the two, for a look; nothing is written")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not boot what goldnode builds: half of the time of a run"
+    )
+    parser.add_argument(
+        "--only", choices=["own", "peer"], help="one of the two, for a look; nothing is written"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
     parser.add_argument("--note", default="", help="what a reader has to know of the machine while this ran")
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -227,7 +276,11 @@ def main() -> None:
                 say(f"turn {turn + 1}: {which}")
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 place = work / f"{which}-{turn}"
-                found = peer(base, place) if which in ("packer", "peer") and base else own(place, verify=not chosen.no_verify)
+                found = (
+                    peer(base, place)
+                    if which in ("packer", "peer") and base
+                    else own(place, verify=not chosen.no_verify)
+                )
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                 rows.append({"turn": turn, "name": which, "cpu": round(cpu, 1), **found})

@@ -14,7 +14,10 @@ import matplotlib.pyplot as plt  # noqa: E402 - the backend is chosen before
 found = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 rows = {name: [row for row in found["rows"] if row["name"] == name] for name in ("goldnode", "packer")}
 bars = {
-    "goldnode, cold": (rows["goldnode"], [stage for stage in ("cold", "verify") if stage in rows["goldnode"][0]["stages"]]),
+    "goldnode, cold": (
+        rows["goldnode"],
+        [stage for stage in ("cold", "verify") if stage in rows["goldnode"][0]["stages"]],
+    ),
     "goldnode, warm": (rows["goldnode"], ["warm"]),
     "Packer way": (rows["packer"], ["boot", "site.yml", "sanitise", "shut down", "compact"]),
 }
@@ -28,9 +31,13 @@ for place, (_, (samples, stages)) in enumerate(bars.items()):
     left = 0.0
     for stage in stages:
         middle = statistics.median(row["stages"][stage] for row in samples)
-        axis.barh(place, middle, left=left, color=colours[stage], label=stage if stage not in ("warm",) else None)
+        axis.barh(
+            place, middle, left=left, color=colours[stage], label=stage if stage not in ("warm",) else None
+        )
         left += middle
-    axis.annotate(f"{left:.0f} s", (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    axis.annotate(
+        f"{left:.0f} s", (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
+    )
 axis.set_yticks(range(len(bars)), list(bars))
 axis.invert_yaxis()
 axis.set_xlabel("wall time, s")

@@ -36,20 +36,40 @@ def tables(found: Mapping[str, Any]) -> str:
         f"{found['runs']} paired run{'s'[: found['runs'] != 1]}, in turns; the median, with least and most in brackets.{note}\n"
     )
     ratios = [
-        ["image, nothing there before", _ratio([total(two, *PEER) / total(one, "cold") for one, two in pairs])],
-        ["image, packages and root filesystem there", _ratio([total(two, *PEER) / total(one, "warm") for one, two in pairs])],
+        [
+            "image, nothing there before",
+            _ratio([total(two, *PEER) / total(one, "cold") for one, two in pairs]),
+        ],
+        [
+            "image, packages and root filesystem there",
+            _ratio([total(two, *PEER) / total(one, "warm") for one, two in pairs]),
+        ],
         ["bytes of the qcow2", _ratio([two["qcow2"] / one["qcow2"] for one, two in pairs])],
     ]
     if all("verify" in one["stages"] for one, _ in pairs):
         ratios.insert(
-            1, ["image, and booted to be verified", _ratio([total(two, *PEER) / total(one, "cold", "verify") for one, two in pairs])]
+            1,
+            [
+                "image, and booted to be verified",
+                _ratio([total(two, *PEER) / total(one, "cold", "verify") for one, two in pairs]),
+            ],
         )
     inside = dict.fromkeys(stage for row in mine for stage in row["inside"])
-    figures = [[f"goldnode: {stage}", _cell([row["stages"][stage] for row in mine])] for stage in mine[0]["stages"]]
-    figures += [[f"in a cold build: {stage}", _cell([row["inside"].get(stage, 0) for row in mine])] for stage in inside]
+    figures = [
+        [f"goldnode: {stage}", _cell([row["stages"][stage] for row in mine])] for stage in mine[0]["stages"]
+    ]
+    figures += [
+        [f"in a cold build: {stage}", _cell([row["inside"].get(stage, 0) for row in mine])]
+        for stage in inside
+    ]
     figures += [[f"Packer way: {stage}", _cell([row["stages"][stage] for row in theirs])] for stage in PEER]
     sizes = [
-        [title, f"{statistics.median(row['qcow2'] for row in rows) / 1e6:.0f}", str(rows[0]["packages"]), rows[0]["kernel"]]
+        [
+            title,
+            f"{statistics.median(row['qcow2'] for row in rows) / 1e6:.0f}",
+            str(rows[0]["packages"]),
+            rows[0]["kernel"],
+        ]
         for title, rows in (("goldnode", mine), ("Packer way", theirs))
     ]
     parts = [

@@ -55,7 +55,17 @@ class Own:
     def build(self) -> None:
         """Build all; what is not in the pool is fetched."""
         environment = {**os.environ, "GOLDNODE_IMAGES": str(self.store), LOCKS: str(self.locks)}
-        run([str(Path(sys.executable).with_name("goldnode")), "images", "build", "--engine", "buildah", *NAMES], environment)
+        run(
+            [
+                str(Path(sys.executable).with_name("goldnode")),
+                "images",
+                "build",
+                "--engine",
+                "buildah",
+                *NAMES,
+            ],
+            environment,
+        )
 
     def change(self) -> None:
         """A new lock of one image: as if what it holds had been resolved a day later."""
@@ -76,9 +86,21 @@ class Peer:
         self.base, self.sources = base, folder / "sources.list"
         site = load_site()
         folder.mkdir()
-        rows_of = [(archive_url(site, "debian"), SUITE), (archive_url(site, "debian-security"), f"{SUITE}-security")]
-        self.sources.write_text("".join(f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}\n" for url, suite in rows_of))
-        self.options = ["--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "overlay"]
+        rows_of = [
+            (archive_url(site, "debian"), SUITE),
+            (archive_url(site, "debian-security"), f"{SUITE}-security"),
+        ]
+        self.sources.write_text(
+            "".join(f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}\n" for url, suite in rows_of)
+        )
+        self.options = [
+            "--root",
+            str(folder / "root"),
+            "--runroot",
+            str(folder / "run"),
+            "--storage-driver",
+            "overlay",
+        ]
 
     def build(self) -> None:
         """Build every tag; a parent is named by its tag, as in a Dockerfile."""
@@ -101,7 +123,10 @@ class Peer:
         file.write_text(text)
         mounted = f"{self.sources}:/etc/apt/sources.list:ro"
         options = ["--isolation", "chroot", "--layers", "--volume", mounted, "--pull-never", "-q"]
-        run(["buildah", *self.options, "build", *options, "-f", str(file), "-t", tag, str(context)], dict(os.environ))
+        run(
+            ["buildah", *self.options, "build", *options, "-f", str(file), "-t", tag, str(context)],
+            dict(os.environ),
+        )
 
     def change(self) -> None:
         """One Dockerfile has changed."""
@@ -124,7 +149,14 @@ def size(folder: Path) -> int:
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run a command; its output is shown when it fails."""
-    done = subprocess.run([*command], env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        [*command],
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
 
@@ -142,7 +174,9 @@ def measure(runs: int) -> dict[str, Any]:
     """Return all figures."""
     rows = load_matrix(None).select(list(NAMES))
     rows = [row for row in rows if row.name in NAMES]
-    taken: dict[str, dict[str, list[dict[str, float]]]] = {name: {step: [] for step in STEPS} for name in ("own", "peer")}
+    taken: dict[str, dict[str, list[dict[str, float]]]] = {
+        name: {step: [] for step in STEPS} for name in ("own", "peer")
+    }
     load = [round(os.getloadavg()[0], 1)]
     held: dict[str, dict[str, list[int]]] = {name: {step: [] for step in STEPS} for name in ("own", "peer")}
     with tempfile.TemporaryDirectory(prefix="goldnode-images-") as name:
@@ -150,7 +184,10 @@ def measure(runs: int) -> dict[str, Any]:
         base = folder / "debian.tar"
         run(["mmdebstrap", "--variant=minbase", SUITE, str(base)], dict(os.environ))
         for number in range(runs):
-            contenders: dict[str, Own | Peer] = {"own": Own(folder / "own", rows), "peer": Peer(folder / "peer", rows, base)}
+            contenders: dict[str, Own | Peer] = {
+                "own": Own(folder / "own", rows),
+                "peer": Peer(folder / "peer", rows, base),
+            }
             (folder / "own").mkdir()
             os.environ[LOCKS] = str(folder / "own/locks")
             for which in sorted(contenders, reverse=bool(number % 2)):
@@ -161,13 +198,24 @@ def measure(runs: int) -> dict[str, Any]:
                     taken[which][step].append(timed(contender.build))
                     held[which][step].append(contender.bytes())
                     load.append(round(os.getloadavg()[0], 1))
-                    print(f"run {number + 1} of {runs}: {which} {step} {taken[which][step][-1]['wall']:.1f} s", flush=True)
+                    print(
+                        f"run {number + 1} of {runs}: {which} {step} {taken[which][step][-1]['wall']:.1f} s",
+                        flush=True,
+                    )
             for which in contenders:
                 shutil.rmtree(folder / which)
-    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    git = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
     seconds = {which: {step: _medians(found) for step, found in of.items()} for which, of in taken.items()}
     ratios = {
-        step: {what: [peer[what] / own[what] for own, peer in zip(taken["own"][step], taken["peer"][step], strict=True)] for what in WHAT}
+        step: {
+            what: [
+                peer[what] / own[what]
+                for own, peer in zip(taken["own"][step], taken["peer"][step], strict=True)
+            ]
+            for what in WHAT
+        }
         for step in STEPS
     }
     return {
@@ -179,7 +227,10 @@ def measure(runs: int) -> dict[str, Any]:
         "names": [row.name for row in rows],
         "seconds": seconds,
         "ratios": ratios,
-        "bytes": {which: {step: statistics.median(found) for step, found in of.items()} for which, of in held.items()},
+        "bytes": {
+            which: {step: statistics.median(found) for step, found in of.items()}
+            for which, of in held.items()
+        },
     }
 
 
@@ -193,7 +244,9 @@ def tables(found: Mapping[str, Any]) -> str:
     low, high = min(found["load"]), max(found["load"])
     runs = "one paired run" if found["runs"] == 1 else f"{found['runs']} paired runs, in turn, medians"
     busy = (
-        " The machine was busy with other work: its wall figures say little, CPU and the ratios more." if high > 2 * told["cores"] else ""
+        " The machine was busy with other work: its wall figures say little, CPU and the ratios more."
+        if high > 2 * told["cores"]
+        else ""
     )
     rows = [
         f"{found['date']}, commit `{found['commit']}`: {told['cores']} cores ({told['processor']}), kernel {told['kernel']}; load {low} to {high}, by "
@@ -208,18 +261,30 @@ def tables(found: Mapping[str, Any]) -> str:
         wall, cpu = (statistics.median(found["ratios"][step][what]) for what in ("wall", "cpu"))
         own, peer = (found["seconds"][which][step]["wall"] for which in ("own", "peer"))
         mine, theirs = (found["bytes"][which][step] / 1e6 for which in ("own", "peer"))
-        rows.append(f"| {title} | **{wall:.2f}x** | {cpu:.2f}x | {peer:.1f} | {own:.1f} | {theirs:.0f} | {mine:.0f} |")
+        rows.append(
+            f"| {title} | **{wall:.2f}x** | {cpu:.2f}x | {peer:.1f} | {own:.1f} | {theirs:.0f} | {mine:.0f} |"
+        )
     warm = found["seconds"]["own"]["warm"]
     met = "met" if warm["wall"] <= 5 else "MISSED"
-    rows += ["", f"- A run without a change within 5 s was the aim: {met}, with {warm['wall']:.1f} s ({warm['cpu']:.1f} s of CPU)."]
+    rows += [
+        "",
+        f"- A run without a change within 5 s was the aim: {met}, with {warm['wall']:.1f} s ({warm['cpu']:.1f} s of CPU).",
+    ]
     return "\n".join(rows) + "\n"
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run images", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run images", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=2, help="measured runs of each (default 2)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
     chosen = parser.parse_args()
     found = measure(chosen.runs)
     pages.write("images", found, tables(found), chosen.out)

@@ -32,7 +32,9 @@ def root(named: Path | None) -> Path:
     if not MADE.exists():
         MADE.parent.mkdir(parents=True, exist_ok=True)
         tar = MADE.with_suffix(".tar")
-        subprocess.run(["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(tar)], check=True)
+        subprocess.run(
+            ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(tar)], check=True
+        )
         new = MADE.with_suffix(".new")
         new.mkdir(exist_ok=True)
         subprocess.run(["tar", "-C", str(new), "--exclude=./dev/*", "-xf", str(tar)], check=True)
@@ -49,12 +51,19 @@ def measure(folder: Path, runs: int, peers: Path) -> dict[str, Any]:
     for number in range(runs + 1):
         for name, argv in (("own", own), ("peer", peer)):
             done = subprocess.run(
-                argv, capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/src"}
+                argv,
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
             )
             if number:  # the first warms the page cache and writes the byte code
                 taken[name].append(json.loads(done.stdout))
         print(f"run {number} of {runs}", flush=True)
-    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    git = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": git.stdout.strip(),
@@ -64,7 +73,10 @@ def measure(folder: Path, runs: int, peers: Path) -> dict[str, Any]:
         "root": {key: taken["own"][0][key] for key in ("files", "bytes", "refused")},
         "seconds": {
             name: {
-                key: {"median": statistics.median(row[key] for row in rows), "best": min(row[key] for row in rows)}
+                key: {
+                    "median": statistics.median(row[key] for row in rows),
+                    "best": min(row[key] for row in rows),
+                }
                 for key in rows[0]
                 if key.endswith(("wall", "cpu"))
             }
@@ -104,11 +116,25 @@ def _cell(value: Mapping[str, float]) -> str:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run inspect", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run inspect", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=7, help="measured runs of each (default 7)")
-    parser.add_argument("--root", type=Path, help="directory to scan (default: a Debian root made by mmdebstrap)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
-    parser.add_argument("--peers", type=Path, required=True, help="environment that pyelftools is installed in (benchmarks/run names it)")
+    parser.add_argument(
+        "--root", type=Path, help="directory to scan (default: a Debian root made by mmdebstrap)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        required=True,
+        help="environment that pyelftools is installed in (benchmarks/run names it)",
+    )
     chosen = parser.parse_args()
     found = measure(root(chosen.root), chosen.runs, chosen.peers)
     pages.write("inspect", found, tables(found), chosen.out)

@@ -33,7 +33,16 @@ def main() -> None:
                         names += sum(1 for tag in segment.iter_tags("DT_NEEDED") if tag.needed)
                 except ELFError:
                     continue
-    print(json.dumps({"elf": files, "needed": names, "wall": time.perf_counter() - started, "cpu": time.process_time() - cpu}))
+    print(
+        json.dumps(
+            {
+                "elf": files,
+                "needed": names,
+                "wall": time.perf_counter() - started,
+                "cpu": time.process_time() - cpu,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

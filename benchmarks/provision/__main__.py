@@ -50,11 +50,20 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Set up, measure in turns, report after each, take away."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run provision", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run provision", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender (default 3)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes (default docs/benchmarks)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "docs/benchmarks",
+        help="where the report goes (default docs/benchmarks)",
+    )
     parser.add_argument("--leg", action="append", choices=LEGS, help="what to measure (repeat; default all)")
-    parser.add_argument("--lab", default=LAB, help="lab whose mirror is used, made unless it is up (default provision)")
+    parser.add_argument(
+        "--lab", default=LAB, help="lab whose mirror is used, made unless it is up (default provision)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave mirror and images, for the next run")
     parser.add_argument("--note", default="", help="what a reader has to know of the machine while this ran")
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
@@ -111,7 +120,12 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str |
     try:
         before = busy([node]), received(node)
         wall, controller = run(made, node, KERNEL if leg == WITHOUT else CLASS, contender)
-        used = {"wall": wall, "controller_cpu": controller, "node_cpu": busy([node]) - before[0], "bytes": received(node) - before[1]}
+        used = {
+            "wall": wall,
+            "controller_cpu": controller,
+            "node_cpu": busy([node]) - before[0],
+            "bytes": received(node) - before[1],
+        }
         document = json.loads(node.read("/etc/goldnode/class.json"))
         release, driver = document["kernel"]["release"], document["driver"]
         packages = int(node.shell("dpkg-query -W -f '${db:Status-Abbrev}\\n' | grep -c ^.i").output)
@@ -119,7 +133,9 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str |
             return {**used, "kernel": release, "driver": None, "packages": packages}
         said = node.run("modinfo", "-k", release, "-F", "version", driver["module"]).output.strip()
         if said != driver["version"]:
-            raise SystemExit(f"{contender.title}: the module is {said or 'missing'}, want {driver['version']}")
+            raise SystemExit(
+                f"{contender.title}: the module is {said or 'missing'}, want {driver['version']}"
+            )
         return {**used, "kernel": release, "driver": said, "packages": packages}
     finally:
         node.destroy()
@@ -133,7 +149,9 @@ def fresh(made: stacks.StackLab, image: str | None) -> Node:
 
 def run(made: stacks.StackLab, node: Node, group: str, contender: Contender) -> tuple[float, float]:
     """site.yml once: seconds of wall, and of CPU on the controller."""
-    os.environ.update({"GOLDNODE_SITE": str(contender.site), "GOLDNODE_LOCKS": str(made.locks), "GOLDNODE_RUNS": "off"})
+    os.environ.update(
+        {"GOLDNODE_SITE": str(contender.site), "GOLDNODE_LOCKS": str(made.locks), "GOLDNODE_RUNS": "off"}
+    )
     hosts = inventory(made.lab, node, group)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     try:

@@ -10,7 +10,11 @@ from typing import Any
 from benchmarks import pages
 
 # Measure, what it is called, and what the figure is divided by to be shown.
-MEASURES = (("wall", "wall time, s", 1.0), ("node_cpu", "CPU of the node, s", 1.0), ("bytes", "bytes the node received, MB", 1e6))
+MEASURES = (
+    ("wall", "wall time, s", 1.0),
+    ("node_cpu", "CPU of the node, s", 1.0),
+    ("bytes", "bytes the node received, MB", 1e6),
+)
 # What this was built to reach: how many times less wall time.
 SHARE = "driver's share of a first run"
 TARGETS = {SHARE: 8.0, "driver step": 8.0, "first run": 2.5}
@@ -25,7 +29,9 @@ def write(found: Mapping[str, Any], directory: Path, peers: Path) -> None:
 def values(found: Mapping[str, Any], leg: str, name: str, measure: str) -> list[float]:
     """The samples of one measure, in the order of the turns; the driver's share is what a first run costs above one without a driver."""
     if leg == SHARE:
-        whole, without = (values(found, part, name, measure) for part in ("first run", "first run without a driver"))
+        whole, without = (
+            values(found, part, name, measure) for part in ("first run", "first run without a driver")
+        )
         return [a - b for a, b in zip(whole, without, strict=True)]
     return [row[measure] for row in found["rows"] if (row["leg"], row["name"]) == (leg, name)]
 
@@ -38,7 +44,9 @@ def tables(found: Mapping[str, Any]) -> str:
         legs.insert(2, SHARE)
     titles = {row["name"]: row["title"] for row in sorted(rows, key=lambda row: row["name"])}
     note = f" {machine['note']}" if machine["note"] else ""
-    once = f"{found['built_once_seconds']:.0f} s" if found["built_once_seconds"] is not None else "not recorded"
+    once = (
+        f"{found['built_once_seconds']:.0f} s" if found["built_once_seconds"] is not None else "not recorded"
+    )
     told = (
         f"{found['date']}, commit `{found['commit']}`: {machine['cores']} cores ({machine['processor']}), kernel {machine['kernel']}, "
         f"ansible-core {machine['ansible_core']}. Stack `{found['stack']}`: kernel {rows[0]['kernel']}, driver {rows[0]['driver']}. "
@@ -48,16 +56,29 @@ def tables(found: Mapping[str, Any]) -> str:
     for leg in legs:
         cells = []
         for measure, _, _ in MEASURES:
-            pairs = [a / b for a, b in zip(values(found, leg, "dkms", measure), values(found, leg, "prebuilt", measure), strict=True)]
+            pairs = [
+                a / b
+                for a, b in zip(
+                    values(found, leg, "dkms", measure), values(found, leg, "prebuilt", measure), strict=True
+                )
+            ]
             cells.append(f"**{statistics.median(pairs):.1f}x** ({min(pairs):.1f}-{max(pairs):.1f})")
             if measure == "wall" and leg in TARGETS:
                 middle, target = statistics.median(pairs), TARGETS[leg]
                 met = "met" if middle >= target else "MISSED"
-                verdicts.append(f"- {leg}: {target:g} times less wall time was the aim: {met}, with {middle:.1f}.\n")
+                verdicts.append(
+                    f"- {leg}: {target:g} times less wall time was the aim: {met}, with {middle:.1f}.\n"
+                )
         ratios.append([leg, *cells])
     head = [title for _, title, _ in MEASURES]
     figures = [
-        [f"{leg}: {title}", *(_cell([value / unit for value in values(found, leg, name, measure)]) for measure, _, unit in MEASURES)]
+        [
+            f"{leg}: {title}",
+            *(
+                _cell([value / unit for value in values(found, leg, name, measure)])
+                for measure, _, unit in MEASURES
+            ),
+        ]
         for leg in legs
         for name, title in titles.items()
     ]

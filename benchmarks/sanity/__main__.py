@@ -36,7 +36,9 @@ AIM_MIB = 25.0
 def node(folder: Path, library: Path) -> Path:
     """A simulated node below `folder`, with the answers of systemctl and ldconfig as files."""
     document = classes.document(CLASS)
-    root = machine.write(machine.scenario(document), folder / "node", document, cpus=THREADS, others=OTHERS, library=library)
+    root = machine.write(
+        machine.scenario(document), folder / "node", document, cpus=THREADS, others=OTHERS, library=library
+    )
     host = machine.Machine(root, library)
     (root / "ldconfig.txt").write_text(host.run("ldconfig", "-p").out, encoding="utf-8")
     units = [
@@ -58,7 +60,9 @@ NHC = (
 )  # fmt: skip
 
 
-def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -> dict[str, tuple[str, list[str]]]:
+def contenders(
+    folder: Path, root: Path, peers: Path | None, nhc: Path | None
+) -> dict[str, tuple[str, list[str]]]:
     """Return what is started, by name: its title and its command line."""
     data = nodefile.build()
     digest = hashlib.sha256(data).hexdigest()
@@ -80,15 +84,24 @@ def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -
     passive = ["check", "--passive", "--json", "--no-gate"]
     found = {
         "check": ("`goldnode-node check --passive`, all of it", [*launch, "-", "--", *passive]),
-        "beyond": ("the same beyond the driver: its answer is played from a file", [*launch, str(played), "--", *passive]),
+        "beyond": (
+            "the same beyond the driver: its answer is played from a file",
+            [*launch, str(played), "--", *passive],
+        ),
         "driver": ("the process that asks the simulated driver, alone", driver),
-        "cached": ("`goldnode-node check --cached --json`", [*launch, "-", "--", "check", "--cached", "--json"]),
+        "cached": (
+            "`goldnode-node check --cached --json`",
+            [*launch, "-", "--", "check", "--cached", "--json"],
+        ),
         "pass": ("floor: `python3 -I -S -c pass`", [*python, "-c", "pass"]),
     }
     if peers is not None:
         medic, gcm = peers / "gpumedic", peers / "health_checks"
         if medic.exists():
-            found["gpumedic"] = ("gpumedic: `scan --expect-gpus 8`", [str(medic), "scan", "--expect-gpus", "8"])
+            found["gpumedic"] = (
+                "gpumedic: `scan --expect-gpus 8`",
+                [str(medic), "scan", "--expect-gpus", "8"],
+            )
         if gcm.exists():
             found["gpucm"] = (
                 "gpucm: `check-nvidia-smi`, five checks",
@@ -99,16 +112,42 @@ def contenders(folder: Path, root: Path, peers: Path | None, nhc: Path | None) -
             )  # fmt: skip
     if nhc is not None:
         (folder / "nhc.conf").write_text("".join(f"* || {check}\n" for check in NHC), encoding="utf-8")
-        quiet = ["MARK_OFFLINE=0", "DETACHED_MODE=0", "NHC_RM=none", f"INCDIR={nhc / 'scripts'}", f"HELPERDIR={nhc / 'helpers'}"]
+        quiet = [
+            "MARK_OFFLINE=0",
+            "DETACHED_MODE=0",
+            "NHC_RM=none",
+            f"INCDIR={nhc / 'scripts'}",
+            f"HELPERDIR={nhc / 'helpers'}",
+        ]
         title = f"mej/nhc: {len(NHC)} checks of the host, none of a GPU"
-        found["nhc"] = (title, ["/bin/bash", str(nhc / "nhc"), "-c", str(folder / "nhc.conf"), "-D", str(nhc), "-l", "-", *quiet])
+        found["nhc"] = (
+            title,
+            [
+                "/bin/bash",
+                str(nhc / "nhc"),
+                "-c",
+                str(folder / "nhc.conf"),
+                "-D",
+                str(nhc),
+                "-l",
+                "-",
+                *quiet,
+            ],
+        )
     return found
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
     """Return wall time, CPU and greatest memory of one run, with all that it started and waited for."""
     meter = [sys.executable, "-I", "-S", str(Path(__file__).with_name("meter.py"))]
-    done = subprocess.run([*meter, *command], env=dict(environment), cwd=tempfile.gettempdir(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*meter, *command],
+        env=dict(environment),
+        cwd=tempfile.gettempdir(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     wall, cpu, mib, code = map(float, done.stdout.split())
     if code not in (0, 1, 2) or "Traceback" in done.stderr:
         raise SystemExit(f"{' '.join(command)} ended with {code:.0f}: {done.stderr[-2000:]}")
@@ -126,9 +165,14 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
         folder = Path(name)
         library = build(folder / "library").parent
         root = node(folder, library)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON"))}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON"))
+        }
         environment |= {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)}
-        os.environ.update(LD_LIBRARY_PATH=environment["LD_LIBRARY_PATH"], GOLDNODE_SIMULATOR=environment["GOLDNODE_SIMULATOR"])
+        os.environ.update(
+            LD_LIBRARY_PATH=environment["LD_LIBRARY_PATH"],
+            GOLDNODE_SIMULATOR=environment["GOLDNODE_SIMULATOR"],
+        )
         chosen = contenders(folder, root, peers, nhc)
         taken: dict[str, list[dict[str, float]]] = {key: [] for key in chosen}
         names = list(chosen)
@@ -144,7 +188,9 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
         verdict = json.loads((root / "run/goldnode/verdict.json").read_text())
         shutil.rmtree(root, ignore_errors=True)
     if verdict["exit_code"] != 0:  # a check that has nothing to look at is quick
-        raise SystemExit(f"the simulated node is not healthy: {[f for f in verdict['findings'] if f['outcome'] != 'match'][:4]}")
+        raise SystemExit(
+            f"the simulated node is not healthy: {[f for f in verdict['findings'] if f['outcome'] != 'match'][:4]}"
+        )
     figures = {
         key: {
             "title": title,
@@ -164,7 +210,11 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
 
 def about() -> dict[str, Any]:
     """Return what it was measured on, and how busy that was."""
-    return {**pages.machine(), "python": platform.python_version(), "priority": os.getpriority(os.PRIO_PROCESS, 0)}
+    return {
+        **pages.machine(),
+        "python": platform.python_version(),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+    }
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -179,7 +229,12 @@ def tables(found: Mapping[str, Any]) -> str:
     rows = ["| | wall, ms | CPU, ms | memory, MiB | CPU : floor |", "| --- | ---: | ---: | ---: | ---: |"]
     floor = figures["pass"]["cpu"]["median"]
     for row in figures.values():
-        cells = [_ms(row["wall"]), _ms(row["cpu"]), f"{row['mib']['median']:.1f}", f"{row['cpu']['median'] / floor:.1f}x"]
+        cells = [
+            _ms(row["wall"]),
+            _ms(row["cpu"]),
+            f"{row['mib']['median']:.1f}",
+            f"{row['cpu']['median'] / floor:.1f}x",
+        ]
         rows.append(f"| {row['title']} | {' | '.join(cells)} |")
     rows.append("")
     for name in ("gpumedic", "gpucm", "nhc"):
@@ -189,10 +244,18 @@ def tables(found: Mapping[str, Any]) -> str:
     rows += ["", "| aim | wanted | found |", "| --- | --- | --- |"]
     for key, (what, limit) in AIMS.items():
         best = figures[key][what]
-        word = "reached" if best["median"] <= limit else "only in the best run" if best["best"] <= limit else "not reached"
+        word = (
+            "reached"
+            if best["median"] <= limit
+            else "only in the best run"
+            if best["best"] <= limit
+            else "not reached"
+        )
         rows.append(f"| {figures[key]['title']} | {limit * 1000:.0f} ms | {_ms(best)} ms: {word} |")
     memory = figures["beyond"]["mib"]["median"]
-    rows.append(f"| its memory | {AIM_MIB:.0f} MiB | {memory:.1f} MiB: {'reached' if memory <= AIM_MIB else 'not reached'} |")
+    rows.append(
+        f"| its memory | {AIM_MIB:.0f} MiB | {memory:.1f} MiB: {'reached' if memory <= AIM_MIB else 'not reached'} |"
+    )
     return head + "\n" + "\n".join(rows) + "\n"
 
 
@@ -203,7 +266,9 @@ def _ms(value: Mapping[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/run sanity", description=__doc__)
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--peers", type=Path, help="folder of the peers' programs; without it they are left out")
+    parser.add_argument(
+        "--peers", type=Path, help="folder of the peers' programs; without it they are left out"
+    )
     parser.add_argument("--nhc", type=Path, help="checkout of mej/nhc; without it it is left out")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks")
     options = parser.parse_args()

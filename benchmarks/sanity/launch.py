@@ -22,7 +22,9 @@ def main() -> int:
         raise SystemExit("the program does not know its own file: not what a node does at each start")
     starting.settle(file)
     if not sys.path[0].startswith("/proc/"):
-        raise SystemExit("the program does not start from its compiled copy: not what a node does at each start")
+        raise SystemExit(
+            "the program does not start from its compiled copy: not what a node does at each start"
+        )
     starting.load_once()
     gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:

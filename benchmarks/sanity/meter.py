@@ -7,7 +7,12 @@ import time
 
 sink = os.open(os.devnull, os.O_RDWR)
 started = time.perf_counter()
-pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, sink, 0), (os.POSIX_SPAWN_DUP2, sink, 1)])
+pid = os.posix_spawn(
+    sys.argv[1],
+    sys.argv[1:],
+    os.environ,
+    file_actions=[(os.POSIX_SPAWN_DUP2, sink, 0), (os.POSIX_SPAWN_DUP2, sink, 1)],
+)
 _, status, used = os.wait4(pid, 0)
 wall = time.perf_counter() - started
 print(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, os.waitstatus_to_exitcode(status))

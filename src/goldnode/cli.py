@@ -58,12 +58,20 @@ _OF_FILES = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 def _of_a_file(problem: OSError) -> GoldnodeError | None:
     """The error of a file that cannot be used; None for what is about no file."""
     if isinstance(problem.filename, str | bytes | Path):
-        name = problem.filename.decode(errors="backslashreplace") if isinstance(problem.filename, bytes) else problem.filename
+        name = (
+            problem.filename.decode(errors="backslashreplace")
+            if isinstance(problem.filename, bytes)
+            else problem.filename
+        )
         return GoldnodeError(
-            f"cannot be read or written: {problem.strerror}", file=name, remedy="correct its name, its directory, or who may use it"
+            f"cannot be read or written: {problem.strerror}",
+            file=name,
+            remedy="correct its name, its directory, or who may use it",
         )
     if problem.errno in _OF_FILES:
-        return GoldnodeError(f"a file cannot be read or written: {problem.strerror}", remedy="`goldnode --debug …` shows which")
+        return GoldnodeError(
+            f"a file cannot be read or written: {problem.strerror}", remedy="`goldnode --debug …` shows which"
+        )
     return None
 
 
@@ -132,7 +140,16 @@ def classes(form: str) -> None:
         item, gpu = entry.item, entry.item.gpu
         stack = catalog.stacks[item.stack].item
         hardware = f"{gpu.count} x {gpu.model}" if gpu is not None else "-"
-        rows.append((name, item.backend, hardware, item.stack, stack.exercised, "simulated hardware" if item.simulated else ""))
+        rows.append(
+            (
+                name,
+                item.backend,
+                hardware,
+                item.stack,
+                stack.exercised,
+                "simulated hardware" if item.simulated else "",
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -156,9 +173,14 @@ def class_export(name: str) -> None:
 
 
 @class_group.command("bless")
-@click.argument("captures", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "captures", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @click.option("--class", "name", help="Class they are nodes of; then the change of its file is printed.")
-@click.option("--reason", help="Why links and sizes other than the facts say are right: they are this hardware by design.")
+@click.option(
+    "--reason",
+    help="Why links and sizes other than the facts say are right: they are this hardware by design.",
+)
 def class_bless(captures: tuple[Path, ...], name: str | None, reason: str | None) -> None:
     """Turn CAPTURES of good nodes (`goldnode-node capture`) into the baseline of a class, for review."""
     from goldnode.catalog import bless as blessing
@@ -166,32 +188,52 @@ def class_bless(captures: tuple[Path, ...], name: str | None, reason: str | None
 
     catalog = load_catalog()
     proposal = blessing.bless(captures, catalog, name, reason)
-    click.echo(blessing.text(proposal) if name is None else blessing.patch(proposal, catalog.node_class(name).file), nl=False)
+    click.echo(
+        blessing.text(proposal) if name is None else blessing.patch(proposal, catalog.node_class(name).file),
+        nl=False,
+    )
     for note in proposal.notes:
         click.echo(f"review: {note}", err=True)
 
 
 @main.command()
 @click.argument("host")
-@click.option("-i", "--inventory", help="Inventory that HOST is a name of; without it HOST is an ssh destination.")
+@click.option(
+    "-i", "--inventory", help="Inventory that HOST is a name of; without it HOST is an ssh destination."
+)
 @click.option("--name", help="Name of the class; default: made of the GPU model, or of the release.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Catalog directory to write the files to; default: print them."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Catalog directory to write the files to; default: print them.",
 )
 @click.option("--become", is_flag=True, help="Look as root through Ansible's become.")
 @click.option(
-    "--survey", "from_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Propose from a survey kept earlier."
+    "--survey",
+    "from_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Propose from a survey kept earlier.",
 )
 @click.option("--keep", type=click.Path(dir_okay=False, path_type=Path), help="Keep the survey in this file.")
 def adopt(
-    host: str, inventory: str | None, name: str | None, out: Path | None, become: bool, from_file: Path | None, keep: Path | None
+    host: str,
+    inventory: str | None,
+    name: str | None,
+    out: Path | None,
+    become: bool,
+    from_file: Path | None,
+    keep: Path | None,
 ) -> None:
     """Look at HOST, read-only, and propose a class and a stack for review."""
     from goldnode.catalog.load import load_catalog
     from goldnode.fleet import adopt as adopting
     from goldnode.site import load_site
 
-    survey = adopting.read(from_file) if from_file else adopting.look(host, inventory, ["--become"] if become else [])
+    survey = (
+        adopting.read(from_file)
+        if from_file
+        else adopting.look(host, inventory, ["--become"] if become else [])
+    )
     if keep is not None:
         keep.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     proposal = adopting.propose(survey, name or adopting.name_for(survey), load_catalog(), load_site())
@@ -204,14 +246,19 @@ def adopt(
     for note in proposal.notes:
         click.echo(f"review: {note}", err=True)
     click.echo(
-        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode check-catalog`.", err=True
+        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode check-catalog`.",
+        err=True,
     )
 
 
 @main.command()
 @click.argument("kind", required=False)
 @click.option("--format", "form", type=click.Choice(["json", "markdown"]), default="json", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Directory to write all schemas to; with markdown, the file to write.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory to write all schemas to; with markdown, the file to write.",
+)
 def schema(kind: str | None, form: str, out: Path | None) -> None:
     """Print the JSON Schema of one KIND of file, or write all of them (default: into the catalog). Or say in markdown what every key means.
 
@@ -240,7 +287,11 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
 
 
 @main.command("check-catalog")
-@click.option("--require-lock", is_flag=True, help="End with 1 where a class cannot be applied yet, because its stack has no lock.")
+@click.option(
+    "--require-lock",
+    is_flag=True,
+    help="End with 1 where a class cannot be applied yet, because its stack has no lock.",
+)
 def check_catalog(require_lock: bool) -> None:
     """Check every file of the catalog, the site file with what it names, the facts, every class as `goldnode check` does, and every stack's lock.
 

@@ -16,10 +16,14 @@ class Variable(NamedTuple):
 # Lists are separated by ":", as in PATH.
 VARIABLES = (
     Variable(
-        "GOLDNODE_CATALOG", "none", "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own."
+        "GOLDNODE_CATALOG",
+        "none",
+        "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own.",
     ),
     Variable(
-        "GOLDNODE_SITE", "`goldnode-site.yml` here, else `/etc/goldnode/site.yml`", "The site file. One that is not there is an error."
+        "GOLDNODE_SITE",
+        "`goldnode-site.yml` here, else `/etc/goldnode/site.yml`",
+        "The site file. One that is not there is an error.",
     ),
     Variable(
         "GOLDNODE_LOCKS",
@@ -33,30 +37,64 @@ VARIABLES = (
     ),
     Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` keeps none."),
     Variable("GOLDNODE_RUNS_KEEP", "`50`", "How many records are kept there; the oldest go first."),
-    Variable("GOLDNODE_MATRIX", "`images/containers/matrix.yml`", "The matrix of container images; `--matrix` goes before it."),
-    Variable("GOLDNODE_IMAGE_LOCKS", "none", "Directories searched for locks of images first, before `locks/` beside the matrix."),
-    Variable("GOLDNODE_IMAGES", "`.goldnode/images`", "The store of container images; `--store` goes before it."),
+    Variable(
+        "GOLDNODE_MATRIX",
+        "`images/containers/matrix.yml`",
+        "The matrix of container images; `--matrix` goes before it.",
+    ),
+    Variable(
+        "GOLDNODE_IMAGE_LOCKS",
+        "none",
+        "Directories searched for locks of images first, before `locks/` beside the matrix.",
+    ),
+    Variable(
+        "GOLDNODE_IMAGES", "`.goldnode/images`", "The store of container images; `--store` goes before it."
+    ),
     Variable(
         "GOLDNODE_IMAGE_ENGINE",
         "BuildKit, else buildah",
         "`buildkit` or `buildah`: what builds images; `--engine` goes before it.",
     ),
     Variable(
-        "GOLDNODE_REGISTRY", "none", "`HOST[:PORT][/PREFIX]`: where images are published and their channels are; `--to` goes before it."
+        "GOLDNODE_REGISTRY",
+        "none",
+        "`HOST[:PORT][/PREFIX]`: where images are published and their channels are; `--to` goes before it.",
     ),
-    Variable("GOLDNODE_REGISTRY_PORT", "`5117`", "Port of the registry that `scripts/build-images` starts on the loopback."),
+    Variable(
+        "GOLDNODE_REGISTRY_PORT",
+        "`5117`",
+        "Port of the registry that `scripts/build-images` starts on the loopback.",
+    ),
     Variable(
         "GOLDNODE_IMAGE_KEY",
         "the site file's `images.signing_key`",
         "Secret key (PEM, a file) that signs evidence of images and disks, published disks, and moves of channels; `--key` goes before it.",
     ),
-    Variable("GOLDNODE_SIGNING_PASSWORD", "none", "Password of a key that images or disks are signed with, where the key is encrypted."),
-    Variable("GOLDNODE_DISK_DEFINITION", "`images/disks/disks.yml`", "The definition of disk images; `--definition` goes before it."),
-    Variable("GOLDNODE_DISK_LOCKS", "none", "Directories searched for locks of disks first, before `locks/` beside the definition."),
-    Variable("GOLDNODE_DISKS", "`.goldnode/disks`", "The store of disk images; `--store` goes before it."),
-    Variable("GOLDNODE_DISKS_PLACE", "none", "Directory where disks are published and their channels are; `--to` goes before it."),
     Variable(
-        "GOLDNODE_DISKS_FROM", "none", "Published directory of disks, or its address, that `disks pull` reads; `--from` goes before it."
+        "GOLDNODE_SIGNING_PASSWORD",
+        "none",
+        "Password of a key that images or disks are signed with, where the key is encrypted.",
+    ),
+    Variable(
+        "GOLDNODE_DISK_DEFINITION",
+        "`images/disks/disks.yml`",
+        "The definition of disk images; `--definition` goes before it.",
+    ),
+    Variable(
+        "GOLDNODE_DISK_LOCKS",
+        "none",
+        "Directories searched for locks of disks first, before `locks/` beside the definition.",
+    ),
+    Variable("GOLDNODE_DISKS", "`.goldnode/disks`", "The store of disk images; `--store` goes before it."),
+    Variable(
+        "GOLDNODE_DISKS_PLACE",
+        "none",
+        "Directory where disks are published and their channels are; `--to` goes before it.",
+    ),
+    Variable(
+        "GOLDNODE_DISKS_FROM",
+        "none",
+        "Published directory of disks, or its address, that `disks pull` reads; `--from` goes before it.",
     ),
     Variable(
         "GOLDNODE_VARS_STAGE",
@@ -67,9 +105,17 @@ VARIABLES = (
 
 # Read by the programs for schedulers that goldnode puts on nodes.
 ON_NODES = (
-    Variable("GOLDNODE_RUN", "`/run/goldnode`", "Where the last verdict is: in a pod, where the node's directory is mounted."),
+    Variable(
+        "GOLDNODE_RUN",
+        "`/run/goldnode`",
+        "Where the last verdict is: in a pod, where the node's directory is mounted.",
+    ),
     Variable("GOLDNODE_STATE", "`/var/lib/goldnode`", "Where `slurm-health` keeps what it has drained."),
-    Variable("GOLDNODE_PATH", "none", "Directories that `slurm-health` searches for `scontrol` before the usual ones."),
+    Variable(
+        "GOLDNODE_PATH",
+        "none",
+        "Directories that `slurm-health` searches for `scontrol` before the usual ones.",
+    ),
     Variable(
         "GOLDNODE_DEBUG",
         "none",
@@ -81,17 +127,35 @@ ON_NODES = (
 FOREIGN = (
     Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode` below it is what `GOLDNODE_CACHE` is by default."),
     Variable("TMPDIR", "`/tmp`", "Where throw-away roots of apt and other files are that go at the end."),
-    Variable("DOCKER_HOST", "`/var/run/docker.sock`", "The engine of the demo's and the tests' nodes, and of BuildKit."),
+    Variable(
+        "DOCKER_HOST",
+        "`/var/run/docker.sock`",
+        "The engine of the demo's and the tests' nodes, and of BuildKit.",
+    ),
     Variable(
         "DOCKER_CONTEXT, DOCKER_TLS_VERIFY, DOCKER_CERT_PATH, BUILDX_BUILDER, BUILDX_CONFIG, KUBECONFIG",
         "docker's own",
         "Handed to docker for builds with BuildKit.",
     ),
     Variable("REGISTRY_AUTH_FILE", "none", "Logins for registries; searched first."),
-    Variable("DOCKER_CONFIG", "`~/.docker`", "Directory of docker's `config.json`, where logins for registries are searched next."),
-    Variable("XDG_RUNTIME_DIR", "none", "`containers/auth.json` below it has the logins of podman and buildah, searched last."),
-    Variable("KBUILD_SIGN_PIN", "none", "Password of the site file's `module_signing.key`, where it is encrypted."),
-    Variable("http_proxy, https_proxy, no_proxy", "none", "The proxy for archives, after what apt is set to, and for registries."),
+    Variable(
+        "DOCKER_CONFIG",
+        "`~/.docker`",
+        "Directory of docker's `config.json`, where logins for registries are searched next.",
+    ),
+    Variable(
+        "XDG_RUNTIME_DIR",
+        "none",
+        "`containers/auth.json` below it has the logins of podman and buildah, searched last.",
+    ),
+    Variable(
+        "KBUILD_SIGN_PIN", "none", "Password of the site file's `module_signing.key`, where it is encrypted."
+    ),
+    Variable(
+        "http_proxy, https_proxy, no_proxy",
+        "none",
+        "The proxy for archives, after what apt is set to, and for registries.",
+    ),
     Variable(
         "ANSIBLE_CONFIG",
         "goldnode's `ansible.cfg`",
@@ -100,9 +164,25 @@ FOREIGN = (
 )
 
 FOR_TESTS = (
-    Variable("GOLDNODE_SLOT_CAUSES", "a few", "`all`: `tests/disks/test_disk_slots.py` tries every way in which a new image can fail."),
+    Variable(
+        "GOLDNODE_SLOT_CAUSES",
+        "a few",
+        "`all`: `tests/disks/test_disk_slots.py` tries every way in which a new image can fail.",
+    ),
     Variable("GOLDNODE_SLOT_TRIES", "`1`", "How many boots that test gives a new image; an update gives 3."),
-    Variable("GOLDNODE_STACK_ROUNDS", "`1`", "How often the molecule scenario `stacks` goes to the other stack and back."),
-    Variable("GOLDNODE_SIMULATOR", "none", "Directory of a simulated machine: [how](../tests/simulators/hardware/README.md)."),
-    Variable("GOLDNODE_ACCELERATOR", "none", "What goes wrong in the simulated CUDA and HIP libraries: `tests/simulators/accelerators/`."),
+    Variable(
+        "GOLDNODE_STACK_ROUNDS",
+        "`1`",
+        "How often the molecule scenario `stacks` goes to the other stack and back.",
+    ),
+    Variable(
+        "GOLDNODE_SIMULATOR",
+        "none",
+        "Directory of a simulated machine: [how](../tests/simulators/hardware/README.md).",
+    ),
+    Variable(
+        "GOLDNODE_ACCELERATOR",
+        "none",
+        "What goes wrong in the simulated CUDA and HIP libraries: `tests/simulators/accelerators/`.",
+    ),
 )

@@ -41,7 +41,11 @@ def replace_file(path: Path, data: bytes) -> None:
 def cache_directory() -> Path:
     """Return where goldnode keeps what it can make or download again: $GOLDNODE_CACHE, else below the user's cache directory."""
     named = os.environ.get("GOLDNODE_CACHE")
-    return Path(named).expanduser() if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode"
+    return (
+        Path(named).expanduser()
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode"
+    )
 
 
 def sync(path: Path) -> None:

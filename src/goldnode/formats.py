@@ -12,5 +12,8 @@ def check_format(source: Source, key: str, reads: int, error: type[GoldnodeError
     if isinstance(found, int) and not isinstance(found, bool) and found != reads:
         remedy = "install the goldnode that it was written for" if found > reads else f"write {key}: {reads}"
         raise error(
-            f"this file has format {found}, and this goldnode reads {reads}", file=source.file, line=source.line((key,)), remedy=remedy
+            f"this file has format {found}, and this goldnode reads {reads}",
+            file=source.file,
+            line=source.line((key,)),
+            remedy=remedy,
         )

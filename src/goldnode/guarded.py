@@ -29,4 +29,11 @@ def script(words: Sequence[str], digest: str | None = None) -> str:
     :param digest: ``sha256:…`` of the file; None where the node may have another version of it.
     """
     same = SAME.format(program=PROGRAM, digest=digest.removeprefix("sha256:")) if digest else ""
-    return SCRIPT.format(paths=" ".join(PATHS), count=len(PATHS), program=PROGRAM, same=same, other=OTHER, words=shlex.join(words))
+    return SCRIPT.format(
+        paths=" ".join(PATHS),
+        count=len(PATHS),
+        program=PROGRAM,
+        same=same,
+        other=OTHER,
+        words=shlex.join(words),
+    )

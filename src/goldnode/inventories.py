@@ -14,12 +14,16 @@ def check_inventory(inventory: str) -> None:
     if not Path(inventory).exists() and "," not in inventory:
         place = Path("inventories")
         known = [str(path) for path in place.iterdir()] if place.is_dir() else []
-        raise InventoryError(f'there is no inventory "{inventory}"', remedy=nearest(inventory, known) or "correct its path")
+        raise InventoryError(
+            f'there is no inventory "{inventory}"', remedy=nearest(inventory, known) or "correct its path"
+        )
 
 
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     """The error of a limit that names none of the hosts; `names`: of all hosts and groups."""
-    return InventoryError(f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern")
+    return InventoryError(
+        f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern"
+    )
 
 
 def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:

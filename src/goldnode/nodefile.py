@@ -23,7 +23,9 @@ NODE = Path(__file__).parent / "node"
 START = b"#!/usr/bin/env -S python3 -I -S\n"
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
-WRITER = "goldnode/node/slotwrite.py"  # travels with an image that is written to a node, and does not stay there
+WRITER = (
+    "goldnode/node/slotwrite.py"  # travels with an image that is written to a node, and does not stay there
+)
 
 
 def sources(*, writer: bool = False) -> dict[str, bytes]:
@@ -40,13 +42,15 @@ def binding() -> dict[str, bytes]:
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise GoldnodeError(
-            "the package nvidia-ml-py is not installed", remedy="install goldnode with its dependencies (requirements/dev.lock)"
+            "the package nvidia-ml-py is not installed",
+            remedy="install goldnode with its dependencies (requirements/dev.lock)",
         )
     content = Path(spec.origin).read_bytes()
     head = content.split(b"#####", 2)[1]
     if b"Redistribution and use" not in head:
         raise GoldnodeError(
-            f"{spec.origin} does not begin with its licence", remedy="use the release of nvidia-ml-py in requirements/dev.lock"
+            f"{spec.origin} does not begin with its licence",
+            remedy="use the release of nvidia-ml-py in requirements/dev.lock",
         )
     text = b"\n".join(line[1:].strip() for line in head.strip().splitlines())
     return {BINDING: content, LICENCE: text + b"\n"}

@@ -52,7 +52,10 @@ def read_plan(text: str, class_digest: str) -> dict[str, Any]:
     for action in plan["actions"]:
         if action["part"] not in PARTS or action["phase"] not in PHASES:
             raise PlanError("an action is of no known part or phase")
-    lines = {part: [f"{a['kind']} {a['target']}: {a['reason']}" for a in plan["actions"] if a["part"] == part] for part in PARTS}
+    lines = {
+        part: [f"{a['kind']} {a['target']}: {a['reason']}" for a in plan["actions"] if a["part"] == part]
+        for part in PARTS
+    }
     if plan["parts"] != lines:
         raise PlanError("its parts are not its actions")
     checked: dict[str, Any] = plan

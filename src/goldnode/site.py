@@ -36,7 +36,9 @@ class SiteArchive(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(description="Address of the archive, without suite: http, https or file.")
-    key: str | None = Field(default=None, description="Key file of the archive, armoured or binary; relative to the site file.")
+    key: str | None = Field(
+        default=None, description="Key file of the archive, armoured or binary; relative to the site file."
+    )
     fingerprints: tuple[Fingerprint, ...] = Field(
         default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
     )
@@ -58,7 +60,9 @@ class SiteGate(BaseModel):
     drain: NodeCommand = Field(
         description="Command on the node, as words; the reason is added as the last one. Status 3: it was drained already."
     )
-    resume: NodeCommand = Field(description="Command on the node, as words, that takes it back; called only for a drain of its own.")
+    resume: NodeCommand = Field(
+        description="Command on the node, as words, that takes it back; called only for a drain of its own."
+    )
 
 
 class SiteMirror(BaseModel):
@@ -68,11 +72,15 @@ class SiteMirror(BaseModel):
 
     directory: str = Field(description="Where the controller keeps it; relative to the site file.")
     url: str | None = Field(
-        default=None, description="Address at which nodes find that directory; they then use nothing else. null: nodes do not use it."
+        default=None,
+        description="Address at which nodes find that directory; they then use nothing else. null: nodes do not use it.",
     )
-    key: str | None = Field(default=None, description="Public key that its indexes are signed with; relative to the site file.")
+    key: str | None = Field(
+        default=None, description="Public key that its indexes are signed with; relative to the site file."
+    )
     signing_key: str | None = Field(
-        default=None, description="Secret key to sign with, a file, used only by `goldnode mirror` and `modules`."
+        default=None,
+        description="Secret key to sign with, a file, used only by `goldnode mirror` and `modules`.",
     )
 
 
@@ -81,7 +89,9 @@ class SiteSigning(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key: str = Field(description="Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file.")
+    key: str = Field(
+        description="Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
+    )
     certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
 
 
@@ -95,11 +105,15 @@ class SiteImages(BaseModel):
         description="Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file.",
     )
     public_key: str | None = Field(
-        default=None, description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file."
+        default=None,
+        description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file.",
     )
-    builder: str | None = Field(default=None, description="URI that names this site's builder in provenance; null: goldnode's own.")
+    builder: str | None = Field(
+        default=None, description="URI that names this site's builder in provenance; null: goldnode's own."
+    )
     vulnerabilities: tuple[str, ...] = Field(
-        default=(), description="Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site file."
+        default=(),
+        description="Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site file.",
     )
 
 
@@ -108,20 +122,31 @@ class Site(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    archives: dict[str, SiteArchive] = Field(default_factory=dict, description="Archives by the catalog's id.")
-    indexes: dict[str, SiteIndex] = Field(default_factory=dict, description="Indexes of wheels by the matrix's name.")
+    archives: dict[str, SiteArchive] = Field(
+        default_factory=dict, description="Archives by the catalog's id."
+    )
+    indexes: dict[str, SiteIndex] = Field(
+        default_factory=dict, description="Indexes of wheels by the matrix's name."
+    )
     locks: str | None = Field(
-        default=None, description="Directory searched for STACK.lock.yml before the catalog; relative to the site file."
+        default=None,
+        description="Directory searched for STACK.lock.yml before the catalog; relative to the site file.",
     )
     mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
     modules: Literal["dkms", "prebuilt"] = Field(
-        default="dkms", description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror."
+        default="dkms",
+        description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror.",
     )
     module_signing: SiteSigning | None = Field(
-        default=None, description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned."
+        default=None,
+        description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned.",
     )
-    gate: SiteGate | None = Field(default=None, description="Commands with which a node drains and resumes itself.")
-    images: SiteImages = Field(default_factory=SiteImages, description="Keys and databases for container images and disk images.")
+    gate: SiteGate | None = Field(
+        default=None, description="Commands with which a node drains and resumes itself."
+    )
+    images: SiteImages = Field(
+        default_factory=SiteImages, description="Keys and databases for container images and disk images."
+    )
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 
     @classmethod
@@ -144,9 +169,16 @@ class Site(BaseModel):
         if self.locks is not None:
             path = self.resolve(self.locks)
             if not to_write and not path.is_dir():
-                line = yamlsource.read(self.file, error=SiteError).line(("locks",)) if self.file is not None else None
+                line = (
+                    yamlsource.read(self.file, error=SiteError).line(("locks",))
+                    if self.file is not None
+                    else None
+                )
                 raise SiteError(
-                    f'"locks" names {path}, which is not a directory', file=self.file, line=line, remedy="make it, or correct the path"
+                    f'"locks" names {path}, which is not a directory',
+                    file=self.file,
+                    line=line,
+                    remedy="make it, or correct the path",
                 )
             found.append(path)
         return found
@@ -179,7 +211,10 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
     found = [Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part]
     for path in found if not to_write else ():
         if not path.is_dir():
-            raise SiteError(f"{variable} names {path}, which is not a directory", remedy="make it, or correct the variable")
+            raise SiteError(
+                f"{variable} names {path}, which is not a directory",
+                remedy="make it, or correct the variable",
+            )
     return found
 
 
@@ -190,14 +225,19 @@ def find_site() -> Path | None:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise SiteError(f"GOLDNODE_SITE names {path}, which is not a file", remedy="correct the variable or create the file")
+            raise SiteError(
+                f"GOLDNODE_SITE names {path}, which is not a file",
+                remedy="correct the variable or create the file",
+            )
         return path
     for path in SITE_FILES:
         if path.is_file():
             return path
         other = path.with_suffix(".yaml")
         if other.is_file():
-            raise SiteError("a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}")
+            raise SiteError(
+                "a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}"
+            )
     return None
 
 
@@ -295,7 +335,8 @@ def _machine_archives() -> dict[str, str]:
             text=True,
             check=True,
             timeout=60,
-            env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"} | {"LC_ALL": "C.UTF-8"},
+            env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
+            | {"LC_ALL": "C.UTF-8"},
         )
     except (OSError, subprocess.SubprocessError):
         return {}

@@ -55,11 +55,15 @@ def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
         raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
     except UnicodeDecodeError as problem:
         raise error(
-            f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})", file=path, remedy="save it as UTF-8"
+            f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})",
+            file=path,
+            remedy="save it as UTF-8",
         ) from problem
     except OSError as problem:
         raise error(
-            f"the file cannot be read: {problem.strerror or problem}", file=path, remedy="correct its name or its mode"
+            f"the file cannot be read: {problem.strerror or problem}",
+            file=path,
+            remedy="correct its name or its mode",
         ) from problem
     return parse(text, path, error=error)
 
@@ -86,7 +90,11 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
     except yaml.YAMLError as problem:
         raise error(f"this is not valid YAML: {problem}", file=path) from problem
     except RecursionError as problem:
-        raise error("this is nested too deep", file=path, remedy="write it with fewer levels of brackets or indentation") from problem
+        raise error(
+            "this is nested too deep",
+            file=path,
+            remedy="write it with fewer levels of brackets or indentation",
+        ) from problem
     except (
         ArithmeticError,
         AttributeError,
@@ -116,8 +124,15 @@ def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> G
                 yaml.SafeLoader("").construct_object(node)
             except (ArithmeticError, AttributeError, LookupError, ValueError):
                 kind = node.tag.rpartition(":")[2]
-                what, remedy = _MEANT.get(kind, (f"of the kind {kind}", "correct the value, or write it in quotes"))
-                return error(f'"{cut(node.value)}" is not {what}', file=path, line=node.start_mark.line + 1, remedy=remedy)
+                what, remedy = _MEANT.get(
+                    kind, (f"of the kind {kind}", "correct the value, or write it in quotes")
+                )
+                return error(
+                    f'"{cut(node.value)}" is not {what}',
+                    file=path,
+                    line=node.start_mark.line + 1,
+                    remedy=remedy,
+                )
     return error("this is not valid YAML", file=path, remedy="correct it")
 
 
@@ -155,7 +170,13 @@ def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeEr
             _walk(value, (*path, index), source, error, seen)
 
 
-def validate(model: type[Model], source: Source, *, error: type[GoldnodeError] = CatalogError, allow_empty: bool = False) -> Model:
+def validate(
+    model: type[Model],
+    source: Source,
+    *,
+    error: type[GoldnodeError] = CatalogError,
+    allow_empty: bool = False,
+) -> Model:
     """Return `source` as `model`. Raises `error` for the first fault, with its line and the nearest right spelling."""
     data = source.data
     if data is None and allow_empty:
@@ -176,14 +197,18 @@ def validate(model: type[Model], source: Source, *, error: type[GoldnodeError] =
             key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
         )
         first = _written(details[0]["loc"], data)
-        raise _explain([item for item in details if _written(item["loc"], data) == first], model, source, error) from None
+        raise _explain(
+            [item for item in details if _written(item["loc"], data) == first], model, source, error
+        ) from None
 
 
 def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
     """Return the part of a pydantic location that is in the file: tags of unions and validators are not."""
     path: list[str | int] = []
     for part in loc:
-        inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        inside = (
+            part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        )
         if inside:
             path.append(part)
             data = data[part]
@@ -216,7 +241,9 @@ _EXPECTED = {
 }
 
 
-def _explain(items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]) -> GoldnodeError:
+def _explain(
+    items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]
+) -> GoldnodeError:
     """The error of one place in the file. Several `items` are the alternatives of a union, none of which the value is."""
     item = items[0]
     loc = _written(item["loc"], source.data)
@@ -226,23 +253,40 @@ def _explain(items: Sequence[ErrorDetails], model: type[BaseModel], source: Sour
     if item["type"] == "extra_forbidden":
         known = _fields(model, loc[:-1])
         inside = f' in "{where.rpartition(".")[0]}"' if len(loc) > 1 else ""
-        return error(f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known))
+        return error(
+            f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known)
+        )
     if item["type"] == "missing":
         return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
     if item["type"] == "value_error":
         text, _, remedy = str(item["ctx"]["error"]).partition(" | ")
-        return error(f'"{where}": {text}' if where else text, file=source.file, line=line, remedy=remedy or "correct the value")
+        return error(
+            f'"{where}": {text}' if where else text,
+            file=source.file,
+            line=line,
+            remedy=remedy or "correct the value",
+        )
     value = item["input"]
     choices = [choice for row in items for choice in _choices(row)]
-    others = [_EXPECTED.get(row["type"], str(row["msg"])).format(**row.get("ctx", {})) for row in items if not _choices(row)]
+    others = [
+        _EXPECTED.get(row["type"], str(row["msg"])).format(**row.get("ctx", {}))
+        for row in items
+        if not _choices(row)
+    ]
     expected = " or ".join(dict.fromkeys([*(f'"{choice}"' for choice in choices), *others]))
     remedy = _remedy(value, choices, others)
-    return error(f'"{where}" is {_show(value)}, expected {expected}', file=source.file, line=line, remedy=remedy)
+    return error(
+        f'"{where}" is {_show(value)}, expected {expected}', file=source.file, line=line, remedy=remedy
+    )
 
 
 def _choices(item: ErrorDetails) -> list[str]:
     """The words of which a value had to be one; empty for any other fault."""
-    return re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", ""))) if item["type"] in ("literal_error", "enum") else []
+    return (
+        re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+        if item["type"] in ("literal_error", "enum")
+        else []
+    )
 
 
 def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
@@ -267,7 +311,12 @@ def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
         if inner is not None:
             current = inner.model_fields[str(part)].annotation
         # Otherwise `part` is an index or a free key: the annotation's own arguments hold the model.
-    return [info.alias or name for m in _models(current) for name, info in m.model_fields.items() if not info.exclude]
+    return [
+        info.alias or name
+        for m in _models(current)
+        for name, info in m.model_fields.items()
+        if not info.exclude
+    ]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

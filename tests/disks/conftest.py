@@ -47,7 +47,11 @@ class Site:
             "GOLDNODE_DISKS": self.store,
             "PYTHONPATH": ROOT / "src",
         }
-        kept = {key: value for key, value in os.environ.items() if key not in ("GOLDNODE_SITE", "GOLDNODE_CATALOG")}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("GOLDNODE_SITE", "GOLDNODE_CATALOG")
+        }
         return {**kept, **{key: str(value) for key, value in named.items()}}
 
     def command(self, *arguments: str) -> list[str]:
@@ -55,7 +59,12 @@ class Site:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*arguments), cwd=ROOT, env={**self.environment, **environment}, capture_output=True, text=True, check=False
+            self.command(*arguments),
+            cwd=ROOT,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
 
@@ -112,7 +121,11 @@ def built(site: Site, fetched: Path) -> BuiltDisk:
     """The disk; its first build was killed while site.yml was at work in a root with mounts."""
     with (site.home / "killed.log").open("wb") as log:
         first = subprocess.Popen(
-            site.command("disks", "build", CLASS, "--format", "raw"), cwd=ROOT, env=site.environment, stdout=log, stderr=log
+            site.command("disks", "build", CLASS, "--format", "raw"),
+            cwd=ROOT,
+            env=site.environment,
+            stdout=log,
+            stderr=log,
         )
     limit = time.monotonic() + 900
     while not any("/root/run/goldnode-archive" in mount for mount in left_in(site.store)[0]):
@@ -129,5 +142,7 @@ def built(site: Site, fetched: Path) -> BuiltDisk:
     done = site.run("disks", "build", CLASS, "--format", "raw", "--offline")
     assert done.returncode == 0, done.stderr
     (disk,) = builds(site.store)
-    assert [path.name for path in (site.store / "cache/work").iterdir() if path.is_dir()] == [], "a killed build's files are taken away"
+    assert [path.name for path in (site.store / "cache/work").iterdir() if path.is_dir()] == [], (
+        "a killed build's files are taken away"
+    )
     return disk

@@ -136,7 +136,11 @@ def main() -> None:
 
     def write() -> None:
         image = json.loads(pathlib.Path("/image.json").read_text())
-        slotwrite.write(host, io.BytesIO(json.dumps(image).encode() + b"\n" + pathlib.Path("/image.gz").read_bytes()), print)
+        slotwrite.write(
+            host,
+            io.BytesIO(json.dumps(image).encode() + b"\n" + pathlib.Path("/image.gz").read_bytes()),
+            print,
+        )
 
     def entry(end: str) -> str:
         (found,) = [name for name in os.listdir("/efi/loader/entries") if name.endswith(end)]
@@ -148,7 +152,9 @@ def main() -> None:
         os.rename(now, now.replace("+3", "+2-1"))
         rest()
         path = f"\\loader\\entries\\{os.path.basename(now).replace('+3', '+2-1')}\0"
-        (variables / f"LoaderBootCountPath-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + path.encode("utf-16-le"))
+        (variables / f"LoaderBootCountPath-{boot.VENDOR}").write_bytes(
+            b"\x06\0\0\0" + path.encode("utf-16-le")
+        )
         runs("b")
 
     def bless() -> None:

@@ -65,7 +65,12 @@ LEFT_OUT = re.compile(
 def initramfs(files: Mapping[str, tuple[int, bytes, int]]) -> bytes:
     """A cpio archive (newc) of files: path -> (mode with its type, content or target of the link, time)."""
     folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
-    rows = {**dict.fromkeys(sorted(folders - set(files), key=lambda name: (name.count("/"), name)), (0o040755, b"", EPOCH)), **files}
+    rows = {
+        **dict.fromkeys(
+            sorted(folders - set(files), key=lambda name: (name.count("/"), name)), (0o040755, b"", EPOCH)
+        ),
+        **files,
+    }
     out = bytearray()
     for number, (name, (mode, content, time)) in enumerate([*rows.items(), ("TRAILER!!!", (0, b"", 0))], 1):
         raw = name.encode() + b"\0"
@@ -150,20 +155,32 @@ def real(tree: Path, names: Sequence[str]) -> dict[str, Version]:
         for item in opened:
             name = item.name.removeprefix("./")
             data = opened.extractfile(item) if item.isfile() else None
-            if data and re.fullmatch(r"usr/lib/klibc/bin/(sh|mount|cat|poweroff)|usr/lib/klibc-[^/]+\.so|boot/vmlinuz-[^/]+", name):
+            if data and re.fullmatch(
+                r"usr/lib/klibc/bin/(sh|mount|cat|poweroff)|usr/lib/klibc-[^/]+\.so|boot/vmlinuz-[^/]+", name
+            ):
                 files[name.replace("usr/lib/klibc-", "lib/klibc-")] = data.read()
     (kernel,) = [name for name in files if name.startswith("boot/")]
     linux = files.pop(kernel)
     for name in names:
         script = f"#!/usr/lib/klibc/bin/sh\nPATH=/usr/lib/klibc/bin\nmount -t proc proc /proc\necho POWER BOOTED {name}: $(cat /proc/cmdline)\npoweroff\n"
-        rows = {file: (0o100755, content, EPOCH) for file, content in {**files, "init": script.encode()}.items()}
-        made[name] = Version(linux + name.encode().ljust(16), initramfs({**rows, "proc/.keep": (0o100644, b"", EPOCH)}))
+        rows = {
+            file: (0o100755, content, EPOCH) for file, content in {**files, "init": script.encode()}.items()
+        }
+        made[name] = Version(
+            linux + name.encode().ljust(16), initramfs({**rows, "proc/.keep": (0o100644, b"", EPOCH)})
+        )
     return made
 
 
 def entry(slot: str, sequence: int, build: str, version: Version, options: str = WORDS) -> dict[str, bytes]:
     """What the ESP holds of a slot, as goldnode writes it."""
-    about = {"name": f"cpu-{build}", "class": "cpu", "build_id": build, "sequence": sequence, "kernel": "6.1.0-901-amd64"}
+    about = {
+        "name": f"cpu-{build}",
+        "class": "cpu",
+        "build_id": build,
+        "sequence": sequence,
+        "kernel": "6.1.0-901-amd64",
+    }
     linux, initrd = [
         f"/goldnode/{slot}/{name}-{hashlib.sha256(content).hexdigest()[:12]}"
         for name, content in (("vmlinuz", version.kernel), ("initrd.img", version.initrd))
@@ -172,7 +189,9 @@ def entry(slot: str, sequence: int, build: str, version: Version, options: str =
         linux[1:]: version.kernel,
         initrd[1:]: version.initrd,
         f"goldnode/{slot}/slot.json": json.dumps(about).encode(),
-        f"loader/entries/goldnode-{build}-{slot}.conf": slots.entry_text(about, slot, linux, initrd, options).encode(),
+        f"loader/entries/goldnode-{build}-{slot}.conf": slots.entry_text(
+            about, slot, linux, initrd, options
+        ).encode(),
     }
 
 
@@ -188,15 +207,28 @@ def blank(target: Path, size: int, extra: Mapping[str, bytes], versions: Mapping
     }
     with target.open("wb") as out:
         out.truncate(START + size + 4 * MIB)
-    rows = [(START, size, "uefi", "esp"), (START + size, MIB, "linux", "root-a"), (START + size + MIB, MIB, "linux", "root-b")]
-    table = "".join(f"start={at // SECTOR}, size={length // SECTOR}, type={kind}, name={name}\n" for at, length, kind, name in rows)
+    rows = [
+        (START, size, "uefi", "esp"),
+        (START + size, MIB, "linux", "root-a"),
+        (START + size + MIB, MIB, "linux", "root-b"),
+    ]
+    table = "".join(
+        f"start={at // SECTOR}, size={length // SECTOR}, type={kind}, name={name}\n"
+        for at, length, kind, name in rows
+    )
     run("sfdisk", "-q", target, stdin="label: gpt\n" + table)
     esp.make(target, START, size, files, label="ESP", volume="60D00001", epoch=EPOCH)
     return target
 
 
 def record(
-    tree: Path, scratch: Path, *, size: int, eager: float, versions: Mapping[str, Version], extra: Mapping[str, bytes] = {}
+    tree: Path,
+    scratch: Path,
+    *,
+    size: int,
+    eager: float,
+    versions: Mapping[str, Version],
+    extra: Mapping[str, bytes] = {},
 ) -> Recording:
     """Have a guest go through every write of goldnode's on the ESP, and log what reaches the disk."""
     kernel, files = parts(tree)
@@ -243,7 +275,14 @@ def record(
         *node("logged", driver="blklogwrites", file="disk", log="log", **{"log-sector-size": SECTOR}),
         "-device", "virtio-blk-pci,drive=logged,num-queues=1",
     ]  # fmt: skip
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, check=False)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=900,
+        check=False,
+    )
     console = done.stdout.decode(errors="replace").replace("\r", "")
     (scratch / "console").write_text(console)
     if "POWER finished" not in console:
@@ -316,7 +355,13 @@ def windows(found: Iterable[Write | Mark | str]) -> Iterator[Window]:
                 yield now
             word, _, name = event.text.partition(" ")
             step, ended = (name, word == "end") if name else ("", False)
-            now = Window(step, ended, dict(sure), {at: list(rows) for at, rows in now.versions.items()}, list(now.groups))
+            now = Window(
+                step,
+                ended,
+                dict(sure),
+                {at: list(rows) for at, rows in now.versions.items()},
+                list(now.groups),
+            )
             if ended:
                 yield now
         elif isinstance(event, Write):
@@ -390,7 +435,12 @@ def cuts(window: Window, chance: random.Random, few: int = 64, many: int = 24) -
     for _ in range(many):
         share = chance.random()
         yield made(
-            {unit: chance.randint(0, counts[unit]) if chance.random() < share else whole[unit] * (chance.random() < 0.5) for unit in units}
+            {
+                unit: chance.randint(0, counts[unit])
+                if chance.random() < share
+                else whole[unit] * (chance.random() < 0.5)
+                for unit in units
+            }
         )
 
 
@@ -456,10 +506,18 @@ class Volume:
             check = 0
             for byte in row[:11]:
                 check = ((check >> 1) | (check << 7)) + byte & 0xFF
-            whole = [number for number, _, _ in long] == list(range(len(long), 0, -1)) and all(sum_ == check for _, sum_, _ in long)
-            name = b"".join(part for _, _, part in reversed(long)).decode("utf-16-le", "replace").split("\0")[0] if long and whole else ""
+            whole = [number for number, _, _ in long] == list(range(len(long), 0, -1)) and all(
+                sum_ == check for _, sum_, _ in long
+            )
+            name = (
+                b"".join(part for _, _, part in reversed(long)).decode("utf-16-le", "replace").split("\0")[0]
+                if long and whole
+                else ""
+            )
             if not name:
-                name = row[:8].decode("latin-1").rstrip() + (f".{row[8:11].decode('latin-1').rstrip()}" if row[8:11].strip() else "")
+                name = row[:8].decode("latin-1").rstrip() + (
+                    f".{row[8:11].decode('latin-1').rstrip()}" if row[8:11].strip() else ""
+                )
             long = []
             if not row[11] & 0x08 and name not in (".", ".."):
                 high, low, size = struct.unpack_from("<H4xHI", row, 20)
@@ -522,7 +580,9 @@ def boots(volume: Volume, root: bytes, known: Mapping[tuple[str, str, str, str, 
         except BrokenError as problem:
             raise BrokenError(f"{file}: {problem}") from None
     for (one, kernel, initrd, options, want), name in known.items():
-        if (one, kernel, initrd, options) == (slot, *files, fields.get("options")) and (want is None or root == want):
+        if (one, kernel, initrd, options) == (slot, *files, fields.get("options")) and (
+            want is None or root == want
+        ):
             return name
     raise BrokenError(f"{file}: not whole: {dict(fields)}, {files}")
 
@@ -542,7 +602,9 @@ def known(versions: Mapping[str, Version]) -> dict[tuple[str, str, str, str, byt
         add("b", "b", ("",), bytes(len(ROOT)))
     add("new b", "b", ("", f" {slots.WATCHDOG}"), ROOT)
     add("newer b", "b", ("",), ROOT)
-    files = [hashlib.sha256(part).hexdigest() for part in (versions["newer b"].kernel, versions["newer b"].initrd)]
+    files = [
+        hashlib.sha256(part).hexdigest() for part in (versions["newer b"].kernel, versions["newer b"].initrd)
+    ]
     found[("b", *files, f"control root=PARTLABEL=root-b {WORDS}", ROOT)] = "control"  # type: ignore[index]
     return found
 
@@ -610,7 +672,13 @@ def sparse(source: Path, target: Path, start: int = 0, size: int | None = None) 
 
 
 def judge(
-    found: Recording, versions: Mapping[str, Version], scratch: Path, *, few: int = 64, many: int = 24, share: float = 1.0
+    found: Recording,
+    versions: Mapping[str, Version],
+    scratch: Path,
+    *,
+    few: int = 64,
+    many: int = 24,
+    share: float = 1.0,
 ) -> Iterator[Copy]:
     """Every disk that a power cut can have left, or a share of them, with fsck.vfat's verdict and what boots before and after that."""
     may, chance = known(versions), random.Random(1)  # noqa: S311
@@ -655,9 +723,22 @@ def judge(
                 for sector, data in differs.items():
                     if first <= sector < last:
                         os.pwrite(out.fileno(), data, (sector - first) * SECTOR)
-            root = of_root(window.before | differs) if root_at in window.before or root_at in differs else bytes(root_size)
+            root = (
+                of_root(window.before | differs)
+                if root_at in window.before or root_at in differs
+                else bytes(root_size)
+            )
             raw = verdict(root)
             done = subprocess.run(["fsck.vfat", "-a", str(work)], capture_output=True, text=True, check=False)
             repaired = verdict(root)
             may_boot = OVER.get(window.step, MAY[window.step]) if window.ended else MAY[window.step]
-            yield Copy(window.step, differs, window.before, raw, repaired, done.returncode, done.stdout + done.stderr, may_boot)
+            yield Copy(
+                window.step,
+                differs,
+                window.before,
+                raw,
+                repaired,
+                done.returncode,
+                done.stdout + done.stderr,
+                may_boot,
+            )

@@ -35,7 +35,11 @@ REQUIREMENTS = (
 )
 
 MIB = 1024 * 1024
-ESP_SIZE, ROOT_SIZE, OTHER_SIZE = 96 * MIB, 544 * MIB, 576 * MIB  # the second slot is larger, so that what is written has to grow
+ESP_SIZE, ROOT_SIZE, OTHER_SIZE = (
+    96 * MIB,
+    544 * MIB,
+    576 * MIB,
+)  # the second slot is larger, so that what is written has to grow
 PACKAGES = (
     "linux-image-cloud-amd64",
     "dbus",
@@ -52,10 +56,26 @@ PACKAGES = (
 OPTIONS = "ro console=ttyS0 loglevel=4 systemd.show_status=0 panic=5"
 
 IDLE = (
-    *("dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-boot-update.service"),
-    *("systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-sysusers.service", "ldconfig.service"),
+    *(
+        "dpkg-db-backup.timer",
+        "e2scrub_all.timer",
+        "e2scrub_reap.service",
+        "fstrim.timer",
+        "systemd-boot-update.service",
+    ),
+    *(
+        "systemd-hwdb-update.service",
+        "systemd-journal-catalog-update.service",
+        "systemd-sysusers.service",
+        "ldconfig.service",
+    ),
     *("host-keys.service", "systemd-networkd.service", "systemd-networkd.socket"),
-    *("systemd-boot-system-token.service", "systemd-update-utmp.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service"),
+    *(
+        "systemd-boot-system-token.service",
+        "systemd-update-utmp.service",
+        "systemd-pcrphase.service",
+        "systemd-pcrphase-sysinit.service",
+    ),
 )
 # Emulated, beside others, a boot may take minutes: limits that are right for a machine would end it.
 SLOW = {
@@ -112,7 +132,9 @@ rm -f "$1"/etc/ssh/ssh_host_* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archiv
 def tree(archives: list[Archive], cache: Path | None = None) -> Path:
     """The tar of the tree of this recipe, from the cache or made now (root, minutes, and the archives are needed then)."""
     recipe = "\0".join([CONFIGURE, *PACKAGES, *(f"{a.suite} {' '.join(a.components)}" for a in archives)])
-    home = (cache or Path.home() / ".cache" / "goldnode" / "slots") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    home = (cache or Path.home() / ".cache" / "goldnode" / "slots") / hashlib.sha256(
+        recipe.encode()
+    ).hexdigest()[:16]
     home.mkdir(parents=True, exist_ok=True)
     made = home / "tree.tar"
     with (home / "lock").open("w") as lock:
@@ -136,7 +158,9 @@ def unpack(tar: Path, into: Path) -> Path:
     """A fresh copy of the tree, with what every root of a slot says of its mounts, and nothing started that is not needed: emulation is slow."""
     into.mkdir()
     run("tar", "--numeric-owner", "-xpf", tar, "-C", into, "--exclude=./dev/*")
-    (into / "etc/fstab").write_text("/dev/root / ext4 errors=remount-ro 0 1\nPARTLABEL=esp /efi vfat umask=0077,nofail 0 0\n")
+    (into / "etc/fstab").write_text(
+        "/dev/root / ext4 errors=remount-ro 0 1\nPARTLABEL=esp /efi vfat umask=0077,nofail 0 0\n"
+    )
     for name, text in SLOW.items():
         (into / "etc/systemd" / name).parent.mkdir(parents=True, exist_ok=True)
         (into / "etc/systemd" / name).write_text(text)
@@ -185,7 +209,11 @@ def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratc
     run("mcopy", "-s", "-i", vfat, *sorted(esp.iterdir()), "::/")
     starts, rows = [], []
     at = MIB
-    for name, size, kind in (("esp", ESP_SIZE, "uefi"), ("root-a", ROOT_SIZE, "linux"), ("root-b", OTHER_SIZE, "linux")):
+    for name, size, kind in (
+        ("esp", ESP_SIZE, "uefi"),
+        ("root-a", ROOT_SIZE, "linux"),
+        ("root-b", OTHER_SIZE, "linux"),
+    ):
         starts.append(at)
         rows.append(f"start={at // 512}, size={size // 512}, type={kind}, name={name}\n")
         at += size
@@ -193,7 +221,15 @@ def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratc
     os.truncate(target, at + MIB)
     run("sfdisk", "-q", target, stdin="label: gpt\n" + "".join(rows))
     for part, start in zip((vfat, image), starts, strict=False):
-        run("dd", f"if={part}", f"of={target}", "bs=1M", f"seek={start // MIB}", "conv=notrunc,sparse", "status=none")
+        run(
+            "dd",
+            f"if={part}",
+            f"of={target}",
+            "bs=1M",
+            f"seek={start // MIB}",
+            "conv=notrunc,sparse",
+            "status=none",
+        )
     shutil.rmtree(esp)
     vfat.unlink()
     return target
@@ -244,17 +280,23 @@ class Guest:
                 for at in range(since, len(self.lines)):
                     if text in self.lines[at]:
                         return at + 1
-                if (self.lines and self.lines[-1] == "GUEST ENDED") or not self.news.wait(max(0.0, end - time.monotonic())):
+                if (self.lines and self.lines[-1] == "GUEST ENDED") or not self.news.wait(
+                    max(0.0, end - time.monotonic())
+                ):
                     raise GuestError(f"the guest never said {text!r}\n" + "\n".join(self.lines[-60:]))
 
 
 @contextmanager
-def guest(target: Path, more: Path, scratch: Path, *extra: str, name: str = "console", port: int | None = None) -> Iterator[Guest]:
+def guest(
+    target: Path, more: Path, scratch: Path, *extra: str, name: str = "console", port: int | None = None
+) -> Iterator[Guest]:
     """Boot a disk with its payload; the machine is killed at the end. `port` of this machine leads to the guest's ssh."""
     variables = scratch / "vars.fd"
     if not variables.exists():
         shutil.copy(OVMF_VARS, variables)
-    net = ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"] if port else ["-nic", "none"]
+    net = (
+        ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"] if port else ["-nic", "none"]
+    )
     command = [
         # It ends with whoever started it, however that ends. A processor without AES and AVX: their self-tests take minutes, emulated.
         "setpriv", "--pdeathsig", "KILL",
@@ -263,7 +305,9 @@ def guest(target: Path, more: Path, scratch: Path, *extra: str, name: str = "con
         "-drive", f"if=pflash,format=raw,readonly=on,file={OVMF_CODE}", "-drive", f"if=pflash,format=raw,file={variables}",
         "-drive", f"file={target},if=virtio,format=raw,cache=unsafe", "-drive", f"file={more},if=virtio,format=raw,readonly=on", *extra,
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
         yield Guest(process, scratch / f"{name}.log")
     finally:

@@ -49,14 +49,17 @@ def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_
         assert machine.port
         assert "BdsDxe" in machine.wait_for("BdsDxe", 120)
         with pytest.raises(
-            qemu.MachineError, match=r"1 s of the guest's time went by before it showed 'login:'\n-- last lines of the console"
+            qemu.MachineError,
+            match=r"1 s of the guest's time went by before it showed 'login:'\n-- last lines of the console",
         ):
             machine.wait_for("login:", 1)
         with pytest.raises(qemu.MachineError, match="the console shows 'BdsDxe'"):
             machine.wait_for("login:", 60, fatal=("BdsDxe",))
         machine.cut()
         assert gone(pid)
-    assert sha256_of(empty) == "3b6a07d0d404fab4e23b6d34bc6696a6a312dd92821332385e5af7c01c421351", "the disk is as it was"
+    assert sha256_of(empty) == "3b6a07d0d404fab4e23b6d34bc6696a6a312dd92821332385e5af7c01c421351", (
+        "the disk is as it was"
+    )
 
 
 def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
@@ -69,7 +72,9 @@ def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> N
         "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import Machine\n"
         "machine = Machine(Path(sys.argv[1]), Path(sys.argv[2]), memory=256).start()\nprint(machine.pid, flush=True)\ntime.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True
+    ) as run:
         assert run.stdout is not None
         pid = int(run.stdout.readline())
         assert not gone(pid)
@@ -103,12 +108,19 @@ def test_an_image_boots_twice_and_beside_a_clone(built: BuiltDisk, tmp_path: Pat
     """Three boots. Whatever the image does wrong is named in the assertion."""
     report = verify.verify(built, work=tmp_path)
     failures = [
-        f"{where}: {check.id}: {check.got} (want {check.expected})" for where, check in report.checks() if check.outcome == guest.FAILED
+        f"{where}: {check.id}: {check.got} (want {check.expected})"
+        for where, check in report.checks()
+        if check.outcome == guest.FAILED
     ]
     assert (report.error, failures) == (None, [])
     assert report.outcome == "passed"
     assert [boot.what for boot in report.boots] == ["first boot", "reboot"]
-    assert {check.id for check in report.clones} >= {"clones.machine_id", "clones.host_keys", "clones.hostname", "clones.client_ids"}
+    assert {check.id for check in report.clones} >= {
+        "clones.machine_id",
+        "clones.host_keys",
+        "clones.hostname",
+        "clones.client_ids",
+    }
     assert report.raw_sha256 == report.raw_sha256_after == built.raw.sha256.removeprefix("sha256:")
     names = {check.id for boot in report.boots for check in boot.checks}
     assert names >= {

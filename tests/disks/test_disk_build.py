@@ -23,7 +23,9 @@ pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]
 
 
 def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> None:
-    assert [(row.name, row.version, row.sha256) for row in built.packages] == [(deb.name, deb.version, deb.sha256) for deb in lock.debs]
+    assert [(row.name, row.version, row.sha256) for row in built.packages] == [
+        (deb.name, deb.version, deb.sha256) for deb in lock.debs
+    ]
     assert {row.outcome for row in built.hygiene} == {"passed"}
     assert (built.loader, built.layout, built.driver, built.simulated) == ("systemd-boot", "ab", None, False)
     assert built.epoch == lock.epoch
@@ -41,7 +43,11 @@ def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
     done = site.run("disks", "build", CLASS, "--offline", "--format", "raw", "--output", "json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert (told["made"], told["build_id"], told["raw"]["sha256"]) == (False, built.build_id, built.raw.sha256)
+    assert (told["made"], told["build_id"], told["raw"]["sha256"]) == (
+        False,
+        built.build_id,
+        built.raw.sha256,
+    )
     assert built.path("raw").stat() == before
 
 
@@ -51,7 +57,9 @@ def test_built_twice_it_is_the_same(site: Site, built: BuiltDisk) -> None:
     assert "built twice: every byte is the same" in done.stderr
 
 
-def test_a_damaged_package_stops_it_before_anything_is_made(site: Site, fetched: Path, lock: DiskLock, tmp_path: Path) -> None:
+def test_a_damaged_package_stops_it_before_anything_is_made(
+    site: Site, fetched: Path, lock: DiskLock, tmp_path: Path
+) -> None:
     other = tmp_path / "store"
     deb = lock.debs[0]
     for row in lock.debs:
@@ -82,7 +90,12 @@ def test_a_full_disk_is_told_before_anything_is_made(site: Site, fetched: Path, 
         f"{sys.executable} -m goldnode.cli disks build {CLASS} --offline --store {other}"
     )
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script], cwd=ROOT, env=site.environment, capture_output=True, text=True, check=False
+        ["unshare", "--mount", "sh", "-c", script],
+        cwd=ROOT,
+        env=site.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert "a build takes up to" in done.stderr

@@ -35,7 +35,9 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
     key = make_key(tmp_path)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     place = overlay(disk.path("raw"), tmp_path / "disk.qcow2", size=disk.raw.size)
-    with Machine(place, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials) as machine:
+    with Machine(
+        place, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials
+    ) as machine:
 
         def said(*command: str) -> str:
             found = machine.ssh(list(command), limit=900)

@@ -41,7 +41,9 @@ class Real:
     b: BuiltDisk
 
     def run(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run(command(*words, "--store", str(self.store)), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command(*words, "--store", str(self.store)), capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -63,10 +65,17 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
     work = tmp_path_factory.mktemp("real")
     keys = make_key(work)
     noise = os.urandom(20 << 20)  # so that a compressed disk has a size worth cutting
-    disks = [make_disk(work / "store", work, name, more={"opt/noise": noise, "opt/which": name.encode()}) for name in "ab"]
+    disks = [
+        make_disk(work / "store", work, name, more={"opt/noise": noise, "opt/which": name.encode()})
+        for name in "ab"
+    ]
     found = Real(work / "store", keys, *disks)
     database = work / "tracker.json"
-    row = {"releases": {"bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}}}
+    row = {
+        "releases": {
+            "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}
+        }
+    }
     database.write_text(json.dumps({"glibc": {"CVE-2026-1": row}}))
     for disk in disks:
         prove(disk, None, papers=False, inspection=None)
@@ -85,14 +94,26 @@ def serving(root: Path, work: Path) -> Iterator[str]:
     nginx = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
     if nginx is not None:
         work.mkdir(exist_ok=True)
-        temporary = "".join(f"{name}_temp_path {work}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        temporary = "".join(
+            f"{name}_temp_path {work}/{name};\n"
+            for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
         site = f"server {{ listen 127.0.0.1:{port}; root {root}; }}"
         (work / "nginx.conf").write_text(
             f"daemon off; pid {work}/pid; error_log {work}/error; user root;\nevents {{}}\nhttp {{ access_log off; {temporary} {site} }}\n"
         )
         words = [nginx, "-c", str(work / "nginx.conf"), "-p", str(work), "-e", str(work / "error")]
     else:
-        words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(root), str(port)]
+        words = [
+            sys.executable,
+            "-m",
+            "http.server",
+            "--bind",
+            "127.0.0.1",
+            "--directory",
+            str(root),
+            str(port),
+        ]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             for _ in range(100):
@@ -126,7 +147,9 @@ def test_from_the_store_to_another_machine_and_back_again(real: Real, tmp_path: 
         real.run("rollback", CLASS, *to, *real.key, "--by", "ana", "--reason", "slow")
         subprocess.run(words, check=True, capture_output=True)
         assert (other / "built" / CLASS / BUILDS["a"] / "disk.json").is_file()
-        reader = shutil.which("sstream-mirror")  # the reference reader of simplestreams, where somebody has it
+        reader = shutil.which(
+            "sstream-mirror"
+        )  # the reference reader of simplestreams, where somebody has it
         if reader is not None:
             mirror = [
                 reader,
@@ -153,7 +176,17 @@ def test_a_place_that_is_really_full(real: Real, tmp_path: Path) -> None:
     script = 'mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; "$@"; echo "status $?"; find . -type f -not -name .lock'
     for size, said in (("16m", "is full"), ("2m", "MiB free, and")):
         done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", f"cd /; {script.replace('find .', f'find {place}')}", "sh", size, str(place), *words],
+            [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                f"cd /; {script.replace('find .', f'find {place}')}",
+                "sh",
+                size,
+                str(place),
+                *words,
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -169,7 +202,9 @@ def test_a_publisher_that_is_killed(real: Real, tmp_path: Path) -> None:
     place.mkdir()
     words = command("publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key)
     staged = place / ".staging" / real.a.name
-    with subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         for _ in range(2400):
             if staged.exists() or process.poll() is not None:
                 break
@@ -190,8 +225,12 @@ def test_a_pull_that_is_killed_goes_on(real: Real, tmp_path: Path) -> None:
     other = tmp_path / "other"
     piece = other / "partial" / real.a.name / f"{real.a.name}.raw.zst"
     with serving(place, tmp_path / "server") as url:
-        words = command("pull", f"{CLASS}:{real.a.build_id}", "--from", url, "--store", str(other), *real.trust)
-        with subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        words = command(
+            "pull", f"{CLASS}:{real.a.build_id}", "--from", url, "--store", str(other), *real.trust
+        )
+        with subprocess.Popen(
+            words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             for _ in range(6000):
                 if piece.exists() or process.poll() is not None:
                     break
@@ -209,9 +248,21 @@ def test_other_programs_verify_what_is_published(real: Real, tmp_path: Path) -> 
     place.mkdir()
     real.run("publish", real.a.name, "--to", str(place), *real.key)
     here = place / CLASS / real.a.build_id
-    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(real.keys[1]), "-rawin", "-in", "SHA256SUMS"]
+    verify = [
+        "openssl",
+        "pkeyutl",
+        "-verify",
+        "-pubin",
+        "-inkey",
+        str(real.keys[1]),
+        "-rawin",
+        "-in",
+        "SHA256SUMS",
+    ]
     for altered in (False, True):
         if altered:
             (here / "SHA256SUMS").write_text((here / "SHA256SUMS").read_text().replace("a", "b", 1))
-        done = subprocess.run([*verify, "-sigfile", "SHA256SUMS.sig"], cwd=here, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*verify, "-sigfile", "SHA256SUMS.sig"], cwd=here, capture_output=True, text=True, check=False
+        )
         assert (done.returncode != 0) == altered, done.stdout + done.stderr

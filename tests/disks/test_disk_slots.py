@@ -53,7 +53,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         key = site.key_bytes(name)
         keyring = KEYRING
         if key is not None:
-            keyring = tmp_path_factory.mktemp("key") / (f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg")
+            keyring = tmp_path_factory.mktemp("key") / (
+                f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg"
+            )
             keyring.write_bytes(key)
         archives.append(Archive(archive_url(site, name), suite, ("main",), str(keyring)))
     return slotdisk.tree(archives)
@@ -63,7 +65,9 @@ def document(root: Path) -> dict[str, Any]:
     """A class of this kernel, one more module and one service, without a GPU."""
     release = slotdisk.release(root)
     status = (root / "var/lib/dpkg/status").read_text()
-    package = re.search(rf"^Package: linux-image-{re.escape(release)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M)
+    package = re.search(
+        rf"^Package: linux-image-{re.escape(release)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M
+    )
     assert package is not None
     made = class_document(release, package[1])
     made["modules"] = [
@@ -100,7 +104,16 @@ def apply(place: Path, made: dict[str, Any]) -> None:
         (place / name).write_bytes(content)
         (place / name).chmod(mode)
     for part in PARTS:
-        run(place / "usr/lib/goldnode/goldnode-node", "apply", "--root", place, "--class", place / "root/class.json", "--part", part)
+        run(
+            place / "usr/lib/goldnode/goldnode-node",
+            "apply",
+            "--root",
+            place,
+            "--class",
+            place / "root/class.json",
+            "--part",
+            part,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +132,13 @@ def told(guest: slotdisk.Guest, word: str, since: int, limit: float = 1800) -> t
 
 def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: Path) -> None:
     kernel = slotdisk.release(root)
-    about = {"name": "boot_test-aaa", "class": "boot_test", "build_id": "aaa", "sequence": 1, "kernel": kernel}
+    about = {
+        "name": "boot_test-aaa",
+        "class": "boot_test",
+        "build_id": "aaa",
+        "sequence": 1,
+        "kernel": kernel,
+    }
     wanted = document(root)
     apply(root, wanted)
     key = root / "etc/ssh/ssh_host_ed25519_key"
@@ -133,7 +152,14 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
     apply(root, with_gpu(wanted))
     image = slotdisk.root_image(root, tmp_path / "root.img")
     head = update.head(
-        "boot_test-bbb", "boot_test", "bbb", kernel, f"root=PARTLABEL=root-a {slotdisk.OPTIONS}", update.digest(image), 3, None
+        "boot_test-bbb",
+        "boot_test",
+        "bbb",
+        kernel,
+        f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
+        update.digest(image),
+        3,
+        None,
     )
     with (tmp_path / "image").open("wb") as out:
         update.send(image, 0, head, out.write)
@@ -166,7 +192,12 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         said, at = told(machine, "TRIED", at)
         assert said == "1min", "the entry that is tried asks for the watchdog"
         found = json.loads(told(machine, "SLOTS", at)[0])
-        assert (found["running"], found["tried"], found["next"], found["slots"]["b"]["state"]) == ("b", None, "b", "good")
+        assert (found["running"], found["tried"], found["next"], found["slots"]["b"]["state"]) == (
+            "b",
+            None,
+            "b",
+            "good",
+        )
         assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
         # The GPU that it lacks drains the node, and is no reason to take the image back.
         findings, at = told(machine, "FINDINGS", at)
@@ -195,12 +226,21 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
             row, at = told(machine, "SLOTS", at)
             found = json.loads(row)
             failed = found["slots"]["a"]
-            assert (found["running"], found["tried"], found["next"], failed["state"]) == ("b", None, "b", "failed"), cause
+            assert (found["running"], found["tried"], found["next"], failed["state"]) == (
+                "b",
+                None,
+                "b",
+                "failed",
+            ), cause
             assert (failed["left"], failed["done"]) == (0, TRIES)
             assert re.search(SAID[cause], found["fallback"]), found["fallback"]
             findings, at = told(machine, "FINDINGS", at)
             (finding,) = [row for row in json.loads(findings) if row["id"] == "slot.fallback"]
-            assert (finding["outcome"], finding["severity"], finding["got"]) == ("mismatch", "degraded", found["fallback"])
+            assert (finding["outcome"], finding["severity"], finding["got"]) == (
+                "mismatch",
+                "degraded",
+                found["fallback"],
+            )
             said, at = told(machine, "WATCHDOG", at)
             assert said == "Software Watchdog inactive 0", f"{cause}: {said}"
             motd, at = told(machine, "MOTD", at)

@@ -31,12 +31,17 @@ def variant(site: Site, word: str) -> BuiltDisk:
     """
     definition = site.home / f"disks-{re.sub('[^a-z]', '-', word)}.yml"
     text = (site.home / "disks.yml").read_text()
-    for shipped, wanted in (("command_line: [", f'command_line: ["{word}", '), ("root_mib: 3072", "root_mib: 1152")):
+    for shipped, wanted in (
+        ("command_line: [", f'command_line: ["{word}", '),
+        ("root_mib: 3072", "root_mib: 1152"),
+    ):
         assert text.count(shipped) == 1
         text = text.replace(shipped, wanted)
     definition.write_text(text)
     before = {disk.build_id for disk in builds(site.store, CLASS)}
-    done = site.run("disks", "build", CLASS, "--format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition))
+    done = site.run(
+        "disks", "build", CLASS, "--format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition)
+    )
     assert done.returncode == 0, done.stderr
     (made,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]
     return made
@@ -49,14 +54,18 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[Machine]:
     root = next(part for part in built.partitions if part.name == "root-a")
     disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
-    with Machine(disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials) as made:
+    with Machine(
+        disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials
+    ) as made:
         made.wait_ssh(900)
         asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)
         assert asked.out.strip() == "running", asked
         yield made
 
 
-def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(site: Site, built: BuiltDisk, machine: Machine, tmp_path: Path) -> None:
+def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
+    site: Site, built: BuiltDisk, machine: Machine, tmp_path: Path
+) -> None:
     hosts = tmp_path / "hosts.yml"
     reached = {
         "ansible_host": "127.0.0.1",
@@ -95,7 +104,9 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(site: Site, b
     assert state() == ("b", "b", {"a": built.name, "b": good.name})
     assert "goldnode-test=successor" in said("cat /proc/cmdline")
     assert said("findmnt -no PARTLABEL /").strip() == "root-b"
-    assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who, "the node is still who it was"
+    assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who, (
+        "the node is still who it was"
+    )
     assert said("systemctl is-system-running --wait").strip() == "running"
 
     back = update("--back", "--reboot")
@@ -110,6 +121,8 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(site: Site, b
         bad = variant(site, word)
         fell = update("--image", str(bad.directory), "--unverified", WHY, "--tries", "1", "--reboot")
         assert fell.returncode == 2, (word, fell.stdout, fell.stderr, machine.tail())
-        assert re.search(rf"gpu07 fell back: image {bad.name} in slot b failed its try: .*{reason}", fell.stderr), (word, fell.stderr)
+        assert re.search(
+            rf"gpu07 fell back: image {bad.name} in slot b failed its try: .*{reason}", fell.stderr
+        ), (word, fell.stderr)
         assert state() == ("a", "a", {"a": built.name, "b": bad.name})
         assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who

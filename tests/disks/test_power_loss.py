@@ -37,7 +37,9 @@ RUNS = {
 def memory(scratch: Path) -> Iterator[Path]:
     """Make a directory for copies, in memory where there is some: there are thousands."""
     shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="goldnode-power-", dir=shared if shared.is_dir() else scratch) as place:
+    with tempfile.TemporaryDirectory(
+        prefix="goldnode-power-", dir=shared if shared.is_dir() else scratch
+    ) as place:
         yield Path(place)
 
 
@@ -54,7 +56,9 @@ def cut_everywhere(tree: Path, scratch: Path, run: str) -> None:
                 bad.setdefault(copy.step, []).append((copy.raw, copy.repaired, copy.status))
     assert set(copies) == set(powercut.MAY)
     print(f"{sum(copies.values())} copies: {dict(copies)}")
-    assert bad.pop("control", []), "nothing is seen of what a rename over an entry can lose: the test sees nothing"
+    assert bad.pop("control", []), (
+        "nothing is seen of what a rename over an entry can lose: the test sees nothing"
+    )
     assert not bad, {step: (len(rows), copies[step], rows[:3]) for step, rows in bad.items()}
     assert sum(copies.values()) > 1000
 
@@ -65,7 +69,9 @@ def test_every_disk_that_a_power_cut_leaves_boots(tree: Path, tmp_path: Path) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", [name for name in RUNS if name != "mixed"])
-def test_every_disk_that_a_power_cut_leaves_boots_however_the_kernel_writes(tree: Path, tmp_path: Path, run: str) -> None:
+def test_every_disk_that_a_power_cut_leaves_boots_however_the_kernel_writes(
+    tree: Path, tmp_path: Path, run: str
+) -> None:
     cut_everywhere(tree, tmp_path, run)
 
 
@@ -75,11 +81,22 @@ def test_a_volume_is_read_as_mtools_reads_it(tmp_path: Path) -> None:
     powercut.sparse(disk, tmp_path / "esp.img", powercut.START, 96 * MIB)
     volume = powercut.Volume(tmp_path / "esp.img")
     for folder in ("", "loader/entries", "goldnode/a"):
-        listed = subprocess.run(["mdir", "-b", "-i", tmp_path / "esp.img", f"::/{folder}"], capture_output=True, text=True, check=True)
-        assert {line.rstrip("/").rpartition("/")[2].lower() for line in listed.stdout.split()} == set(volume.list(folder))
+        listed = subprocess.run(
+            ["mdir", "-b", "-i", tmp_path / "esp.img", f"::/{folder}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert {line.rstrip("/").rpartition("/")[2].lower() for line in listed.stdout.split()} == set(
+            volume.list(folder)
+        )
         for name, (directory, _, _) in volume.list(folder).items():
             if not directory:
-                read = subprocess.run(["mtype", "-i", tmp_path / "esp.img", f"::/{folder}/{name}"], capture_output=True, check=True)
+                read = subprocess.run(
+                    ["mtype", "-i", tmp_path / "esp.img", f"::/{folder}/{name}"],
+                    capture_output=True,
+                    check=True,
+                )
                 assert read.stdout == volume.read(f"{folder}/{name}")
     assert powercut.boots(volume, bytes(len(powercut.ROOT)), powercut.known(versions)) == "a"
     volume.close()

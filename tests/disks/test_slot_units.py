@@ -54,7 +54,10 @@ BROKEN = {
     "program": ("printf '#!/bin/false\\n' >/usr/lib/goldnode/goldnode-node", None),
     "esp": ("rm -r /efi/*", None),
     "hang": (HANG, "the boot did not complete (still starting: "),
-    "emergency": ("sed -i 's/$/ systemd.unit=emergency.target/' /cmdline", "the boot did not complete (emergency mode"),
+    "emergency": (
+        "sed -i 's/$/ systemd.unit=emergency.target/' /cmdline",
+        "the boot did not complete (emergency mode",
+    ),
 }
 # A directory is no ESP to systemd-bless-boot, which fails here: what comes after it is run without it.
 BLESSED = """mkdir -p /run/systemd/system/systemd-bless-boot.service.d
@@ -91,11 +94,23 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     for slot, sequence, name in (("a", 1, "goldnode-aaa-a.conf"), ("b", 2, TRIED)):
         place = root / f"efi/goldnode/{slot}"
         place.mkdir(parents=True)
-        about = {"name": f"boot_test-{slot * 3}", "class": "boot_test", "build_id": slot * 3, "sequence": sequence, "kernel": kernel}
+        about = {
+            "name": f"boot_test-{slot * 3}",
+            "class": "boot_test",
+            "build_id": slot * 3,
+            "sequence": sequence,
+            "kernel": kernel,
+        }
         (place / "slot.json").write_text(json.dumps(about))
         for file in ("vmlinuz", "initrd.img"):
             shutil.copy(root / f"boot/{file}-{kernel}", place / file)
-        text = slots.entry_text(about, slot, f"/goldnode/{slot}/vmlinuz", f"/goldnode/{slot}/initrd.img", f"ro panic=5 {slots.WATCHDOG}")
+        text = slots.entry_text(
+            about,
+            slot,
+            f"/goldnode/{slot}/vmlinuz",
+            f"/goldnode/{slot}/initrd.img",
+            f"ro panic=5 {slots.WATCHDOG}",
+        )
         (root / "efi/loader/entries" / name).write_text(text)
     name = f"goldnode-slots-{uuid.uuid4().hex[:8]}"
     packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
@@ -110,12 +125,21 @@ class Boot:
     """A container in which a slot boots."""
 
     def __init__(self, image: str, change: str) -> None:
-        options = ["--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw"]
+        options = [
+            "--cap-add",
+            "SYS_ADMIN",
+            "--security-opt",
+            "seccomp=unconfined",
+            "-v",
+            "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+        ]
         options += ["--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec", "--network", "none"]
         self.name = run("docker", "run", "-d", *options, image, "sh", "-c", f"{change}\nexec /begin").strip()
 
     def inside(self, *command: str) -> str:
-        return subprocess.run(["docker", "exec", self.name, *command], capture_output=True, text=True, check=False).stdout
+        return subprocess.run(
+            ["docker", "exec", self.name, *command], capture_output=True, text=True, check=False
+        ).stdout
 
     def wait(self, state: str) -> str:
         """What becomes of the boot: `reboot`, or `stays`; a boot that does neither is told."""
@@ -164,7 +188,9 @@ def test_a_boot_that_is_good_or_not_tried_stays(boot: Boot, event: str | None) -
     if event:
         assert boot.inside("systemctl", "is-active", "boot-complete.target").strip() == "active"
         flushed = boot.inside("sh", "-c", BLESSED)
-        assert "code=exited ; status=0" in flushed, f"what systemd-bless-boot has renamed is flushed: {flushed}"
+        assert "code=exited ; status=0" in flushed, (
+            f"what systemd-bless-boot has renamed is flushed: {flushed}"
+        )
         options = boot.inside("cat", f"/efi/loader/entries/{TRIED}")
         assert slots.WATCHDOG not in options
     # The GPU that the class declares is missing: that is found, and is no reason.

@@ -26,11 +26,21 @@ class World:
     directory: Path
     server: Server
 
-    def publish(self, groups: Collection[str] = apt_archive.DEFAULT, **options: object) -> apt_archive.Archive:
+    def publish(
+        self, groups: Collection[str] = apt_archive.DEFAULT, **options: object
+    ) -> apt_archive.Archive:
         """Publish the archive anew; the server goes on serving it."""
         return apt_archive.publish(self.directory / "archive", groups=groups, **options)  # type: ignore[arg-type]
 
-    def node(self, name: str, group: str, os_name: str = "debian12", *, engine: bool = False, extra: Collection[str] = ()) -> Node:
+    def node(
+        self,
+        name: str,
+        group: str,
+        os_name: str = "debian12",
+        *,
+        engine: bool = False,
+        extra: Collection[str] = (),
+    ) -> Node:
         """A fresh node with compiler and initramfs-tools, and no packages of any stack; `engine`: a container engine can run in it.
 
         `extra`: further packages of Debian's, which are in its image from the beginning.
@@ -38,7 +48,11 @@ class World:
         for found in self.lab.nodes():
             if found.name == name:
                 found.destroy()
-        image = images.ensure(self.lab.client, os_name, "warm", say=self.lab.say, extra=sorted(extra)) if extra else None
+        image = (
+            images.ensure(self.lab.client, os_name, "warm", say=self.lab.say, extra=sorted(extra))
+            if extra
+            else None
+        )
         node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm", image=image, engine=engine)])[0]
         self.status(node).write_text(node.read("/var/lib/dpkg/status"))
         return node
@@ -58,7 +72,16 @@ class World:
     def lock(self, site: Site, node: Node, *stacks: str) -> None:
         """Resolve stacks for what the archive has now, on top of what the node had when it was fresh."""
         for stack in stacks:
-            done = goldnode("lock", stack, "--upgrade", "--on", str(self.status(node)), "--out", str(site.locks), site=site)
+            done = goldnode(
+                "lock",
+                stack,
+                "--upgrade",
+                "--on",
+                str(self.status(node)),
+                "--out",
+                str(site.locks),
+                site=site,
+            )
             assert done.returncode == 0, done.stderr
 
 
@@ -79,7 +102,11 @@ def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
     several of the kernel's inotify instances, of which a machine may have 128 in all."""
 
     def build(
-        name: str, group: str, *stacks: str, os_name: str = "debian12", groups: Collection[str] = apt_archive.DEFAULT
+        name: str,
+        group: str,
+        *stacks: str,
+        os_name: str = "debian12",
+        groups: Collection[str] = apt_archive.DEFAULT,
     ) -> tuple[Node, Site]:
         release = RELEASES[os_name].calls_itself
         node, site = world.node(name, group, os_name), world.site(name, release)
@@ -102,7 +129,12 @@ SERVICES = ("curl", "munge", "prometheus", "prometheus-node-exporter", "slurm-cl
 def services(world: World) -> Iterator[Services]:
     """A converged node of class e2e_serve; its daemons do not run yet."""
     node, site = world.node(SERVICES_NODE, "e2e_serve", extra=SERVICES), world.site("services")
-    node.run("systemctl", "disable", "--now", *(f"{name}.service" for name in SERVICES if name not in ("curl", "slurm-client")))
+    node.run(
+        "systemctl",
+        "disable",
+        "--now",
+        *(f"{name}.service" for name in SERVICES if name not in ("curl", "slurm-client")),
+    )
     world.lock(site, node, "e2e_plain")
     found = Services(node, site, world.directory / "services")
     found.converge("e2e_serve")

@@ -23,7 +23,9 @@ def prove(node: Node) -> tuple[str, str]:
     info = node.run("modinfo", "-k", release, driver["module"]).output  # type: ignore[index]
     assert re.search(rf"^version:\s+{re.escape(driver['version'])}$", info, re.MULTILINE), info  # type: ignore[index]
     assert re.search(rf"^vermagic:\s+{re.escape(release)} SMP", info, re.MULTILINE), info
-    assert int(node.run("stat", "-c", "%s", f"/boot/vmlinuz-{release}").output) > 5_000_000, "not a real kernel"
+    assert int(node.run("stat", "-c", "%s", f"/boot/vmlinuz-{release}").output) > 5_000_000, (
+        "not a real kernel"
+    )
     size = node.shell(f"stat -c %s $(modinfo -k {release} -F filename {driver['module']})").output  # type: ignore[index]
     assert int(size) > 10_000_000, "not a real driver"
     return str(release), str(driver["version"])  # type: ignore[index]

@@ -47,7 +47,12 @@ class Site:
 
     def environment(self) -> dict[str, str]:
         """The environment variables that say so."""
-        places = {"GOLDNODE_CATALOG": self.catalog, "GOLDNODE_SITE": self.site, "GOLDNODE_LOCKS": self.locks, "GOLDNODE_RUNS": self.runs}
+        places = {
+            "GOLDNODE_CATALOG": self.catalog,
+            "GOLDNODE_SITE": self.site,
+            "GOLDNODE_LOCKS": self.locks,
+            "GOLDNODE_RUNS": self.runs,
+        }
         return {name: str(place) for name, place in places.items() if place is not None}
 
 
@@ -82,7 +87,9 @@ def inventory(path: Path, hosts: Mapping[str, Iterable[Node]]) -> Path:
         }
     common = {"ansible_user": "root", "ansible_ssh_common_args": " ".join(SSH_OPTIONS)}
     path.mkdir(parents=True, exist_ok=True)
-    (path / "hosts.yml").write_text(yaml.safe_dump({"all": {"vars": common, "children": children}}, sort_keys=False))
+    (path / "hosts.yml").write_text(
+        yaml.safe_dump({"all": {"vars": common, "children": children}}, sort_keys=False)
+    )
     return path
 
 
@@ -91,7 +98,9 @@ def command(where: Path, *arguments: str, playbook: str = "site.yml") -> list[st
     return [str(BIN / "ansible-playbook"), "-i", str(where), str(ROOT / playbook), *arguments]
 
 
-def site_yml(where: Path, *arguments: str, site: Site, timeout: float = 3600, playbook: str = "site.yml") -> Run:
+def site_yml(
+    where: Path, *arguments: str, site: Site, timeout: float = 3600, playbook: str = "site.yml"
+) -> Run:
     """Run site.yml, or another playbook beside it, on an inventory and wait."""
     done = subprocess.run(
         command(where, *arguments, playbook=playbook),

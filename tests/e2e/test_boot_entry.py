@@ -60,7 +60,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> disk.Base:
         key = site.key_bytes(name)
         keyring = KEYRING
         if key is not None:
-            keyring = tmp_path_factory.mktemp("key") / (f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg")
+            keyring = tmp_path_factory.mktemp("key") / (
+                f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg"
+            )
             keyring.write_bytes(key)
         archives.append(disk.Archive(archive_url(site, name), suite, ("main",), str(keyring)))
     return disk.base(archives)
@@ -88,7 +90,11 @@ def class_document(release: str, version: str) -> dict[str, Any]:
         "driver": None,
         "blacklist": [],
         "fence": [],
-        "kernel": {"release": release, "image": f"linux-image-{release}", "headers": f"linux-headers-{release}"},
+        "kernel": {
+            "release": release,
+            "image": f"linux-image-{release}",
+            "headers": f"linux-headers-{release}",
+        },
         "packages": [
             {
                 "name": f"linux-image-{release}",
@@ -104,7 +110,11 @@ def class_document(release: str, version: str) -> dict[str, Any]:
         "baseline": {},
     }
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return {**document, "digest": "sha256:" + hashlib.sha256(canonical.encode()).hexdigest(), "site": {"archives": []}}
+    return {
+        **document,
+        "digest": "sha256:" + hashlib.sha256(canonical.encode()).hexdigest(),
+        "site": {"archives": []},
+    }
 
 
 def installed_version(image: Path, package: str) -> str:
@@ -136,7 +146,10 @@ def booted(console: str) -> str:
 def test_the_class_decides_which_kernel_boots_and_how_it_is_tuned(base: disk.Base, tmp_path: Path) -> None:
     older, newest = base.releases
     image = disk.copy(base, tmp_path / "disk.raw")
-    document = {**class_document(older, installed_version(image, f"linux-image-{older}")), "policy": {"host": tuning.HOST}}
+    document = {
+        **class_document(older, installed_version(image, f"linux-image-{older}")),
+        "policy": {"host": tuning.HOST},
+    }
     document["digest"] = document_digest(document)
 
     before = read_choice(image)
@@ -189,7 +202,12 @@ def test_the_kernel_that_runs_leaves_in_two_steps(base: disk.Base, tmp_path: Pat
     name = f"linux-image-{newest}"
     first = {"holds": [], "kernel": older, "directories": ["/etc/default/grub.d"], "sources": []}
     record = {"first": first, "brought": [name], "held": [name]}
-    payload: dict[str, str | bytes] = {"run": LEAVE, "then": "reboot", "goldnode-node": nodefile.build(), "state.json": json.dumps(record)}
+    payload: dict[str, str | bytes] = {
+        "run": LEAVE,
+        "then": "reboot",
+        "goldnode-node": nodefile.build(),
+        "state.json": json.dumps(record),
+    }
     assert booted(disk.boot(image, payload, tmp_path)) == newest
 
     assert read_choice(image).release == older

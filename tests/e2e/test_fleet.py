@@ -54,9 +54,17 @@ def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) ->
     """Node 0 is of a class with a GPU and has a job on it; 1 fails on somebody's hook; 8 is off; 9 is asked at a port that is closed."""
     place = tmp_path_factory.mktemp("fleet")
     first, site = make("ten-0", "e2e_r535", "debian12_r535", "debian12_cpu")
-    nodes = [first, *world.lab.up([NodeSpec(f"ten-{number}", "e2e_cpu", flavour="warm") for number in range(1, 10)])]
+    nodes = [
+        first,
+        *world.lab.up([NodeSpec(f"ten-{number}", "e2e_cpu", flavour="warm") for number in range(1, 10)]),
+    ]
     first.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
-    nodes[1].put({HOOK: b"#!/bin/sh\n[ \"$1\" = prereqs ] && exit 0\necho 'a hook of somebody else fails' >&2\nexit 1\n"}, mode=0o755)
+    nodes[1].put(
+        {
+            HOOK: b"#!/bin/sh\n[ \"$1\" = prereqs ] && exit 0\necho 'a hook of somebody else fails' >&2\nexit 1\n"
+        },
+        mode=0o755,
+    )
     nodes[8].stop()
     hosts = inventory(place / "inventory", {"e2e_r535": nodes[:1], "e2e_cpu": nodes[1:]})
     made = Fleet(nodes, dataclasses.replace(site, runs=place / "runs"), hosts, place / "runs")
@@ -89,7 +97,13 @@ def test_six_of_ten_converge_and_the_report_says_what_keeps_the_others(fleet: Fl
         "  reboot pending: ten-2, ten-3, ten-4, ten-5, ten-6, ten-7\n    Needs a reboot: ",
     ):
         assert text in report, report
-    assert [run.changed[f"ten-{number}"] > 0 for number in range(10)] == [False, True, *[True] * 6, False, False]
+    assert [run.changed[f"ten-{number}"] > 0 for number in range(10)] == [
+        False,
+        True,
+        *[True] * 6,
+        False,
+        False,
+    ]
     assert fleet.nodes[0].run("test", "-e", "/etc/goldnode", check=False).rc != 0, "the held node was touched"
     # What was changed, why, and for how long, resource by resource; and the same on the node, with the locks.
     parts = record["hosts"]["ten-2"]["parts"]
@@ -124,7 +138,13 @@ def test_once_mended_the_other_four_converge_and_the_six_are_left_alone(fleet: F
     history = read_history(fleet.nodes[2])
     run, record = fleet.run()
     succeeded(run)
-    assert [run.changed[f"ten-{number}"] > 0 for number in range(10)] == [True, True, *[False] * 6, True, True]
+    assert [run.changed[f"ten-{number}"] > 0 for number in range(10)] == [
+        True,
+        True,
+        *[False] * 6,
+        True,
+        True,
+    ]
     # The transaction that failed had brought the kernel already, so that its repair asks for no boot; a machine would see which one runs.
     assert record["counts"] == {"reboot pending": 9, "changed": 1}
     assert record["hosts"]["ten-1"]["outcome"] == "changed"

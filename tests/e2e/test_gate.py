@@ -78,7 +78,9 @@ class Gated:
         return self.node.run("systemctl", "is-active", "docker.service", check=False).output.strip()
 
     def status(self) -> str:
-        return self.node.run("systemctl", "status", "--no-pager", "-n", "20", "docker.service", check=False).output
+        return self.node.run(
+            "systemctl", "status", "--no-pager", "-n", "20", "docker.service", check=False
+        ).output
 
     def passes(self) -> bool:
         return self.node.run("test", "-e", gate.PASS, check=False).rc == 0
@@ -90,7 +92,11 @@ class Gated:
         """What a person sees who logs in by ssh."""
         # `-tt` without a command is a login with a terminal, which is what pam_motd answers to.
         done = subprocess.run(
-            [*self.node.ssh()[:1], "-tt", *self.node.ssh()[1:]], input="exit\n", capture_output=True, text=True, timeout=60
+            [*self.node.ssh()[:1], "-tt", *self.node.ssh()[1:]],
+            input="exit\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         return done.stdout
 
@@ -101,9 +107,18 @@ def gated(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Gated:
     directory = tmp_path_factory.mktemp("gated")
     path = directory / "site.yml"
     text = yaml.safe_load((site.site or Path()).read_text())
-    path.write_text(yaml.safe_dump({**text, "gate": {"drain": ["/usr/local/sbin/drain-node"], "resume": ["/usr/local/sbin/resume-node"]}}))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                **text,
+                "gate": {"drain": ["/usr/local/sbin/drain-node"], "resume": ["/usr/local/sbin/resume-node"]},
+            }
+        )
+    )
     found = Gated(node, Site(site.catalog, path, site.locks), directory)
-    node.put({"/usr/lib/systemd/system/docker.service": DOCKER, "/usr/lib/systemd/system/docker.socket": SOCKET})
+    node.put(
+        {"/usr/lib/systemd/system/docker.service": DOCKER, "/usr/lib/systemd/system/docker.socket": SOCKET}
+    )
     node.put({f"/usr/local/sbin/{name}-node": HOOK for name in ("drain", "resume")}, 0o755)
     node.run("systemctl", "daemon-reload")
     node.run("systemctl", "enable", "--now", "docker.socket", "docker.service")
@@ -122,7 +137,11 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
     assert "goldnode-watch.service" in node.run("systemctl", "list-timers", "--no-pager").output
     verdict = json.loads(node.read(current.VERDICT))
     outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
-    assert (outcomes["gate"], outcomes["units.loaded"], outcomes["watch.timer"]) == ("match", "match", "match")
+    assert (outcomes["gate"], outcomes["units.loaded"], outcomes["watch.timer"]) == (
+        "match",
+        "match",
+        "match",
+    )
     gated.watch()
     assert json.loads(node.read(current.VERDICT))["passive"] is True
 
@@ -147,7 +166,9 @@ def test_the_cached_verdict_counts_for_its_time(gated: Gated) -> None:
     assert (asked.rc, "verdict: could_not_check" in asked.output) == (3, True)
     text = node.read(current.VERDICT)
     verdict = json.loads(text)
-    node.shell(f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}')
+    node.shell(
+        f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}'
+    )
     late = node.run(PROGRAM, "check", "--cached", check=False)
     assert (late.rc, "s old, and holds for" in late.output) == (3, True)
     gated.watch()
@@ -179,7 +200,9 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
     assert "goldnode gate: boot.initramfs: missing" in gated.status()
     assert gated.node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
     # Whoever asks for it through its socket, or again and again by hand, runs into systemd's start limits; the gate clears them.
-    gated.node.run("python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('/run/docker.sock')")
+    gated.node.run(
+        "python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('/run/docker.sock')"
+    )
     for _ in range(6):
         gated.node.run("systemctl", "start", "docker.service", check=False)
     assert gated.docker() == "inactive"
@@ -195,7 +218,13 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
 def test_the_node_suite_agrees(gated: Gated) -> None:
     """testinfra's readers, which share nothing with the program's."""
     done = subprocess.run(
-        [str(ROOT / "scripts/verify"), "-i", str(gated.directory / "block"), "-k", "gate or passive or roots"],
+        [
+            str(ROOT / "scripts/verify"),
+            "-i",
+            str(gated.directory / "block"),
+            "-k",
+            "gate or passive or roots",
+        ],
         cwd=ROOT,
         env=environment(gated.site),
         capture_output=True,
@@ -218,7 +247,10 @@ def test_what_a_person_took_down_stays_down(gated: Gated, decide: str, undo: str
     gated.mend()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (True, "inactive")
-    assert "docker.service stays down" in node.run("journalctl", "-b", "--no-pager", "-u", "goldnode-watch.service").output
+    assert (
+        "docker.service stays down"
+        in node.run("journalctl", "-b", "--no-pager", "-u", "goldnode-watch.service").output
+    )
     node.run("systemctl", undo, "docker.service")
     node.run("systemctl", "start", "docker.service")
     assert gated.docker() == "active"
@@ -249,7 +281,9 @@ def test_a_checker_that_stopped_is_noticed(gated: Gated) -> None:
 def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
     node = gated.node
     gated.converge("drain")
-    assert not node.run("sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False).output.startswith("goldnode")
+    assert not node.run("sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False).output.startswith(
+        "goldnode"
+    )
     node.run("systemctl", "restart", "docker.service")
     gated.spoil()
     for _ in range(2):
@@ -262,8 +296,12 @@ def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
     gated.mend()
     for _ in range(2):
         gated.watch()
-    assert node.read("/var/log/hooks").splitlines()[1:] == ["resume-node goldnode: the node is what its class says again"]
-    node.shell("printf '#!/bin/sh\\nexit 3\\n' > /usr/local/sbin/drain-node")  # drained already, by somebody else
+    assert node.read("/var/log/hooks").splitlines()[1:] == [
+        "resume-node goldnode: the node is what its class says again"
+    ]
+    node.shell(
+        "printf '#!/bin/sh\\nexit 3\\n' > /usr/local/sbin/drain-node"
+    )  # drained already, by somebody else
     gated.spoil()
     gated.watch()
     gated.mend()

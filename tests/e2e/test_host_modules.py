@@ -57,14 +57,21 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[Node, S
         assert node.run("modinfo", "-k", RELEASE, "-F", "vermagic", module).output.split()[0] == RELEASE
     told, there = against(node)
     assert told == there
-    assert node.read("/etc/modules-load.d/goldnode.conf").split("\n")[1:] == ["standin_ofed", "standin_peer", ""]
+    assert node.read("/etc/modules-load.d/goldnode.conf").split("\n")[1:] == [
+        "standin_ofed",
+        "standin_peer",
+        "",
+    ]
     assert "softdep nvidia-current pre: standin_ofed\n" in node.read("/etc/modprobe.d/goldnode-modules.conf")
     order = node.shell(f"modprobe -n -v -S {RELEASE} standin_peer").output
     assert re.findall(r"(standin_\w+)\.ko", order) == ["standin_ofed", "standin_peer"], order
     held = node.run("apt-mark", "showhold").output.split()
     assert {"standin-ofed-dkms", "standin-peer-dkms"} <= set(held)
     found = findings(node)
-    assert {found[f"modules.{name}"]["outcome"] for name in ("standin_ofed", "standin_peer", "nvidia-current-peermem")} == {"match"}
+    assert {
+        found[f"modules.{name}"]["outcome"]
+        for name in ("standin_ofed", "standin_peer", "nvidia-current-peermem")
+    } == {"match"}
     assert found["modules.standin_peer.loaded"]["outcome"] == "not_verified_here"
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
@@ -76,7 +83,11 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Nod
     # Locked memory: a fresh login through pam_limits, and a unit that starts now.
     login = subprocess.run(node.ssh("ulimit -Hl; ulimit -Sl"), capture_output=True, text=True, check=True)
     assert login.stdout.split() == ["4096", "4096"]
-    assert node.run("systemd-run", "--wait", "--pipe", "--quiet", "sh", "-c", "ulimit -l").output.strip().endswith("4096")
+    assert (
+        node.run("systemd-run", "--wait", "--pipe", "--quiet", "sh", "-c", "ulimit -l")
+        .output.strip()
+        .endswith("4096")
+    )
     # systemd's own readers take the files: only keys of net. would be set, and there are none.
     assert "vm.nr_hugepages = 64\n" in node.run("/usr/lib/systemd/systemd-sysctl", "--cat-config").output
     said = node.run("/usr/lib/systemd/systemd-sysctl", "--prefix=net", "/etc/sysctl.d/90-goldnode.conf")
@@ -94,7 +105,11 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Nod
     newer.put({rules: node.read(rules).replace("ATTR{mtu}", "ATTRS{mtu}").encode()})
     assert newer.run("udevadm", "verify", rules, check=False).rc != 0, "verify passes whatever it is given"
     newer.destroy()
-    found = {name.removeprefix("policy.host."): row for name, row in findings(node).items() if name.startswith("policy.host.")}
+    found = {
+        name.removeprefix("policy.host."): row
+        for name, row in findings(node).items()
+        if name.startswith("policy.host.")
+    }
     assert found.pop("memlock")["outcome"] == "match"
     assert {row["outcome"] for row in found.values()} == {"not_verified_here"}
     assert len(found) == 9
@@ -102,7 +117,13 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Nod
 
 def test_the_node_suite_agrees(tuned: tuple[Node, Site, Path]) -> None:
     _, site, hosts = tuned
-    done = subprocess.run([ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [ROOT / "scripts" / "verify", "-i", hosts],
+        env=environment(site),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
@@ -138,7 +159,9 @@ def test_a_module_removed_by_hand_is_found_and_built(tuned: tuple[Node, Site, Pa
 def test_a_kernel_without_the_modules_is_told_for_each(world: World, tuned: tuple[Node, Site, Path]) -> None:
     node, _, _ = tuned
     world.publish({*GROUPS, apt_archive.BROKEN})
-    said = node.shell("apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1").output
+    said = node.shell(
+        "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
+    ).output
     for module in ("nvidia-current 535.309.01", "standin_ofed", "nvidia-current-peermem", "standin_peer"):
         assert f"goldnode: kernel 6.1.0-904-amd64 has no module {module} (found: none)" in said
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")

@@ -52,7 +52,14 @@ def untouched(bare: tuple[Node, Site], seen: list[dict[str, str]]) -> Iterator[N
     assert found == before
 
 
-def run(bare: tuple[Node, Site], tmp_path: Path, gpu: str, more: str = "", stack: str = "debian12_r535", text: str | None = None) -> Run:
+def run(
+    bare: tuple[Node, Site],
+    tmp_path: Path,
+    gpu: str,
+    more: str = "",
+    stack: str = "debian12_r535",
+    text: str | None = None,
+) -> Run:
     """site.yml on the node as a class of this GPU, stack and further keys; `text`: the stack, where it is not the catalog's."""
     node, site = bare
     own = tmp_path / "catalog"
@@ -120,7 +127,13 @@ BLOCKED = {
             "A100-SXM4-40GB",
             "",
             "tried",
-            stack_like("debian12_r580", ("    version: null            # the newest at or above the safe floor", "    version: 1.17.7")),
+            stack_like(
+                "debian12_r580",
+                (
+                    "    version: null            # the newest at or above the safe floor",
+                    "    version: 1.17.7",
+                ),
+            ),
         ),
         ("[toolkit-floor]", "1.17.7", "1.19.1"),
     ),
@@ -129,7 +142,9 @@ BLOCKED = {
 
 @pytest.mark.parametrize(("tried", "texts"), BLOCKED.values(), ids=BLOCKED)
 @pytest.mark.usefixtures("untouched")
-def test_what_does_not_fit_is_refused(bare: tuple[Node, Site], tmp_path: Path, tried: tuple[str, ...], texts: tuple[str, ...]) -> None:
+def test_what_does_not_fit_is_refused(
+    bare: tuple[Node, Site], tmp_path: Path, tried: tuple[str, ...], texts: tuple[str, ...]
+) -> None:
     done = run(bare, tmp_path, *tried)
     assert done.rc != 0, done.output
     assert "class tried is blocked, and nothing was touched" in said(done), done.output
@@ -141,11 +156,17 @@ def test_what_does_not_fit_is_refused(bare: tuple[Node, Site], tmp_path: Path, t
 @pytest.mark.parametrize(
     ("more", "texts"),
     [
-        pytest.param(WITH, ("[cuda-driver]", "only by forward compatibility"), id="cuda-13-with-the-package-on-a-data-centre-gpu"),
+        pytest.param(
+            WITH,
+            ("[cuda-driver]", "only by forward compatibility"),
+            id="cuda-13-with-the-package-on-a-data-centre-gpu",
+        ),
         pytest.param(OLDER, ("[cuda-driver]", "minor-version compatibility", "PTX"), id="cuda-12.4-on-535"),
     ],
 )
-def test_what_fits_within_limits_goes_on_and_says_them(bare: tuple[Node, Site], tmp_path: Path, more: str, texts: tuple[str, ...]) -> None:
+def test_what_fits_within_limits_goes_on_and_says_them(
+    bare: tuple[Node, Site], tmp_path: Path, more: str, texts: tuple[str, ...]
+) -> None:
     done = succeeded(run(bare, tmp_path, "A100-SXM4-40GB", more))
     for text in texts:
         assert text in said(done), done.output

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.lab
 Make = Callable[..., tuple[Node, Site]]
 
 # Everything that a run has started on the node. The brackets keep a pattern from matching the shell that holds it.
-VICTIMS = (
-    r"goldnode-nod[e] answer|^apt-ge[t] |/usr/bin/apt-ge[t] |dpk[g] |dkm[s] |mkinitramf[s]|update-initramf[s]|/info/.*[.](pre|pos)|^make "
-)
+VICTIMS = r"goldnode-nod[e] answer|^apt-ge[t] |/usr/bin/apt-ge[t] |dpk[g] |dkm[s] |mkinitramf[s]|update-initramf[s]|/info/.*[.](pre|pos)|^make "
 KILL = f"pkill -KILL -f '{VICTIMS}'"
 
 # The steps of an apply in their order; docs/rollback.md tells what each leaves behind. A step is at work when a program is called with
@@ -57,7 +55,9 @@ exec {real} "$@"
 """
         node.put({f"/usr/local/sbin/{program}": script.encode()}, mode=0o755)
     else:
-        if how == WRITTEN:  # milliseconds count: the engine's process is found first, and then only the file is looked for
+        if (
+            how == WRITTEN
+        ):  # milliseconds count: the engine's process is found first, and then only the file is looked for
             find = "pid=$(pgrep -f 'goldnode-nod[e] answer' | head -1)"
             inner = f'while [ -n "$pid" ] && [ -d /proc/$pid ]; do [ -e {sign} ] && kill -KILL $pid && mkdir /run/killed && exit 0; done'
             loop = f"for i in $(seq 15000); do {find}; {inner}; sleep 0.01; done"
@@ -76,10 +76,15 @@ def test_killed_at_every_step_one_after_the_other(make: Make, tmp_path: Path) ->
         run = site_yml(hosts, site=site)
         # || true: the watch of an earlier step may have ended by itself; what it did is asserted, not that it ran.
         node.shell("systemctl stop watch.service 2>/dev/null || true")
-        assert node.run("test", "-e", "/run/killed", check=False).rc == 0, f"{what}: was never at work\n{run.output[-3000:]}"
+        assert node.run("test", "-e", "/run/killed", check=False).rc == 0, (
+            f"{what}: was never at work\n{run.output[-3000:]}"
+        )
         assert run.rc != 0, f"{what}: the run did not notice that it was killed"
     node.shell("rm -rf /run/killed /root/watch; rm -f /usr/local/sbin/*")
     succeeded(site_yml(hosts, site=site))
-    assert node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip() == "535.309.01"
+    assert (
+        node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip()
+        == "535.309.01"
+    )
     assert node.run("dpkg", "--audit").output == ""
     assert succeeded(site_yml(hosts, site=site)).changed["killed-on"] == 0

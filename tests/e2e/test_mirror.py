@@ -62,7 +62,10 @@ def mirrored(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory)
     done = goldnode("mirror", "key", "--out", str(keys / "own"), site=site)
     assert done.returncode == 0, done.stderr
     text = yaml.safe_load(site.site.read_text())
-    own = {name: str(keys / "own" / file) for name, file in (("key", "mirror.asc"), ("signing_key", "mirror-signing.asc"))}
+    own = {
+        name: str(keys / "own" / file)
+        for name, file in (("key", "mirror.asc"), ("signing_key", "mirror-signing.asc"))
+    }
     text["mirror"] = {"directory": str(directory), "url": server.url, **own}
     path = site.site.with_name("mirrored-site-with-mirror.yml")
     path.write_text(yaml.safe_dump(text))
@@ -97,7 +100,10 @@ def test_a_truncated_package_is_refused_by_the_node_and_mended_here(mirrored: Mi
     assert mirrored.packages() == before
     found = goldnode("mirror", "verify", site=mirrored.site)
     assert found.returncode == 1
-    assert f"store: {mirrored.directory}/store/sha256/{kernel['sha256'][:2]}/{kernel['sha256']}: has SHA-256" in found.stdout
+    assert (
+        f"store: {mirrored.directory}/store/sha256/{kernel['sha256'][:2]}/{kernel['sha256']}: has SHA-256"
+        in found.stdout
+    )
     assert "no faults" in mirrored.mirror("verify", "--repair")
 
 
@@ -106,9 +112,16 @@ def test_it_installs_offline_after_upstream_dropped_everything(mirrored: Mirrore
     world.publish(withdraw=["*"])
     try:
         node.container.reload()
-        inside = ["nsenter", "--target", str(node.container.attrs["State"]["Pid"]), "--net"]  # the node itself may not change its routes
+        inside = [
+            "nsenter",
+            "--target",
+            str(node.container.attrs["State"]["Pid"]),
+            "--net",
+        ]  # the node itself may not change its routes
         subprocess.run([*inside, "ip", "route", "del", "default"], check=True)
-        assert node.run("ip", "route", "get", "192.0.2.1", check=False).rc != 0, "the node is to have no route but to its own network"
+        assert node.run("ip", "route", "get", "192.0.2.1", check=False).rc != 0, (
+            "the node is to have no route but to its own network"
+        )
         asked = len(world.server.requests())
         succeeded(mirrored.run())
         assert world.server.requests()[asked:] == [], "nothing is asked of the archive"
@@ -118,7 +131,10 @@ def test_it_installs_offline_after_upstream_dropped_everything(mirrored: Mirrore
     for item in mirrored.lock.stack_set(nvswitch=False):
         assert f"{item.name}={item.version} installed" in have
     sources = node.run("sh", "-c", "cat /etc/apt/sources.list.d/goldnode-*.sources").output
-    assert f"URIs: {yaml.safe_load(Path(str(mirrored.site.site)).read_text())['mirror']['url']}/stacks/{STACK}/" in sources
+    assert (
+        f"URIs: {yaml.safe_load(Path(str(mirrored.site.site)).read_text())['mirror']['url']}/stacks/{STACK}/"
+        in sources
+    )
     assert sources.count("Types: deb") == 1
 
 
@@ -127,7 +143,9 @@ def test_it_is_what_the_class_says_and_stays_so(mirrored: Mirrored) -> None:
     assert again.changed["mirrored"] == 0
     # Held whole: an upgrade with every source the node has moves none of it.
     simulated = mirrored.node.run("apt-get", "-s", "-y", "dist-upgrade").output
-    assert not [item.name for item in mirrored.lock.stack_set(nvswitch=False) if f"Inst {item.name} " in simulated]
+    assert not [
+        item.name for item in mirrored.lock.stack_set(nvswitch=False) if f"Inst {item.name} " in simulated
+    ]
 
 
 def test_the_nodes_own_sources_are_its_own_matter(mirrored: Mirrored) -> None:
@@ -157,6 +175,9 @@ def test_a_mirror_that_is_mounted_on_the_node_serves_as_well(mirrored: Mirrored)
     node.run("dpkg", "--purge", "--force-depends", "nvidia-smi")
     mounted = replace(mirrored, site=replace(mirrored.site, site=path))
     succeeded(mounted.run())
-    assert "URIs: file:///srv/mirror/stacks/" in node.run("sh", "-c", "cat /etc/apt/sources.list.d/goldnode-*.sources").output
+    assert (
+        "URIs: file:///srv/mirror/stacks/"
+        in node.run("sh", "-c", "cat /etc/apt/sources.list.d/goldnode-*.sources").output
+    )
     assert "nvidia-smi" in node.run("apt-mark", "showhold").output
     assert succeeded(mounted.run()).changed["mirrored"] == 0

@@ -53,11 +53,18 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
     found = json.loads(told.stdout)
     assert told.returncode == 2, "a refusal is no success"
     assert found["schema"] == "goldnode.plans/1"
-    assert {name: host["state"] for name, host in found["hosts"].items()} == {"bare": "refused", "held": "reboot pending"}
+    assert {name: host["state"] for name, host in found["hosts"].items()} == {
+        "bare": "refused",
+        "held": "reboot pending",
+    }
     (job,) = found["hosts"]["bare"]["holders"]
     assert (job["command"], job["unit"]) == ("sleep", "train.service")
     (group,) = found["classes"]["e2e_r535"]["groups"]
-    moves = {row["package"]: (row["from"], row["to"], row["part"]) for row in group["sections"]["packages"] if "package" in row}
+    moves = {
+        row["package"]: (row["from"], row["to"], row["part"])
+        for row in group["sections"]["packages"]
+        if "package" in row
+    }
     assert moves["nvidia-kernel-dkms"] == (None, "535.309.01-0+deb12u1+standin1", "driver")
     alone = goldnode("plan", "-i", str(hosts), "--limit", "held", site=site)
     assert (alone.returncode, "1 reboot pending" in alone.stdout) == (0, True)

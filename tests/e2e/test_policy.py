@@ -18,7 +18,15 @@ pytestmark = pytest.mark.lab
 
 Make = Callable[..., tuple[Node, Site]]
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
-ITEMS = {"persistence_mode", "clocks.graphics_mhz", "clocks.memory_mhz", "power_limit_watts", "ecc", "compute_mode", "mig"}
+ITEMS = {
+    "persistence_mode",
+    "clocks.graphics_mhz",
+    "clocks.memory_mhz",
+    "power_limit_watts",
+    "ecc",
+    "compute_mode",
+    "mig",
+}
 
 
 def policy_findings(node: Node) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -105,12 +113,17 @@ def test_ecc_asks_for_a_reboot_and_gets_it(world_of_one: tuple[Node, Site, Path]
     assert {row["outcome"] for row in policy_findings(node)[1].values()} == {"match"}
 
 
-def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(world_of_one: tuple[Node, Site, Path]) -> None:
+def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(
+    world_of_one: tuple[Node, Site, Path],
+) -> None:
     node, _, _ = world_of_one
     node.restart()
     # --wait: the node counts as up before its last units have ended.
     node.run("systemctl", "is-system-running", "--wait", check=False)
-    assert node.run("systemctl", "show", "-p", "Result", "--value", "goldnode-policy.service").output.strip() == "success"
+    assert (
+        node.run("systemctl", "show", "-p", "Result", "--value", "goldnode-policy.service").output.strip()
+        == "success"
+    )
     assert any("nvmlDeviceSetPowerManagementLimit 350000 rc=0" in call for call in simulator.calls(node))
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 0
     node.run("rm", "-r", simulator.VOLATILE)
@@ -141,7 +154,9 @@ def test_the_nodes_policy_can_be_exported(world_of_one: tuple[Node, Site, Path])
     assert [row["power_limit_watts"] for row in found["overrides"]] == [300]
 
 
-def test_another_class_locked_clocks_and_a_mig_layout_that_a_boot_takes_away(world_of_one: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_another_class_locked_clocks_and_a_mig_layout_that_a_boot_takes_away(
+    world_of_one: tuple[Node, Site, Path], tmp_path: Path
+) -> None:
     node, site, _ = world_of_one
     hosts = inventory(tmp_path / "locked", {"e2e_policy_locked": [node]})
     succeeded(site_yml(hosts, site=site))

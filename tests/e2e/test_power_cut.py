@@ -66,7 +66,9 @@ def kernel_package(image: Path, release: str, scratch: Path) -> tuple[bytes, str
         (tree / "DEBIAN" / script).chmod(0o755)
     status = disk.read(image, "/var/lib/dpkg/status").decode()
     (stanza,) = [part for part in status.split("\n\n") if part.lstrip().startswith(f"Package: {name}\n")]
-    lines = [line for line in stanza.strip().splitlines() if not line.startswith(("Status:", "Config-Version:"))]
+    lines = [
+        line for line in stanza.strip().splitlines() if not line.startswith(("Status:", "Config-Version:"))
+    ]
     control = "\n".join(lines) + "\n"
     (tree / "DEBIAN/control").write_text(control)
     disk.run("dpkg-deb", "--root-owner-group", "-Zgzip", "-b", tree, scratch / "kernel.deb")
@@ -80,7 +82,10 @@ def with_package(document: dict[str, Any], data: bytes | None) -> dict[str, Any]
     """The class document with the bytes of its kernel's package, and its digest."""
     if data is not None:
         document["packages"][0].update(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-    document["lock"] = {"digest": "sha256:" + hashlib.sha256(document["kernel"]["release"].encode()).hexdigest(), "resolved": "1970-01-01"}
+    document["lock"] = {
+        "digest": "sha256:" + hashlib.sha256(document["kernel"]["release"].encode()).hexdigest(),
+        "resolved": "1970-01-01",
+    }
     document["modules"], document["runtime"] = [], None
     return {**document, "digest": document_digest(document)}
 
@@ -92,11 +97,17 @@ class Machine:
         self.image, self.scratch, self.files, self.boots = image, scratch, files, 0
 
     def boot(
-        self, *commands: str, cut: str | None = None, copies: Mapping[str, Path] | None = None, kernel: tuple[Path, Path] | None = None
+        self,
+        *commands: str,
+        cut: str | None = None,
+        copies: Mapping[str, Path] | None = None,
+        kernel: tuple[Path, Path] | None = None,
     ) -> str:
         """Boot, run the commands, end as a reboot would; returns the console. `cut`: the file at whose appearance the power goes; `copies`:
         files at whose appearance the disk is copied, as a power cut would leave it; `kernel`: (vmlinuz, initrd) to boot without asking GRUB."""
-        script = "set -eu\nexport DEBIAN_FRONTEND=noninteractive\n" + "".join(f"{line}\n" for line in commands)
+        script = "set -eu\nexport DEBIAN_FRONTEND=noninteractive\n" + "".join(
+            f"{line}\n" for line in commands
+        )
         self.boots += 1
         console = disk.boot(
             self.image,
@@ -130,9 +141,13 @@ def told(console: str, word: str) -> Any:
     return json.loads(re.findall(rf"^DRIVE {word} (.*)$", console, re.M)[-1])
 
 
-def documents(image: Path, releases: tuple[str, ...], data: bytes | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(
+    image: Path, releases: tuple[str, ...], data: bytes | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The class documents of both kernels, the older first."""
-    made = [class_document(release, installed_version(image, f"linux-image-{release}")) for release in releases]
+    made = [
+        class_document(release, installed_version(image, f"linux-image-{release}")) for release in releases
+    ]
     return with_package(made[0], None), with_package(made[1], data)
 
 
@@ -180,14 +195,23 @@ def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tm
     older, newer = base.releases
     machine, begin, outside = start(base, tmp_path)
     unpacking, initramfs, configuring = (
-        sign.format(newer) for sign in ("/boot/vmlinuz-{}.dpkg-new", "/boot/initrd.img-{}.new", "/boot/grub/grub.cfg.new")
+        sign.format(newer)
+        for sign in ("/boot/vmlinuz-{}.dpkg-new", "/boot/initrd.img-{}.new", "/boot/grub/grub.cfg.new")
     )
     forward = f"{DRIVER} forward /run/payload/newer.json"
     halves = [Machine(tmp_path / name, tmp_path, {}) for name in ("unpacking.raw", "configuring.raw")]
-    console = machine.boot(*begin, f"{forward} {unpacking} {initramfs}", cut=initramfs, copies={unpacking: halves[0].image}, **outside)
+    console = machine.boot(
+        *begin,
+        f"{forward} {unpacking} {initramfs}",
+        cut=initramfs,
+        copies={unpacking: halves[0].image},
+        **outside,
+    )
     assert kernel(console) == older
     assert machine.default() == older
-    console = machine.boot(f"{forward} {configuring}", "dpkg --audit >/root/audit", copies={configuring: halves[1].image})
+    console = machine.boot(
+        f"{forward} {configuring}", "dpkg --audit >/root/audit", copies={configuring: halves[1].image}
+    )
     finished(machine, console, base.releases)
     for half in halves:
         assert half.default() == older, half.image
@@ -210,7 +234,9 @@ def test_after_three_power_cuts_it_boots_and_the_next_run_goes_on(base: disk.Bas
 
 
 @pytest.mark.long
-def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_good(base: disk.Base, tmp_path: Path) -> None:
+def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_good(
+    base: disk.Base, tmp_path: Path
+) -> None:
     older, newer = base.releases
     image = disk.copy(base, tmp_path / "disk.raw")
     first, second = documents(image, base.releases)
@@ -223,8 +249,12 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
         f"seed{applied.INDEX}": json.dumps({"schema": applied.SCHEMA, "rows": rows}),
         f"{place}/{rows[0]['document'].partition(':')[2]}.json": class_file(first).content,
         f"{place}/{rows[1]['document'].partition(':')[2]}.json": class_file(second).content,
-        f"{place}/{first['digest'].partition(':')[2]}.packages": json.dumps({f"linux-image-{older}": "as locked"}),
-        "seed/var/lib/goldnode/state.json": json.dumps({"brought": [f"linux-image-{newer}"], "held": [f"linux-image-{newer}"]}),
+        f"{place}/{first['digest'].partition(':')[2]}.packages": json.dumps(
+            {f"linux-image-{older}": "as locked"}
+        ),
+        "seed/var/lib/goldnode/state.json": json.dumps(
+            {"brought": [f"linux-image-{newer}"], "held": [f"linux-image-{newer}"]}
+        ),
     }
     machine = Machine(image, tmp_path, files)
     console = machine.boot("cp -r /run/payload/seed/. /", f"{DRIVER} back")
@@ -239,16 +269,26 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
     spoilt = Machine(tmp_path / "spoilt.raw", tmp_path, files)
     disk.run("cp", "--sparse=always", image, spoilt.image)
     status = machine.text("/var/lib/dpkg/status")
-    package = re.search(rf"^Package: linux-image-{re.escape(older)}\n(?:\S.*\n| .*\n)*?Version: ", status, re.M)
+    package = re.search(
+        rf"^Package: linux-image-{re.escape(older)}\n(?:\S.*\n| .*\n)*?Version: ", status, re.M
+    )
     assert package is not None
-    disk.write(spoilt.image, "/var/lib/dpkg/status", (status[: package.end()] + "0~" + status[package.end() :]).encode(), tmp_path)
+    disk.write(
+        spoilt.image,
+        "/var/lib/dpkg/status",
+        (status[: package.end()] + "0~" + status[package.end() :]).encode(),
+        tmp_path,
+    )
     console = spoilt.boot(f"{DRIVER} look")
     assert kernel(console) == older
     assert f"kernel {older} does not become the default: stack.lock: " in told(console, "CHECK")
     assert spoilt.default() == newer
     console = spoilt.boot(f"{DRIVER} look")
     assert kernel(console) == newer
-    assert json.loads(spoilt.text("/var/lib/goldnode/trial.json"))["failed"] == f"the boot that tried it came up with {newer}"
+    assert (
+        json.loads(spoilt.text("/var/lib/goldnode/trial.json"))["failed"]
+        == f"the boot that tried it came up with {newer}"
+    )
 
     # A check that finds nothing: the older kernel is the default from then on, and what came with the newer leaves.
     console = machine.boot(f"{DRIVER} settle")

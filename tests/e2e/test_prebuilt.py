@@ -55,7 +55,9 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
     node, site = world.node("prebuilt", "e2e_r535"), world.site("prebuilt")
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     root = directory / "root.tar"
-    container = world.lab.client.containers.create(images.ensure(world.lab.client, "debian12", "warm", say=print), ["true"])
+    container = world.lab.client.containers.create(
+        images.ensure(world.lab.client, "debian12", "warm", say=print), ["true"]
+    )
     try:
         with root.open("wb") as out:
             for block in container.export():
@@ -85,7 +87,14 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
     world.lock(site, node, STACK)
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     try:
-        yield Shop(node, sites["dkms"], sites["prebuilt"], root, inventory(directory / "hosts", {"e2e_r535": [node]}), world.status(node))
+        yield Shop(
+            node,
+            sites["dkms"],
+            sites["prebuilt"],
+            root,
+            inventory(directory / "hosts", {"e2e_r535": [node]}),
+            world.status(node),
+        )
     finally:
         node.destroy()
 
@@ -96,11 +105,18 @@ def installed(node: Node) -> set[str]:
 
 
 def test_a_class_without_built_modules_is_refused_and_no_node_is_touched(shop: Shop) -> None:
-    before = shop.node.shell("find / -xdev -newer /etc/hostname -type f -path '/etc/*' | sort | xargs md5sum").output
+    before = shop.node.shell(
+        "find / -xdev -newer /etc/hostname -type f -path '/etc/*' | sort | xargs md5sum"
+    ).output
     run = site_yml(shop.hosts, site=shop.prebuilt)
     assert run.rc != 0
     assert "goldnode modules build debian12_r535" in run.output
-    assert shop.node.shell("find / -xdev -newer /etc/hostname -type f -path '/etc/*' | sort | xargs md5sum").output == before
+    assert (
+        shop.node.shell(
+            "find / -xdev -newer /etc/hostname -type f -path '/etc/*' | sort | xargs md5sum"
+        ).output
+        == before
+    )
 
 
 def test_build_publishes_a_package_that_depends_on_exactly_this_kernel(shop: Shop) -> None:
@@ -117,7 +133,9 @@ def test_build_publishes_a_package_that_depends_on_exactly_this_kernel(shop: Sho
 
 
 def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop) -> None:
-    done = shop.modules("matrix", STACK, "--kernel", "6.1.0-904-amd64", "--kernel", RELEASE, "--format", "json")
+    done = shop.modules(
+        "matrix", STACK, "--kernel", "6.1.0-904-amd64", "--kernel", RELEASE, "--format", "json"
+    )
     assert done.returncode == 0, done.stderr
     rows = {row["kernel"]: row for row in json.loads(done.stdout)}
     assert rows[RELEASE]["ok"]
@@ -143,7 +161,9 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
 
 def test_a_module_that_was_taken_away_is_put_there_anew(shop: Shop) -> None:
     shop.node.shell(f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}")
-    verdict = json.loads(shop.node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--json", check=False).output)
+    verdict = json.loads(
+        shop.node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--json", check=False).output
+    )
     wrong = {row["id"]: row for row in verdict["findings"] if row["outcome"] == "mismatch"}
     assert "installs the module" in wrong["driver.module_file"]["remedy"]
     succeeded(site_yml(shop.hosts, site=shop.prebuilt))
@@ -170,5 +190,10 @@ def proved(node: Node) -> None:
     assert PACKAGE in have
     assert not have & set(SOURCES)
     # || true: ls fails where nothing is left, which is what is wanted; the assertion is on what it lists.
-    assert node.shell("ls -d /usr/src/* /var/lib/dkms/nvidia* /lib/modules/*/updates/dkms 2>/dev/null || true").output.strip() == ""
+    assert (
+        node.shell(
+            "ls -d /usr/src/* /var/lib/dkms/nvidia* /lib/modules/*/updates/dkms 2>/dev/null || true"
+        ).output.strip()
+        == ""
+    )
     assert node.run("dpkg", "--audit").output.strip() == ""

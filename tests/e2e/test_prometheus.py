@@ -39,12 +39,18 @@ class Monitored:
         self.node = node
 
     def ask(self, path: str) -> Any:
-        return json.loads(self.node.run("curl", "-sS", "--fail", "-g", f"http://localhost:9090/api/v1/{path}").output)["data"]
+        return json.loads(
+            self.node.run("curl", "-sS", "--fail", "-g", f"http://localhost:9090/api/v1/{path}").output
+        )["data"]
 
     def firing(self) -> set[str]:
         """Names of the alerts of node_exporter's target that fire."""
         rows = self.ask("alerts")["alerts"]
-        return {row["labels"]["alertname"] for row in rows if row["state"] == "firing" and row["labels"].get("job") == "node"}
+        return {
+            row["labels"]["alertname"]
+            for row in rows
+            if row["state"] == "firing" and row["labels"].get("job") == "node"
+        }
 
     def until(self, wanted: Callable[[], object], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -61,20 +67,31 @@ def monitored(services: Services) -> Monitored:
     node = services.node
     # The rules as they are, but for how long they wait.
     rules = re.sub(r"(?m)^ +for: .*\n", "", (INTEGRATIONS / "prometheus/goldnode.rules.yml").read_text())
-    node.put({"/etc/prometheus/prometheus.yml": CONF.encode(), "/etc/prometheus/goldnode.rules.yml": rules.encode()})
+    node.put(
+        {
+            "/etc/prometheus/prometheus.yml": CONF.encode(),
+            "/etc/prometheus/goldnode.rules.yml": rules.encode(),
+        }
+    )
     node.run("systemctl", "start", "prometheus-node-exporter.service", "prometheus.service")
     found = Monitored(node)
     found.watch()
-    found.until(lambda: node.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0)
+    found.until(
+        lambda: node.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0
+    )
     found.until(lambda: found.ask("query?query=goldnode_last_run_timestamp_seconds{job='node'}")["result"])
     return found
 
 
 def test_promtool_passes_the_rules_and_the_metrics(monitored: Monitored) -> None:
     node = monitored.node
-    files = {f"/root/rules/{path.name}": path.read_bytes() for path in (INTEGRATIONS / "prometheus").iterdir()}
+    files = {
+        f"/root/rules/{path.name}": path.read_bytes() for path in (INTEGRATIONS / "prometheus").iterdir()
+    }
     node.put(files)
-    told = node.shell("cd /root/rules; promtool check rules goldnode.rules.yml; promtool test rules goldnode.test.yml").output
+    told = node.shell(
+        "cd /root/rules; promtool check rules goldnode.rules.yml; promtool test rules goldnode.test.yml"
+    ).output
     assert "SUCCESS" in told
     assert node.shell(f"promtool check metrics < {TEXTFILE}").output == ""
     assert node.run("stat", "-c", "%a %U", TEXTFILE).output.split() == ["644", "root"]
@@ -116,7 +133,9 @@ def test_a_checker_that_died_alerts(monitored: Monitored) -> None:
 
 
 def get(node: Node, path: str, *more: str) -> tuple[int, str]:
-    done = node.run("curl", "-sS", "-o", "/root/body", "-w", "%{http_code}", *more, f"http://127.0.0.1:9478{path}")
+    done = node.run(
+        "curl", "-sS", "-o", "/root/body", "-w", "%{http_code}", *more, f"http://127.0.0.1:9478{path}"
+    )
     return int(done.output), node.read("/root/body")
 
 
@@ -127,10 +146,19 @@ def test_the_endpoint_is_started_by_its_socket_and_is_nobody(monitored: Monitore
     assert (sound.rc, sound.output) == (0, "")
     status, body = get(node, "/diagnostics")
     told = json.loads(body)
-    assert (status, told["class"], told["simulated"], told["verdict"]["holds"]) == (200, "e2e_serve", True, True)
-    user = node.shell("ps -o user= -p $(systemctl show -p MainPID --value goldnode-serve.service)").output.strip()
+    assert (status, told["class"], told["simulated"], told["verdict"]["holds"]) == (
+        200,
+        "e2e_serve",
+        True,
+        True,
+    )
+    user = node.shell(
+        "ps -o user= -p $(systemctl show -p MainPID --value goldnode-serve.service)"
+    ).output.strip()
     assert user not in ("root", "")
-    score = node.run("systemd-analyze", "security", "--no-pager", "goldnode-serve.service", check=False).output
+    score = node.run(
+        "systemd-analyze", "security", "--no-pager", "goldnode-serve.service", check=False
+    ).output
     level = re.search(r"Overall exposure level for goldnode-serve.service: ([0-9.]+)", score)
     assert level is not None
     assert float(level[1]) < 2.5, score
@@ -140,13 +168,20 @@ def test_the_endpoint_is_started_by_its_socket_and_is_nobody(monitored: Monitore
     assert get(node, "/metrics")[1].startswith("# HELP goldnode_info")
     assert get(node, "/metrics", "-X", "POST")[0] == 405
     assert get(node, "/../../etc/passwd", "--path-as-is")[0] == 404
-    monitored.until(lambda: monitored.ask("query?query=goldnode_verdict_age_seconds{job='endpoint'}")["result"])
+    monitored.until(
+        lambda: monitored.ask("query?query=goldnode_verdict_age_seconds{job='endpoint'}")["result"]
+    )
 
 
 def test_the_endpoint_outlives_what_becomes_of_it(monitored: Monitored) -> None:
     node = monitored.node
     node.run("systemctl", "kill", "--signal=KILL", "goldnode-serve.service", check=False)
-    monitored.until(lambda: node.run("systemctl", "is-active", "goldnode-serve.service", check=False).output.strip() != "deactivating")
+    monitored.until(
+        lambda: (
+            node.run("systemctl", "is-active", "goldnode-serve.service", check=False).output.strip()
+            != "deactivating"
+        )
+    )
     node.run("systemctl", "reset-failed", "goldnode-serve.service", check=False)
     assert get(node, "/healthz")[0] == 503
     node.run("mv", current.VERDICT, "/run/goldnode/away")
@@ -169,7 +204,9 @@ def test_a_class_that_tells_nothing_takes_it_all_away(services: Services) -> Non
     # || true: ls fails where nothing is left; what it lists is asserted.
     assert node.shell(f"{left} || true").output.split() == [PROGRAM]
     assert node.run("ss", "-Hltn", "sport", "=", "9478").output == ""
-    assert node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip() == "inactive"
+    assert (
+        node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip() == "inactive"
+    )
     services.converge("e2e_serve")
     assert get(node, "/metrics")[0] == 200
     node.run("systemctl", "start", "goldnode-watch.service")

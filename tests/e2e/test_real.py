@@ -26,7 +26,9 @@ from goldnode.lab.nodes import Lab, Node, NodeSpec
 pytestmark = pytest.mark.real
 SECURITY = "/etc/apt/sources.list.d/security.sources"
 # What builds modules; kmod and perl-base belong to every Debian.
-BUILDERS = re.compile(r"^(dkms|gcc(-\d+)?|cpp(-\d+)?|make|binutils.*|dpkg-dev|.*-dkms|linux-(headers|kbuild|compiler)-.*)$")
+BUILDERS = re.compile(
+    r"^(dkms|gcc(-\d+)?|cpp(-\d+)?|make|binutils.*|dpkg-dev|.*-dkms|linux-(headers|kbuild|compiler)-.*)$"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,15 @@ def older_than_security(node: Node) -> str | None:
         old = [version for version, place in found if " bookworm/main" in place]
         new = [version for version, place in found if "-security/main" in place]
         if old and new and old[0] != new[0] and name not in stack and not name.startswith("lib"):
-            done = node.run("apt-get", "install", "-y", "--allow-downgrades", "--no-remove", f"{name}={old[0]}", check=False)
+            done = node.run(
+                "apt-get",
+                "install",
+                "-y",
+                "--allow-downgrades",
+                "--no-remove",
+                f"{name}={old[0]}",
+                check=False,
+            )
             if done.rc == 0:
                 return name
     return None
@@ -87,23 +97,41 @@ def older_than_security(node: Node) -> str | None:
 def test_a_node_without_compiler_gets_the_real_driver(node: Node, sites: Sites, tmp_path: Path) -> None:
     result = json.loads(next((sites.mirror / "modules/results").glob("*.json")).read_text())
     assert result["ok"]
-    assert set(result["modules"]) >= {"nvidia-current", "nvidia-current-uvm", "nvidia-current-modeset", "nvidia-current-drm"}
+    assert set(result["modules"]) >= {
+        "nvidia-current",
+        "nvidia-current-uvm",
+        "nvidia-current-modeset",
+        "nvidia-current-drm",
+    }
     converge(node, "e2e_main", sites.prebuilt, tmp_path)
     release, _ = prove(node)
     info = node.run("modinfo", "-k", release, "nvidia-current").output
-    assert re.search(rf"^filename:\s+/lib/modules/{re.escape(release)}/updates/goldnode/nvidia-current\.ko$", info, re.MULTILINE), info
+    assert re.search(
+        rf"^filename:\s+/lib/modules/{re.escape(release)}/updates/goldnode/nvidia-current\.ko$",
+        info,
+        re.MULTILINE,
+    ), info
     # What modprobe would do on this kernel, the modules it needs included: every symbol's owner is found.
-    assert "updates/goldnode/nvidia-current-uvm.ko" in node.run("modprobe", "-S", release, "--show-depends", "nvidia-current-uvm").output
+    assert (
+        "updates/goldnode/nvidia-current-uvm.ko"
+        in node.run("modprobe", "-S", release, "--show-depends", "nvidia-current-uvm").output
+    )
     have = node.shell("dpkg-query -W -f '${Package}\\n'").output.split()
     assert not [name for name in have if BUILDERS.match(name)]
     assert node.run("dpkg", "--audit").output.strip() == ""
-    assert not [name for name in ("gcc", "cc", "make", "dkms") if node.run("which", name, check=False).rc == 0]
+    assert not [
+        name for name in ("gcc", "cc", "make", "dkms") if node.run("which", name, check=False).rc == 0
+    ]
     # What a person installs beside the stack from Debian does not bring DKMS back.
     own = node.read("/etc/apt/sources.list.d/debian.sources")
     more = "/etc/apt/sources.list.d/more.sources"
-    main = next(stanza for stanza in own.split("\n\n") if "-security" not in stanza)  # security's has a newer driver
+    main = next(
+        stanza for stanza in own.split("\n\n") if "-security" not in stanza
+    )  # security's has a newer driver
     node.put({more: main.replace("Components: main", "Components: contrib non-free").encode() + b"\n"})
-    simulated = node.shell("apt-get update >&2; apt-get -s install --no-install-recommends nvidia-driver").output
+    simulated = node.shell(
+        "apt-get update >&2; apt-get -s install --no-install-recommends nvidia-driver"
+    ).output
     node.run("rm", more)
     coming = re.findall(r"^Inst (\S+)", simulated, re.MULTILINE)
     assert "nvidia-driver" in coming
@@ -125,7 +153,9 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, sites: Si
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
     # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
     node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
-    succeeded(site_yml(inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}), site=sites.prebuilt))
+    succeeded(
+        site_yml(inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}), site=sites.prebuilt)
+    )
     base = older_than_security(node)
     wanted = document(node)
     stack = {package["name"] for package in wanted["packages"]} | set(wanted["fence"])  # type: ignore[attr-defined, call-overload]
@@ -160,15 +190,23 @@ def test_kernel_and_driver_move_together_to_what_security_has(node: Node, site: 
     after = prove(node)
     assert before[0] != after[0]
     assert before[1] != after[1]
-    assert node.run("test", "-f", f"/boot/vmlinuz-{before[0]}").rc == 0, "the kernel before stays as the way back"
+    assert node.run("test", "-f", f"/boot/vmlinuz-{before[0]}").rc == 0, (
+        "the kernel before stays as the way back"
+    )
     history = node.read("/var/log/apt/history.log")
-    moved = [row for row in history.split("\n\n") if f"linux-image-{after[0]}" in row and "nvidia-kernel-dkms" in row]
+    moved = [
+        row
+        for row in history.split("\n\n")
+        if f"linux-image-{after[0]}" in row and "nvidia-kernel-dkms" in row
+    ]
     assert moved, "one transaction for kernel and driver"
 
 
 def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Site, tmp_path: Path) -> None:
     release, _ = prove(node)
-    node.shell(f"rm /etc/initramfs-tools/hooks/zz-goldnode; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k {release}")
+    node.shell(
+        f"rm /etc/initramfs-tools/hooks/zz-goldnode; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k {release}"
+    )
     listed = f"lsinitramfs /boot/initrd.img-{release}"
     assert "/nouveau.ko" in node.shell(listed).output
     succeeded(site_yml(inventory(tmp_path, {"e2e_r535": [node]}), site=site))
@@ -179,7 +217,13 @@ def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Sit
 
 def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
-    done = subprocess.run([ROOT / "scripts" / "verify", "-i", hosts], env=environment(site), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [ROOT / "scripts" / "verify", "-i", hosts],
+        env=environment(site),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
@@ -202,9 +246,13 @@ def test_the_demo_from_set_up_to_removal(lab: Lab, node: Node, site: Site) -> No
             for arguments in (("--yes", "--image", image), ("--yes", "--image", image), ("--down",))
         )
     finally:
-        with contextlib.suppress(ImageNotFound):  # --down takes the images of its nodes along; a run that broke off earlier does not
+        with contextlib.suppress(
+            ImageNotFound
+        ):  # --down takes the images of its nodes along; a run that broke off earlier does not
             lab.client.images.remove(image, force=True)
-    assert first.returncode == second.returncode == down.returncode == 0, first.stdout[-3000:] + first.stderr[-1000:]
+    assert first.returncode == second.returncode == down.returncode == 0, (
+        first.stdout[-3000:] + first.stderr[-1000:]
+    )
     for text in (
         "SIMULATED HARDWARE",
         "0 failed",
@@ -220,7 +268,9 @@ def test_the_demo_from_set_up_to_removal(lab: Lab, node: Node, site: Site) -> No
     ):
         assert text in first.stdout, text
     # What is right stands together, wrapped, behind "ok (NUMBER): ".
-    assert re.search(r"^ok \(\d+\): (?:[^:]*\s)?driver\.module_file\b", first.stdout, re.MULTILINE), first.stdout[-3000:]
+    assert re.search(r"^ok \(\d+\): (?:[^:]*\s)?driver\.module_file\b", first.stdout, re.MULTILINE), (
+        first.stdout[-3000:]
+    )
     assert "changed=0" in second.stdout
     assert "The demo is gone" in down.stdout
     assert not Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes()

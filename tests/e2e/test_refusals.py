@@ -98,7 +98,12 @@ def test_a_gpu_in_use(bare: tuple[Node, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 600 < /dev/nvidia0'")
     try:
-        refused(site_yml(hosts_of(tmp_path, node), site=site), "gpu-in-use", "sleep, unit train.service", "Drain the node")
+        refused(
+            site_yml(hosts_of(tmp_path, node), site=site),
+            "gpu-in-use",
+            "sleep, unit train.service",
+            "Drain the node",
+        )
     finally:
         node.shell("systemctl stop train; rm /dev/nvidia0")
 
@@ -177,18 +182,31 @@ def test_other_bytes_under_the_locked_version(bare: tuple[Node, Site], tmp_path:
     locks = tmp_path / "locks"
     locks.mkdir()
     lock = load_lock((site.locks or Path()) / "debian12_r535.lock.yml")
-    rows = [row.model_copy(update={"sha256": "0" * 64}) if row.name == "libcuda1" else row for row in lock.packages]
+    rows = [
+        row.model_copy(update={"sha256": "0" * 64}) if row.name == "libcuda1" else row
+        for row in lock.packages
+    ]
     write_lock(lock.model_copy(update={"packages": rows}), locks)
     run = site_yml(hosts_of(tmp_path, node), site=Site(site.catalog, site.site, locks))
-    failed(run, "libcuda1=535.309.01-0+deb12u1+standin1: the archive offers other bytes", "No package was changed")
+    failed(
+        run,
+        "libcuda1=535.309.01-0+deb12u1+standin1: the archive offers other bytes",
+        "No package was changed",
+    )
 
 
 def test_a_lock_edited_by_hand(bare: tuple[Node, Site], tmp_path: Path) -> None:
     node, site = bare
     text = ((site.locks or Path()) / "debian12_r535.lock.yml").read_text()
-    (tmp_path / "debian12_r535.lock.yml").write_text(text.replace("535.309.01-0+deb12u1+standin1", "535.261.03-1+standin1", 1))
+    (tmp_path / "debian12_r535.lock.yml").write_text(
+        text.replace("535.309.01-0+deb12u1+standin1", "535.261.03-1+standin1", 1)
+    )
     run = site_yml(hosts_of(tmp_path, node), site=Site(site.catalog, site.site, tmp_path))
-    failed(run, "debian12_r535.lock.yml:4: this lock was edited after goldnode wrote it", "goldnode lock debian12_r535")
+    failed(
+        run,
+        "debian12_r535.lock.yml:4: this lock was edited after goldnode wrote it",
+        "goldnode lock debian12_r535",
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,9 +216,13 @@ def test_a_lock_edited_by_hand(bare: tuple[Node, Site], tmp_path: Path) -> None:
         (["e2e_r535", "e2e_cpu"], ["refused", "e2e_r535", "e2e_cpu", "hosts.yml:"]),
     ],
 )
-def test_hosts_and_classes(bare: tuple[Node, Site], tmp_path: Path, groups: list[str], texts: list[str]) -> None:
+def test_hosts_and_classes(
+    bare: tuple[Node, Site], tmp_path: Path, groups: list[str], texts: list[str]
+) -> None:
     node, site = bare
-    failed(site_yml(inventory(tmp_path / "inventory", {group: [node] for group in groups}), site=site), *texts)
+    failed(
+        site_yml(inventory(tmp_path / "inventory", {group: [node] for group in groups}), site=site), *texts
+    )
 
 
 def test_a_pattern_that_matches_no_host(bare: tuple[Node, Site], tmp_path: Path) -> None:
@@ -212,7 +234,10 @@ def test_a_pattern_that_matches_no_host(bare: tuple[Node, Site], tmp_path: Path)
 def fleet(world: World, make: Make) -> tuple[list[Node], Site]:
     """Five nodes of one class."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
-    return [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in range(1, 5)])], site
+    return [
+        first,
+        *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in range(1, 5)]),
+    ], site
 
 
 def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_path: Path) -> None:
@@ -230,7 +255,9 @@ def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_pat
     assert "node_class: file.write" not in again.output, "five plans are not printed"
 
 
-def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(fleet: tuple[list[Node], Site], tmp_path: Path) -> None:
+def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
+    fleet: tuple[list[Node], Site], tmp_path: Path
+) -> None:
     nodes, site = fleet
     hosts = inventory(tmp_path, {"e2e_cpu": nodes})
 
@@ -243,7 +270,14 @@ def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(fleet: tuple[l
     after = boots()
     assert run.rc != 0
     assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False, False, False]
-    accepted = ("-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=2", "-e", '{"goldnode_accepted": [0, 3]}')
+    accepted = (
+        "-e",
+        "goldnode_reboot=true",
+        "-e",
+        "goldnode_reboot_batch=2",
+        "-e",
+        '{"goldnode_accepted": [0, 3]}',
+    )
     succeeded(site_yml(hosts, *accepted, site=site))
     assert [old != new for old, new in zip(after, boots(), strict=True)] == [False, False, True, True, True]
 
@@ -257,10 +291,13 @@ def test_a_kernel_for_which_the_module_does_not_build(world: World, make: Make, 
     failed(run, "make.log")
     log = node.read("/var/lib/dkms/nvidia-current/535.309.01/build/make.log").strip().splitlines()[-1]
     assert log[:60] in run.output
-    assert node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip() == "535.309.01", (
-        "the way back still has its module"
-    )
+    assert (
+        node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip()
+        == "535.309.01"
+    ), "the way back still has its module"
     back = succeeded(site_yml(inventory(tmp_path / "back", {"e2e_r535": [node]}), site=site))
     assert back.changed["broken"] > 0
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
-    assert [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"] == ["boot.pending"]
+    assert [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"] == [
+        "boot.pending"
+    ]

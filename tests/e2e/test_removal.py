@@ -23,7 +23,10 @@ ABSENT = ("-e", "goldnode_state=absent")
 # What may differ between a node that goldnode never saw and one that it has left: a pattern of paths, and why.
 TOLERATED = (
     (r"/var/log/.*", "logs tell what happened, of goldnode's time too"),
-    (r"/var/lib/apt/lists(/.*)?", "apt's indexes are of the day; the next `apt-get update` drops those whose source has left"),
+    (
+        r"/var/lib/apt/lists(/.*)?",
+        "apt's indexes are of the day; the next `apt-get update` drops those whose source has left",
+    ),
     (r"/var/cache/apt(/.*)?", "downloads and what apt computes from its indexes"),
     (r"/var/cache/debconf/.*", "debconf keeps templates and a backup of itself"),
     (r"/var/cache/ldconfig/.*|/etc/ld\.so\.cache", "ldconfig writes both anew at each of its runs"),
@@ -31,8 +34,14 @@ TOLERATED = (
         r"/var/lib/dpkg/(status|available|diversions|statoverride|triggers/.*|lock.*)(-old)?",
         "dpkg's bookkeeping; its content is compared by package",
     ),
-    (r"/var/lib/apt/(extended_states|periodic/.*|daily_lock)", "apt's bookkeeping; its marks are compared by package"),
-    (r"/var/lib/(systemd|dbus)/.*|/etc/machine-id|/etc/ssh/ssh_host.*", "a boot and the first login write these, with goldnode or without"),
+    (
+        r"/var/lib/apt/(extended_states|periodic/.*|daily_lock)",
+        "apt's bookkeeping; its marks are compared by package",
+    ),
+    (
+        r"/var/lib/(systemd|dbus)/.*|/etc/machine-id|/etc/ssh/ssh_host.*",
+        "a boot and the first login write these, with goldnode or without",
+    ),
     (r"/root(/\.ansible(/.*)?)?", "Ansible's own directory for modules, made by any playbook"),
     (
         r"/usr/lib/nvidia",
@@ -98,14 +107,18 @@ def gone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Si
 
 def test_a_node_is_what_it_was_before(make: Make, gone: tuple[Node, Site, Path], tmp_path: Path) -> None:
     node, site, hosts = gone
-    assert succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site)).changed["gone"] == 0, "nothing is there to be taken away"
+    assert succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site)).changed["gone"] == 0, (
+        "nothing is there to be taken away"
+    )
     before, managed = tree(node), administration(node)
     succeeded(site_yml(inventory(tmp_path / "r470", {"e2e_r470": [node]}), site=site))
     succeeded(site_yml(hosts, site=site))
     assert len(difference(before, tree(node))) > 100, "the comparison does not see what a run brings"
     assert "# goldnode: nouveau" in node.read("/etc/initramfs-tools/modules")
     # A user goes on living on it: drift, a unit that failed, a setting of his own, a package of his own.
-    node.shell("rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1; echo >> /etc/modprobe.d/goldnode-blacklist.conf")
+    node.shell(
+        "rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1; echo >> /etc/modprobe.d/goldnode-blacklist.conf"
+    )
 
     told = site_yml(hosts, *ABSENT, "--check", "--diff", site=site)
     assert "purge     nvidia-kernel-dkms" in succeeded(told).output
@@ -143,7 +156,9 @@ def test_the_class_may_have_left_the_catalog(gone: tuple[Node, Site, Path], tmp_
     node, site, _ = gone
     started = node.run("cut", "-d ", "-f22", "/proc/1/stat").output
     hosts = inventory(tmp_path, {"forgotten": [node]})
-    run = succeeded(site_yml(hosts, *ABSENT, "-e", "goldnode_reboot=true", "-e", "sanity_verify=true", site=site))
+    run = succeeded(
+        site_yml(hosts, *ABSENT, "-e", "goldnode_reboot=true", "-e", "sanity_verify=true", site=site)
+    )
     assert node.run("cut", "-d ", "-f22", "/proc/1/stat").output != started, run.output[-2000:]
     assert "nvidia" not in node.shell("dpkg-query -W -f '${Package}\\n'").output
     assert succeeded(site_yml(hosts, *ABSENT, site=site)).changed["gone"] == 0
@@ -162,7 +177,9 @@ def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[Node, Site, Path
     succeeded(site_yml(hosts, site=site))
     control = "Package: trainer\nVersion: 1\nArchitecture: all\nMaintainer: t <t@example.invalid>\nDepends: libcuda1\nDescription: t\n"
     node.put({"/root/trainer/DEBIAN/control": control.encode()})
-    node.shell("dpkg-deb -b /root/trainer /root/trainer.deb; dpkg -i /root/trainer.deb; apt-mark hold trainer")
+    node.shell(
+        "dpkg-deb -b /root/trainer /root/trainer.deb; dpkg -i /root/trainer.deb; apt-mark hold trainer"
+    )
     said = node.run("/usr/lib/goldnode/goldnode-node", "plan", "--absent").output
     assert "libcuda1 stays: trainer needs it, which goldnode did not bring" in said
     done = node.run("/usr/lib/goldnode/goldnode-node", "apply", "--absent").output
@@ -175,7 +192,9 @@ def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[Node, Site, Path
     assert "trainer" in node.run("apt-mark", "showhold").output
     assert node.run("dpkg", "--audit").output == ""
     assert node.run("test", "-e", "/usr/lib/goldnode", check=False).rc != 0
-    node.shell("apt-mark unhold trainer; apt-get purge -y trainer libcuda1; rm -r /root/trainer /root/trainer.deb")
+    node.shell(
+        "apt-mark unhold trainer; apt-get purge -y trainer libcuda1; rm -r /root/trainer /root/trainer.deb"
+    )
 
 
 # What is killed while a removal is at work: words of a shell that succeed once it is done (None: the run itself, on the controller).
@@ -196,9 +215,16 @@ DEFAULT = ("the run itself", "dpkg while it removes")
 
 @pytest.mark.parametrize(
     ("what", "deed"),
-    [pytest.param(*step, marks=[] if step[0] in DEFAULT else [pytest.mark.long], id=step[0].replace(" ", "-")) for step in STEPS],
+    [
+        pytest.param(
+            *step, marks=[] if step[0] in DEFAULT else [pytest.mark.long], id=step[0].replace(" ", "-")
+        )
+        for step in STEPS
+    ],
 )
-def test_a_removal_that_was_killed_is_finished_by_the_next(make: Make, tmp_path: Path, what: str, deed: str | None) -> None:
+def test_a_removal_that_was_killed_is_finished_by_the_next(
+    make: Make, tmp_path: Path, what: str, deed: str | None
+) -> None:
     node, site = make("halfgone", "e2e_r535", "debian12_r535")
     furnish(node)
     hosts = inventory(tmp_path, {"e2e_r535": [node]})

@@ -67,7 +67,10 @@ def plan(member: tuple[Node, Site, Path], where: Path, *options: str) -> tuple[d
 
 @pytest.mark.parametrize(
     "damage",
-    ["true", "apt-mark unhold libcuda1; rm /etc/apt/preferences.d/goldnode-stack; chmod 700 /usr/lib/goldnode/goldnode-node"],
+    [
+        "true",
+        "apt-mark unhold libcuda1; rm /etc/apt/preferences.d/goldnode-stack; chmod 700 /usr/lib/goldnode/goldnode-node",
+    ],
     ids=["converged", "drifted"],
 )
 def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path: Path, damage: str) -> None:
@@ -83,7 +86,9 @@ def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path
 
 
 @pytest.mark.parametrize(("path", "said"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
-def test_what_was_tampered_with_is_found_by_the_module(member: tuple[Node, Site, Path], tmp_path: Path, path: str, said: str) -> None:
+def test_what_was_tampered_with_is_found_by_the_module(
+    member: tuple[Node, Site, Path], tmp_path: Path, path: str, said: str
+) -> None:
     node, site, hosts = member
     node.shell(f"echo >> {path}")
     found, told = plan(member, tmp_path)
@@ -93,7 +98,9 @@ def test_what_was_tampered_with_is_found_by_the_module(member: tuple[Node, Site,
     assert RESIDENT in plan(member, tmp_path)[1]
 
 
-def test_another_mirror_of_the_same_class_is_another_document(member: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_another_mirror_of_the_same_class_is_another_document(
+    member: tuple[Node, Site, Path], tmp_path: Path
+) -> None:
     """The site is no part of the class's own digest, and what is on the node must not be planned by an earlier one."""
     node, site, hosts = member
     assert site.site is not None
@@ -101,13 +108,19 @@ def test_another_mirror_of_the_same_class_is_another_document(member: tuple[Node
     elsewhere = Site(site.catalog, tmp_path / "site.yml", site.locks)
     found, told = plan((node, elsewhere, hosts), tmp_path)
     assert OTHER_CLASS in told
-    assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [action["target"] for action in found["actions"]]
+    assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [
+        action["target"] for action in found["actions"]
+    ]
 
 
 # A program of a user's: it answers as one that finds nothing to do, and leaves a mark when it runs as root.
 THEIRS, RAN = "/home/mallory/goldnode-node", "/run/mallory-ran"
 DAMAGE = {
-    "the program is given away": (f"chown mallory {PROGRAM}", f"cat {THEIRS} >{PROGRAM}", f"{PROGRAM}: owner is mallory (4711)"),
+    "the program is given away": (
+        f"chown mallory {PROGRAM}",
+        f"cat {THEIRS} >{PROGRAM}",
+        f"{PROGRAM}: owner is mallory (4711)",
+    ),
     "the program is a link": (
         f"mv {PROGRAM} /home/mallory/kept && ln -s /home/mallory/kept {PROGRAM}",
         f"ln -sf {THEIRS} /home/mallory/kept",
@@ -121,7 +134,9 @@ DAMAGE = {
 }
 
 
-def test_what_a_user_can_change_is_reported_put_right_and_never_run(member: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_what_a_user_can_change_is_reported_put_right_and_never_run(
+    member: tuple[Node, Site, Path], tmp_path: Path
+) -> None:
     node, site, hosts = member
     node.shell("useradd --create-home --uid 4711 mallory")
     node.put({THEIRS: f"#!/bin/sh\n[ $(id -u) != 0 ] || touch {RAN}\n".encode()})
@@ -133,10 +148,16 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(member: tupl
         assert done.rc == 2, what
         assert reason in found["node.owner"]["got"], what
         node.shell(f"runuser -u mallory -- sh -c '{abuse}'")
-        run = succeeded(site_yml(hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [0, 1, 3]}', site=site))
+        run = succeeded(
+            site_yml(
+                hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [0, 1, 3]}', site=site
+            )
+        )
         assert OTHER in run.output, what
         assert run.changed["resident"] > 0, what
-        assert node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip() == "regular file root:root 755", what
+        assert (
+            node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip() == "regular file root:root 755"
+        ), what
         assert node.run("test", "-e", RAN, check=False).rc == 1, f"{what}: the user's program ran as root"
     found, told = plan(member, tmp_path)
     assert RESIDENT in told
@@ -144,13 +165,22 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(member: tupl
     node.shell("userdel --remove mallory")
 
 
-def test_the_role_it_is_measured_against_keeps_the_same_state(member: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_the_role_it_is_measured_against_keeps_the_same_state(
+    member: tuple[Node, Site, Path], tmp_path: Path
+) -> None:
     """benchmarks/converge asserts this of all contenders; a new kind of state that the role does not know shows here."""
     node, site, hosts = member
     document = json.loads(node.read(CLASS))
     file, _ = state.write(document, tmp_path)
     here = ROOT / "benchmarks/converge"
-    role = [str(BIN / "ansible-playbook"), "-i", str(hosts), str(here / "conventional.yml"), "-e", f"state_file={file}"]
+    role = [
+        str(BIN / "ansible-playbook"),
+        "-i",
+        str(hosts),
+        str(here / "conventional.yml"),
+        "-e",
+        f"state_file={file}",
+    ]
 
     def keep() -> Run:
         done = subprocess.run(
@@ -163,7 +193,9 @@ def test_the_role_it_is_measured_against_keeps_the_same_state(member: tuple[Node
             text=True,
             check=False,
         )
-        return Run(done.returncode, done.stdout, {found[1]: int(found[3]) for found in RECAP.finditer(done.stdout)})
+        return Run(
+            done.returncode, done.stdout, {found[1]: int(found[3]) for found in RECAP.finditer(done.stdout)}
+        )
 
     assert succeeded(keep()).changed == {"resident": 0}
     node.shell("rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1")

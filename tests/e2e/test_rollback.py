@@ -27,7 +27,9 @@ NOTES = ("/var/lib/goldnode/", "/run/", "/etc/apt/", "/var/lib/dkms/")
 
 def back(hosts: Path, *arguments: str, site: Site) -> Run:
     """Run rollback.yml; a container node can at best reach exit code 3."""
-    return site_yml(hosts, "-e", '{"goldnode_accepted": [0, 3]}', *arguments, site=site, playbook="rollback.yml")
+    return site_yml(
+        hosts, "-e", '{"goldnode_accepted": [0, 3]}', *arguments, site=site, playbook="rollback.yml"
+    )
 
 
 def closure(node: Node) -> str:
@@ -68,7 +70,11 @@ def moved(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     node, site = make("moved", "e2e_main", "e2e_main", "debian12_r535")
     site = dataclasses.replace(site, runs=place / "runs")
     return Moved(
-        node, site, inventory(place / "older", {"e2e_main": [node]}), inventory(place / "newer", {"e2e_r535": [node]}), place / "runs"
+        node,
+        site,
+        inventory(place / "older", {"e2e_main": [node]}),
+        inventory(place / "newer", {"e2e_r535": [node]}),
+        place / "runs",
     )
 
 
@@ -77,7 +83,11 @@ def test_a_node_that_has_had_one_stack_has_nothing_to_return_to(moved: Moved) ->
     assert bare.rc != 0
     assert "The node has no class document" in bare.output
     succeeded(site_yml(moved.older, site=moved.site))
-    moved.closure, moved.managed, moved.files = closure(moved.node), administration(moved.node), tree(moved.node)
+    moved.closure, moved.managed, moved.files = (
+        closure(moved.node),
+        administration(moved.node),
+        tree(moved.node),
+    )
     run = back(moved.older, site=moved.site)
     assert run.rc != 0
     assert "[nothing-earlier]" in run.output
@@ -93,7 +103,12 @@ def test_what_has_left_the_archives_is_refused_before_anything_is_touched(world:
     run = back(moved.newer, site=moved.site)
     world.publish()
     assert run.rc != 0
-    for text in ("[not-obtainable]", "nvidia-kernel-dkms=535.261.03-1+standin1", "goldnode mirror", "1 refused"):
+    for text in (
+        "[not-obtainable]",
+        "nvidia-kernel-dkms=535.261.03-1+standin1",
+        "goldnode mirror",
+        "1 refused",
+    ):
         assert text in run.output, run.output[-3000:]
     assert difference(before, tree(moved.node)) == []
 
@@ -112,7 +127,9 @@ def test_check_mode_shows_the_way_back_and_touches_nothing(moved: Moved) -> None
 
 
 def test_a_gpu_in_use_is_refused_where_nobody_may_drain(moved: Moved) -> None:
-    moved.node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    moved.node.shell(
+        "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'"
+    )
     before = tree(moved.node)
     run = back(moved.newer, site=moved.site)
     assert run.rc != 0
@@ -137,7 +154,9 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
         "goldnode_resume_command": [f"{tmp_path}/drain", "resume"],
     }
     log = node.read("/var/log/apt/history.log").count("Start-Date")
-    run = succeeded(back(moved.newer, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(words), site=moved.site))
+    run = succeeded(
+        back(moved.newer, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(words), site=moved.site)
+    )
     node.shell("rm /dev/nvidia0")
     why = r"moved goldnode run \S+ of \S+ at \S+: rollback to an earlier class document\n"
     assert re.fullmatch(why, (tmp_path / "log").read_text())
@@ -148,7 +167,10 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     left = [row for row in difference(moved.files, tree(node)) if not row.startswith(NOTES)]
     assert left == []
     assert json.loads(node.read("/etc/goldnode/class.json"))["class"] == "e2e_main"
-    assert node.run("modinfo", "-k", "6.1.0-901-amd64", "-F", "version", "nvidia-current").output.strip() == "535.261.03"
+    assert (
+        node.run("modinfo", "-k", "6.1.0-901-amd64", "-F", "version", "nvidia-current").output.strip()
+        == "535.261.03"
+    )
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
     assert (verdict["class"], verdict["exit_code"]) == ("e2e_main", 3)
     assert [row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"] == ["boot.pending"]
@@ -157,7 +179,10 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     assert "THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN" in run.output
     told = moved.record()["rollback"]
     assert (told["to"]["class"], told["left"]["class"], told["again"]) == ("e2e_main", "e2e_r535", False)
-    assert [(row["class"], row["by"], row["good"]) for row in kept(node)] == [("e2e_r535", "apply", True), ("e2e_main", "rollback", True)]
+    assert [(row["class"], row["by"], row["good"]) for row in kept(node)] == [
+        ("e2e_r535", "apply", True),
+        ("e2e_main", "rollback", True),
+    ]
     history = node.shell("cat $(ls /var/lib/goldnode/history/* | tail -1)").output
     assert '"by": "rollback"' in history
 
@@ -187,6 +212,10 @@ def test_site_yml_goes_forward_again_and_a_lock_can_be_named(moved: Moved) -> No
 
 def test_removal_takes_the_kept_documents_too(moved: Moved) -> None:
     """The way back has left the node out of service, for want of a boot: its record stays until a run returns the node, and goes with that."""
-    hooks = {"goldnode_drain": "command", "goldnode_drain_command": ["true"], "goldnode_resume_command": ["true"]}
+    hooks = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["true"],
+        "goldnode_resume_command": ["true"],
+    }
     succeeded(site_yml(moved.older, "-e", "goldnode_state=absent", "-e", json.dumps(hooks), site=moved.site))
     assert moved.node.run("test", "-e", "/var/lib/goldnode", check=False).rc != 0

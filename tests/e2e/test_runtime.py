@@ -24,7 +24,9 @@ pytestmark = pytest.mark.real
 
 DAEMON = "/etc/docker/daemon.json"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
-OWNERS = '{\n  "log-driver": "json-file",\n  "labels": ["rack=7"],\n  "runtimes": {"mine": {"path": "runc"}}\n}\n'
+OWNERS = (
+    '{\n  "log-driver": "json-file",\n  "labels": ["rack=7"],\n  "runtimes": {"mine": {"path": "runc"}}\n}\n'
+)
 CONTAINERD = """\
 # mine
 version = 2
@@ -62,7 +64,9 @@ def engine(world: World) -> Engine:
         cli = " docker-cli" if os_name == "debian13" else ""
         source = "/etc/apt/sources.list.d/owner.list"
         node.put({source: f"deb {archive_url(Addresses(), 'debian')} {release} main\n".encode()})
-        node.shell(f"apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends docker.io{cli}")
+        node.shell(
+            f"apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends docker.io{cli}"
+        )
         node.shell(IMAGE)
         node.run("rm", source)
         return node, site
@@ -71,7 +75,9 @@ def engine(world: World) -> Engine:
 
 
 def info(node: Node) -> dict[str, object]:
-    found: dict[str, object] = json.loads(node.run("docker", "info", "--format", "{{json .}}").output.splitlines()[0])
+    found: dict[str, object] = json.loads(
+        node.run("docker", "info", "--format", "{{json .}}").output.splitlines()[0]
+    )
     return found
 
 
@@ -102,7 +108,9 @@ def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[N
     assert list(found) == ["log-driver", "labels", "runtimes"]
     assert found["runtimes"] == {"mine": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}}
     assert node.read("/var/lib/goldnode/backup" + DAEMON) == OWNERS
-    assert node.read("/etc/containerd/config.toml") == CONTAINERD, "docker's class has nothing to say to containerd"
+    assert node.read("/etc/containerd/config.toml") == CONTAINERD, (
+        "docker's class has nothing to say to containerd"
+    )
     assert str(info(node)["ServerVersion"]).startswith("20.10."), "the real docker of Debian 12"
     assert 'mode = "legacy"' in node.read("/etc/nvidia-container-runtime/config.toml")
     # docker was there before the toolkit, so it had to be restarted to know --gpus.
@@ -110,7 +118,11 @@ def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[N
         said = node.run("docker", "run", "--rm", "--network=none", way, "local:1", "/bin/env").output
         assert ("GOLDNODE_STANDIN_TOOLKIT=1" in said) == (way == "--runtime=nvidia"), said
     assert "GOLDNODE" not in node.run("docker", "run", "--rm", "--network=none", "local:1", "/bin/env").output
-    assert findings(node) == {"runtime.engine": "match", "runtime.config": "match", "runtime.toolkit": "match"}
+    assert findings(node) == {
+        "runtime.engine": "match",
+        "runtime.config": "match",
+        "runtime.toolkit": "match",
+    }
 
 
 def test_a_second_run_restarts_nothing(docker12: tuple[Node, Site, Path]) -> None:
@@ -121,7 +133,9 @@ def test_a_second_run_restarts_nothing(docker12: tuple[Node, Site, Path]) -> Non
     assert pid(node) == before
 
 
-def test_broken_json_is_refused_with_its_place_and_nothing_is_touched(docker12: tuple[Node, Site, Path]) -> None:
+def test_broken_json_is_refused_with_its_place_and_nothing_is_touched(
+    docker12: tuple[Node, Site, Path],
+) -> None:
     node, site, hosts = docker12
     good, before = node.read(DAEMON), pid(node)
     broken = '{\n  "log-driver": "json-file",\n  "debug": true,,\n}\n'
@@ -165,13 +179,17 @@ def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[Node, Site,
     assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
 
 
-def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(docker12: tuple[Node, Site, Path], world: World, tmp_path: Path) -> None:
+def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(
+    docker12: tuple[Node, Site, Path], world: World, tmp_path: Path
+) -> None:
     node, site, _ = docker12
     world.lock(site, node, "e2e_containerd12")
     hosts = inventory(tmp_path, {"e2e_containerd12": [node]})
     succeeded(site_yml(hosts, site=site))
     text = node.read("/etc/containerd/config.toml")
-    assert [line for line in text.splitlines() if "inserted by goldnode" not in line] == CONTAINERD.splitlines()
+    assert [
+        line for line in text.splitlines() if "inserted by goldnode" not in line
+    ] == CONTAINERD.splitlines()
     dump = node.shell("containerd config dump").output
     for wanted in (
         'sandbox_image = "registry.example/pause:3.9"',
@@ -182,9 +200,11 @@ def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(docker12: tuple
     ):
         assert wanted in dump, dump
     plugins = node.run("ctr", "plugins", "ls").output
-    assert [line.split()[-1] for line in plugins.splitlines() if line.startswith("io.containerd.grpc.v1 ") and " cri " in line] == ["ok"], (
-        plugins
-    )
+    assert [
+        line.split()[-1]
+        for line in plugins.splitlines()
+        if line.startswith("io.containerd.grpc.v1 ") and " cri " in line
+    ] == ["ok"], plugins
     assert findings(node)["runtime.config"] == "match"
     assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
     # The owner changes his table: the drop-in follows.
@@ -201,16 +221,25 @@ def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> 
     assert info(node)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"], "docker had to be restarted for that"
     assert 'mode = "cdi"' in node.read("/etc/nvidia-container-runtime/config.toml")
     node.shell("test -L /etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.path")
-    assert findings(node)["runtime.cdi"] == "not_verified_here", "this container shows no GPU to make a spec for"
+    assert findings(node)["runtime.cdi"] == "not_verified_here", (
+        "this container shows no GPU to make a spec for"
+    )
 
     document = json.loads(node.read("/etc/goldnode/class.json"))
     hardware.install(node, Scenario.of(document))
     assert findings(node)["runtime.cdi"] == "mismatch", "GPUs, and no spec"
     succeeded(site_yml(hosts, site=site))
     assert "nvidia.com/gpu" in node.read("/var/run/cdi/nvidia.yaml")
-    said = node.run("docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=3", "local:1", "/bin/env").output
+    said = node.run(
+        "docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=3", "local:1", "/bin/env"
+    ).output
     assert "GOLDNODE_STANDIN_DEVICE=3" in said
-    everything = {"runtime.engine": "match", "runtime.config": "match", "runtime.toolkit": "match", "runtime.cdi": "match"}
+    everything = {
+        "runtime.engine": "match",
+        "runtime.config": "match",
+        "runtime.toolkit": "match",
+        "runtime.cdi": "match",
+    }
     assert findings(node) == everything
     assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
 

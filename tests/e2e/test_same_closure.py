@@ -27,7 +27,9 @@ def closure(node: Node, names: list[str]) -> str:
     return node.shell(f"{command} | sha256sum").output.split()[0]
 
 
-def test_two_nodes_of_different_histories_end_in_one_closure(world: World, make: Callable[..., tuple[Node, Site]], tmp_path: Path) -> None:
+def test_two_nodes_of_different_histories_end_in_one_closure(
+    world: World, make: Callable[..., tuple[Node, Site]], tmp_path: Path
+) -> None:
     fresh, site = make("plain", "e2e_r535", "debian12_r535")
     used = world.node("used", "e2e_r535")
     world.lock(site, fresh, "debian12_r470", "e2e_main")

@@ -56,13 +56,18 @@ class Cluster:
     def row(self) -> tuple[str, str]:
         """State and reason of the node, as Slurm tells them."""
         text = self.node.run("scontrol", "show", "node", self.node.name, "--oneliner").output
-        state, reason = re.search(r"\bState=(\S+)", text), re.search(r"\bReason=(.*?)(?: \[\S+@\S+\])?\s*$", text)
+        state, reason = (
+            re.search(r"\bState=(\S+)", text),
+            re.search(r"\bReason=(.*?)(?: \[\S+@\S+\])?\s*$", text),
+        )
         return (state[1] if state else ""), (reason[1] if reason else "")
 
     def wait(self, state: str, reason: str, seconds: float = 20) -> None:
         """Until the node is in `state` for a reason that begins so."""
         end = time.monotonic() + seconds
-        while (row := self.row())[0] != state or not row[1].startswith(reason) or bool(row[1]) != bool(reason):
+        while (
+            (row := self.row())[0] != state or not row[1].startswith(reason) or bool(row[1]) != bool(reason)
+        ):
             assert time.monotonic() < end, f"{row}, want {state} {reason!r}"
             time.sleep(0.3)
 
@@ -87,7 +92,9 @@ class Cluster:
     def grow_old(self) -> None:
         """As if no check had been made for longer than a verdict holds."""
         verdict = json.loads(self.node.read(current.VERDICT))
-        self.node.shell(f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}')
+        self.node.shell(
+            f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}'
+        )
 
     def by_hand(self, *change: str) -> None:
         self.node.run("scontrol", "update", f"NodeName={self.node.name}", *change)
@@ -97,7 +104,9 @@ class Cluster:
 def cluster(services: Services) -> Cluster:
     node = services.node
     node.put({"/etc/slurm/slurm.conf": CONF.format(name=node.name).encode()})
-    node.shell("mkdir -p /var/lib/slurm/slurmctld /var/lib/slurm/slurmd; chown slurm: /var/lib/slurm/slurmctld")
+    node.shell(
+        "mkdir -p /var/lib/slurm/slurmctld /var/lib/slurm/slurmd; chown slurm: /var/lib/slurm/slurmctld"
+    )
     node.run("systemctl", "start", "munge.service", "slurmctld.service", "slurmd.service")
     found = Cluster(node)
     found.wait("IDLE", "", 40)
@@ -221,17 +230,27 @@ class Controller:
         self.node, self.place = services.node, place
         (place / "bin").mkdir()
         script = place / "bin/scontrol"
-        script.write_text(SCONTROL.format(python=sys.executable, place=place, container=self.node.container.id))
+        script.write_text(
+            SCONTROL.format(python=sys.executable, place=place, container=self.node.container.id)
+        )
         script.chmod(0o755)
         self.hosts = inventory(place / "hosts", {"e2e_serve": [self.node]})
         site = Site(services.site.catalog, services.site.site, services.site.locks, place / "runs")
-        self.environment = {**environment(site), "ANSIBLE_DISPLAY_OK_HOSTS": "1", "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "1"}
+        self.environment = {
+            **environment(site),
+            "ANSIBLE_DISPLAY_OK_HOSTS": "1",
+            "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "1",
+        }
         self.environment["PATH"] = f"{place / 'bin'}:{self.environment['PATH']}"
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        words = command(self.hosts, "-e", "goldnode_drain=slurm", "-e", '{"goldnode_accepted": [0, 3]}', *arguments)
+        words = command(
+            self.hosts, "-e", "goldnode_drain=slurm", "-e", '{"goldnode_accepted": [0, 3]}', *arguments
+        )
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(words, cwd=ROOT, env=self.environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(
+            words, cwd=ROOT, env=self.environment, text=True, start_new_session=True, **pipes
+        )  # type: ignore[call-overload,no-any-return]
 
     def run(self, *arguments: str) -> str:
         process = self.start(*arguments)
@@ -277,7 +296,9 @@ def controller(cluster: Cluster, services: Services, tmp_path_factory: pytest.Te
     return Controller(services, tmp_path_factory.mktemp("controller"))
 
 
-def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(cluster: Cluster, controller: Controller) -> None:
+def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
+    cluster: Cluster, controller: Controller
+) -> None:
     """One run after the other goes on with what the one before left; the last finds the node converged, and returns it."""
     node, ours = cluster.node, "goldnode run "
     controller.wants_boot()
@@ -306,7 +327,9 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(cluster:
 
 
 @pytest.mark.long  # one more boot; tests/unit/fleet/test_drain.py kills after the return as well
-def test_a_run_that_was_killed_after_the_return_has_left_nothing(cluster: Cluster, controller: Controller) -> None:
+def test_a_run_that_was_killed_after_the_return_has_left_nothing(
+    cluster: Cluster, controller: Controller
+) -> None:
     controller.wants_boot()
     controller.killed(*MAY, call="State=RESUME")
     assert controller.has_record()
@@ -316,7 +339,9 @@ def test_a_run_that_was_killed_after_the_return_has_left_nothing(cluster: Cluste
     assert not controller.has_record()
 
 
-def test_a_node_of_which_the_record_is_lost_is_found_by_its_reason(cluster: Cluster, controller: Controller) -> None:
+def test_a_node_of_which_the_record_is_lost_is_found_by_its_reason(
+    cluster: Cluster, controller: Controller
+) -> None:
     controller.wants_boot()
     controller.killed(*MAY, call="State=DRAIN")
     cluster.node.shell(f"rm {FILE} /run/goldnode/reboot-required")
@@ -330,7 +355,10 @@ def test_a_person_keeps_the_node_before_and_after_the_kill(cluster: Cluster, con
     controller.wants_boot()
     controller.killed(*MAY, task="Judge the node before its return")
     assert controller.has_record()
-    assert "is out of service (slurm: IDLE+DRAIN, bad fan; ask ann), not for a run, and stays so." in controller.run()
+    assert (
+        "is out of service (slurm: IDLE+DRAIN, bad fan; ask ann), not for a run, and stays so."
+        in controller.run()
+    )
     cluster.wait("IDLE+DRAIN", "bad fan; ask ann")
     assert cluster.row()[1] == "bad fan; ask ann"
     assert not controller.has_record()

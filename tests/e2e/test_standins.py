@@ -45,7 +45,10 @@ def changes(node: Node) -> set[str]:
     )
     found = {str(row["Path"]) for row in node.container.diff() or []}
     return {
-        path for path in found if not path.startswith(noise) and path not in {"/etc", "/var", "/var/lib", "/var/cache", "/usr", "/usr/lib"}
+        path
+        for path in found
+        if not path.startswith(noise)
+        and path not in {"/etc", "/var", "/var/lib", "/var/cache", "/usr", "/usr/lib"}
     }
 
 
@@ -89,7 +92,9 @@ def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[Node, Site, Path
     assert outcomes["stack.lock"] == outcomes["stack.holds"] == outcomes["driver.module_file"] == "match"
 
 
-def test_a_second_run_costs_one_execution_and_asks_nobody(world: World, small: tuple[Node, Site, Path]) -> None:
+def test_a_second_run_costs_one_execution_and_asks_nobody(
+    world: World, small: tuple[Node, Site, Path]
+) -> None:
     node, site, hosts = small
     reloads = node.run("journalctl", "-b", "--no-pager").output.count("Reloading")
     image = node.run("stat", "-c", "%i %Y", "/boot/initrd.img-6.1.0-902-amd64").output
@@ -103,7 +108,9 @@ def test_a_second_run_costs_one_execution_and_asks_nobody(world: World, small: t
     assert node.run("journalctl", "-b", "--no-pager").output.count("Reloading") == reloads
     assert node.run("stat", "-c", "%i %Y", "/boot/initrd.img-6.1.0-902-amd64").output == image
     assert changes(node) == state
-    judged = succeeded(site_yml(hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [3]}', site=site))
+    judged = succeeded(
+        site_yml(hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [3]}', site=site)
+    )
     assert (judged.executions, judged.changed["small"]) == (2, 0)
 
 
@@ -123,7 +130,9 @@ def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[Node, Site, Path
     assert "nobody cannot be looked at" in absent.stderr
 
 
-def test_the_reboot_happens_where_allowed_between_drain_and_return(small: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_the_reboot_happens_where_allowed_between_drain_and_return(
+    small: tuple[Node, Site, Path], tmp_path: Path
+) -> None:
     node, site, hosts = small
     for name in ("drain", "resume"):
         script = tmp_path / name
@@ -139,7 +148,9 @@ def test_the_reboot_happens_where_allowed_between_drain_and_return(small: tuple[
     succeeded(site_yml(hosts, *REBOOT, "-e", json.dumps(hooks), site=site))
     assert node.run("cut", "-d ", "-f22", "/proc/1/stat").output != started
     first, second = (tmp_path / "log").read_text().splitlines()
-    assert re.match(r"drain small goldnode run \S+ of \S+ at \S+: kernel 6\.1\.0-902-amd64 is installed", first)
+    assert re.match(
+        r"drain small goldnode run \S+ of \S+ at \S+: kernel 6\.1\.0-902-amd64 is installed", first
+    )
     assert second == "resume small"
     assert node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
     assert "boot.pending" in node.read("/run/goldnode/verdict.json")
@@ -153,7 +164,9 @@ def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[Node, Site, P
     # As on a node that goldnode has not seen: without its hook, which takes nouveau out again at every rebuild.
     node.shell(f"rm {HOOK}; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k all")
     listed = "lsinitramfs /boot/initrd.img-6.1.0-902-amd64"
-    assert "nouveau.ko" in node.shell(listed).output, "the node was not spoilt, so that cleaning it would prove nothing"
+    assert "nouveau.ko" in node.shell(listed).output, (
+        "the node was not spoilt, so that cleaning it would prove nothing"
+    )
     assert node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", check=False).rc == 2
     succeeded(site_yml(hosts, site=site))
     assert "nouveau.ko" not in node.shell(listed).output
@@ -183,19 +196,28 @@ def test_drift_is_found_named_and_mended(small: tuple[Node, Site, Path]) -> None
     assert succeeded(site_yml(hosts, site=site)).changed["small"] == 0
 
 
-def test_a_kernel_without_the_module_is_told_by_its_hook(world: World, small: tuple[Node, Site, Path]) -> None:
+def test_a_kernel_without_the_module_is_told_by_its_hook(
+    world: World, small: tuple[Node, Site, Path]
+) -> None:
     node, _, _ = small
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     # Without headers dkms has nothing to say, and the kernel would boot without its GPUs.
-    said = node.shell("apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1").output
+    said = node.shell(
+        "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
+    ).output
     assert "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)" in said
-    assert node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output == "installed"
+    assert (
+        node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output
+        == "installed"
+    )
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")
     world.publish()
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_branches_change_in_one_transaction_each_way(small: tuple[Node, Site, Path], tmp_path: Path, times: int) -> None:
+def test_branches_change_in_one_transaction_each_way(
+    small: tuple[Node, Site, Path], tmp_path: Path, times: int
+) -> None:
     node, site, _ = small
     want = {
         "e2e_r470": ("nvidia-tesla-470", "470.256.02"),
@@ -214,11 +236,18 @@ def test_branches_change_in_one_transaction_each_way(small: tuple[Node, Site, Pa
         assert run.changed["small"] > 0
         module, version = want[group]
         assert modinfo(node, "6.1.0-902-amd64", module) == version
-        installed = node.shell("dpkg-query -W -f '${Package} ${db:Status-Status}\\n' | awk '$2 == \"installed\" {print $1}'").output.split()
+        installed = node.shell(
+            "dpkg-query -W -f '${Package} ${db:Status-Status}\\n' | awk '$2 == \"installed\" {print $1}'"
+        ).output.split()
         other = "nvidia-kernel-dkms" if group == "e2e_r470" else "nvidia-tesla-470-kernel-dkms"
         assert other not in installed
         # || true: grep fails where it finds nothing, which is what is wanted; the assertion is on what it finds.
-        assert node.shell("dpkg-query -W -f '${db:Status-Status} ${Package}\\n' | grep ^config-files || true").output == ""
+        assert (
+            node.shell(
+                "dpkg-query -W -f '${db:Status-Status} ${Package}\\n' | grep ^config-files || true"
+            ).output
+            == ""
+        )
         assert node.run("dpkg", "--audit").output == ""
     assert returns() - before == times // 2, "each way back is one transaction"
 
@@ -230,18 +259,24 @@ def test_the_open_flavour_of_nvidias_repository(small: tuple[Node, Site, Path], 
     assert modinfo(node, "6.1.0-902-amd64", "nvidia") == "580.178.04"
     assert "GPL" in node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "license", "nvidia").output
     manager = node.run("dpkg-query", "-W", "-f", "${Version}", "nvidia-fabricmanager").output
-    assert manager.startswith("580.178.04"), "the platform has NVSwitch, so its fabric manager is the driver's"
+    assert manager.startswith("580.178.04"), (
+        "the platform has NVSwitch, so its fabric manager is the driver's"
+    )
     assert succeeded(site_yml(hosts, site=site)).changed["small"] == 0
 
 
-def test_an_older_kernel_and_driver_stay_while_security_offers_newer(world: World, make: Make, tmp_path: Path) -> None:
+def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
+    world: World, make: Make, tmp_path: Path
+) -> None:
     """Downgrade to what main has; every fence holds on its own; what is let go does move."""
     node, site = make("fenced", "e2e_r535", "debian12_r535", "e2e_main")
     succeeded(site_yml(inventory(tmp_path / "new", {"e2e_r535": [node]}), site=site))
     run = succeeded(site_yml(inventory(tmp_path / "old", {"e2e_main": [node]}), site=site))
     assert "downgrade nvidia-kernel-dkms 535.309.01-0+deb12u1+standin1 -> 535.261.03-1+standin1" in run.output
     assert modinfo(node, "6.1.0-901-amd64", "nvidia-current") == "535.261.03"
-    assert node.run("test", "-f", "/boot/vmlinuz-6.1.0-902-amd64").rc == 0, "the kernel before stays as a way back"
+    assert node.run("test", "-f", "/boot/vmlinuz-6.1.0-902-amd64").rc == 0, (
+        "the kernel before stays as a way back"
+    )
 
     archive = world.publish()
     _, security, *_ = archive.sources(world.server.url, "bookworm").split("\n\n")
@@ -285,7 +320,9 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(world: Worl
         ("debian13", "e2e_rocm", "debian13_rocm", "6.12.902+deb13-amd64", None),
     ],
 )
-def test_other_classes(make: Make, tmp_path: Path, os_name: str, group: str, stack: str, release: str, module: str | None) -> None:
+def test_other_classes(
+    make: Make, tmp_path: Path, os_name: str, group: str, stack: str, release: str, module: str | None
+) -> None:
     node, site = make(group.replace("_", "-"), group, stack, os_name=os_name)
     hosts = inventory(tmp_path, {group: [node]})
     succeeded(site_yml(hosts, site=site))
@@ -315,7 +352,9 @@ MORE = [
     [*STEPS, *(pytest.param(*step, marks=pytest.mark.long) for step in MORE)],
     ids=[step[0].replace(" ", "-") for step in (*STEPS, *MORE)],
 )
-def test_what_is_killed_is_finished_by_the_next_run(make: Make, tmp_path: Path, what: str, victim: str | None, sign: str) -> None:
+def test_what_is_killed_is_finished_by_the_next_run(
+    make: Make, tmp_path: Path, what: str, victim: str | None, sign: str
+) -> None:
     node, site = make("killed", "e2e_r535", "debian12_r535")
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     with subprocess.Popen(

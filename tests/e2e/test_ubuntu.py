@@ -34,7 +34,9 @@ def converged(make: Callable[..., tuple[Node, Site]], tmp_path_factory: pytest.T
 def installed(node: Node) -> dict[str, str]:
     """Installed packages and their versions."""
     rows = node.shell("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").output.splitlines()
-    return {name: version for state, name, version in (row.split(" ") for row in rows) if state == "installed"}
+    return {
+        name: version for state, name, version in (row.split(" ") for row in rows) if state == "installed"
+    }
 
 
 def test_the_lock_names_every_package_and_where_it_is(converged: Converged) -> None:
@@ -44,10 +46,15 @@ def test_the_lock_names_every_package_and_where_it_is(converged: Converged) -> N
     assert (lock.kernel_release, lock.driver_version) == (RELEASE, DRIVER)
     rows = {package.name: package for package in lock.packages}
     assert {rows[name].part for name in KERNEL} == {"kernel"}
-    assert rows[f"linux-image-{RELEASE}"].archive == "ubuntu-updates", "archives of one address are told apart"
+    assert rows[f"linux-image-{RELEASE}"].archive == "ubuntu-updates", (
+        "archives of one address are told apart"
+    )
     assert rows["docker.io"].archive == "ubuntu"
     assert rows["nvidia-dkms-580-open"].archive == "nvidia-cuda"
-    assert (rows["nvidia-fabricmanager"].version, rows["nvidia-fabricmanager"].when) == (f"{DRIVER}-1+standin1", "nvswitch")
+    assert (rows["nvidia-fabricmanager"].version, rows["nvidia-fabricmanager"].when) == (
+        f"{DRIVER}-1+standin1",
+        "nvswitch",
+    )
 
 
 def test_the_node_has_kernel_driver_pins_and_fabric_manager(converged: Converged) -> None:
@@ -56,7 +63,9 @@ def test_the_node_has_kernel_driver_pins_and_fabric_manager(converged: Converged
     assert set(have) >= KERNEL
     assert node.run("modinfo", "-k", RELEASE, "-F", "version", "nvidia").output.strip() == DRIVER
     assert "GPL" in node.run("modinfo", "-k", RELEASE, "-F", "license", "nvidia").output
-    assert have["nvidia-fabricmanager"].startswith(DRIVER), "the platform has NVSwitch, so its fabric manager is the driver's"
+    assert have["nvidia-fabricmanager"].startswith(DRIVER), (
+        "the platform has NVSwitch, so its fabric manager is the driver's"
+    )
     assert "nvidia-driver-pinning-580" in have
     assert node.run("dpkg", "--audit").output == ""
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
@@ -75,12 +84,16 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
     archive = world.publish({*apt_archive.DEFAULT, apt_archive.NEWER})
     node.put(
         {
-            "/etc/apt/sources.list.d/ubuntu.sources": archive.sources(world.server.url, "noble", nvidia=True).encode(),
+            "/etc/apt/sources.list.d/ubuntu.sources": archive.sources(
+                world.server.url, "noble", nvidia=True
+            ).encode(),
             f"/etc/apt/keyrings/{apt_archive.KEY}": archive.key.read_bytes(),
             "/etc/apt/apt.conf.d/99test": b'Unattended-Upgrade::Origins-Pattern { "origin=*"; };\n',
         }
     )
-    node.shell("rm -f /etc/apt/sources.list.d/goldnode-*; apt-get update; apt-get install -y libstandin-base=1.0-1+standin1")
+    node.shell(
+        "rm -f /etc/apt/sources.list.d/goldnode-*; apt-get update; apt-get install -y libstandin-base=1.0-1+standin1"
+    )
     document = json.loads(node.read("/etc/goldnode/class.json"))
     stack = {package["name"] for package in document["packages"]} | set(document["fence"])
     held = set(node.run("apt-mark", "showhold").output.split())
@@ -90,7 +103,9 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
         return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
 
     def unattended_moves() -> set[str]:
-        found = re.search(r"Packages that will be upgraded: (.*)", node.shell("unattended-upgrade --dry-run -v 2>&1").output)
+        found = re.search(
+            r"Packages that will be upgraded: (.*)", node.shell("unattended-upgrade --dry-run -v 2>&1").output
+        )
         return set(found[1].split()) if found else set()
 
     for moves in (apt_moves, unattended_moves):
@@ -100,15 +115,22 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
     assert refused.rc != 0, "the metapackage would bring the newer kernel"
     node.shell("rm /etc/apt/preferences.d/goldnode-stack")
     offered = node.shell("apt-get -s install linux-generic").output
-    assert "linux-image-6.8.0-903-generic" in offered, "let go, and still nothing moves: the test proves nothing"
+    assert "linux-image-6.8.0-903-generic" in offered, (
+        "let go, and still nothing moves: the test proves nothing"
+    )
 
 
 def test_what_was_exercised_is_told_wherever_it_is_shown(converged: Converged) -> None:
     node, site, _, _ = converged
-    row = next(line for line in goldnode("classes", site=site).stdout.splitlines() if line.startswith("e2e_ubuntu"))
+    row = next(
+        line for line in goldnode("classes", site=site).stdout.splitlines() if line.startswith("e2e_ubuntu")
+    )
     assert "local-archive" in row
     assert "simulated hardware" in row
-    assert "local-archive" in node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", check=False).output
+    assert (
+        "local-archive"
+        in node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", check=False).output
+    )
 
 
 def test_removal_takes_everything_away(converged: Converged) -> None:

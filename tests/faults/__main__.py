@@ -45,14 +45,32 @@ def page() -> str:
     faults, traps = [row for row in ROWS if not row.trap], [row for row in ROWS if row.trap]
     lines = [HEAD, f"{len(faults)} faults, {len(faults) - sum(not row.trap for row in red)} of them found; {len(traps)} healthy nodes, "
              f"{sum(row.trap for row in red)} false alarms.\n"]  # fmt: skip
-    lines += ["## Beside other tools\n", PEERS + "; ".join(f"{name}: {how}" for name, how in TOOLS.items()) + ".\n"]
-    lines += ["| | node | " + " | ".join([*TOOLS, "goldnode"]) + " |", "| --- | --- |" + " --- |" * (len(TOOLS) + 1)]
+    lines += [
+        "## Beside other tools\n",
+        PEERS + "; ".join(f"{name}: {how}" for name, how in TOOLS.items()) + ".\n",
+    ]
+    lines += [
+        "| | node | " + " | ".join([*TOOLS, "goldnode"]) + " |",
+        "| --- | --- |" + " --- |" * (len(TOOLS) + 1),
+    ]
     for row in MEASURED:
-        lines.append(f"| {row.name} | {row.text} | " + " | ".join(TOLD[mark] for mark in MARKS[row.name].split()) + f" | {ours(row)} |")
-    count = {name: [MARKS[row.name].split()[place] for row in MEASURED if not row.trap] for place, name in enumerate(TOOLS)}
-    wrong = {name: [MARKS[row.name].split()[place] for row in MEASURED if row.trap] for place, name in enumerate(TOOLS)}
+        lines.append(
+            f"| {row.name} | {row.text} | "
+            + " | ".join(TOLD[mark] for mark in MARKS[row.name].split())
+            + f" | {ours(row)} |"
+        )
+    count = {
+        name: [MARKS[row.name].split()[place] for row in MEASURED if not row.trap]
+        for place, name in enumerate(TOOLS)
+    }
+    wrong = {
+        name: [MARKS[row.name].split()[place] for row in MEASURED if row.trap]
+        for place, name in enumerate(TOOLS)
+    }
     measured = [row for row in MEASURED if not row.trap]
-    found = [str(sum(mark != "." for mark in marks)) for marks in count.values()] + [str(sum(not row.red for row in measured))]
+    found = [str(sum(mark != "." for mark in marks)) for marks in count.values()] + [
+        str(sum(not row.red for row in measured))
+    ]
     false = [str(sum(mark != "." for mark in marks)) for marks in wrong.values()] + [
         str(sum(bool(row.red) for row in MEASURED if row.trap))
     ]

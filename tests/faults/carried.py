@@ -22,7 +22,9 @@ from goldnode.node.state import preflight, remedy
 
 Json = dict[str, Any]
 # Faults of the table that a setter ends. On a node they are drift: state of the simulated board, not an answer that sticks.
-SETTABLE = re.compile(r"gpu\d+\.(persistence_mode|ecc_current|ecc_pending|mig_current|mig_pending|power_limit|application_clock\.\d)$")
+SETTABLE = re.compile(
+    r"gpu\d+\.(persistence_mode|ecc_current|ecc_pending|mig_current|mig_pending|power_limit|application_clock\.\d)$"
+)
 # Faults that the simulator cannot end, since it has no packages to install and no kernel to boot.
 SOFTWARE = {
     "F14": "another driver is loaded",
@@ -57,16 +59,23 @@ def spoiled(row: Row, bases: Bases, tag: str) -> Node:
     if node.boards is None:
         return node
     loose = {key: value for key, value in node.boards.faults.items() if SETTABLE.match(key)}
-    node.boards = replace(node.boards, faults={key: value for key, value in node.boards.faults.items() if key not in loose})
+    node.boards = replace(
+        node.boards, faults={key: value for key, value in node.boards.faults.items() if key not in loose}
+    )
     node.faulty([])
     # A driver that enforces the limit it was given is part of the same drift.
     if any(key.endswith("power_limit") for key in loose):
-        node.boards = replace(node.boards, faults={k: v for k, v in node.boards.faults.items() if not k.endswith("enforced_power_limit")})
+        node.boards = replace(
+            node.boards,
+            faults={k: v for k, v in node.boards.faults.items() if not k.endswith("enforced_power_limit")},
+        )
         node.faulty([])
     if (node.document.get("policy") or {}).get("ecc") and node.boards.vendor == "nvidia":
         for gpu in range(len(node.boards.gpus)):
             loose = {f"gpu{gpu}.ecc_current": "1", f"gpu{gpu}.ecc_pending": "0", **loose}
-    scenario.write(replace(node.boards, faults={}), node.machine.place)  # a driver that is made to hang would not begin its boot
+    scenario.write(
+        replace(node.boards, faults={}), node.machine.place
+    )  # a driver that is made to hang would not begin its boot
     machine.drift(node.machine, loose)
     scenario.write(node.boards, node.machine.place)
     return node
@@ -76,15 +85,25 @@ def run(row: Row, bases: Bases) -> list[Carried]:
     """Carry out each remedy that the check gives for the fault of a row, each on a node of its own; equal ones of several GPUs once."""
     node = spoiled(row, bases, f"{row.name}-remedy")
     before = bad(node.check())
-    own = {(item["id"], tuple(item["steps"])): item for item in reversed(before) if re.fullmatch(row.find, item["id"]) and item["remedy"]}
+    own = {
+        (item["id"], tuple(item["steps"])): item
+        for item in reversed(before)
+        if re.fullmatch(row.find, item["id"]) and item["remedy"]
+    }
     found: list[Carried] = []
     for finding in own.values():
-        result = Carried(finding, before, [], carried=mechanical(finding["steps"]) and row.name not in SOFTWARE)
+        result = Carried(
+            finding, before, [], carried=mechanical(finding["steps"]) and row.name not in SOFTWARE
+        )
         if result.carried:
             node = node if not found else spoiled(row, bases, f"{row.name}-remedy")
             if found:
                 node.check()
-            result.failed = [f"{step}: {problem}" for step in finding["steps"] if (problem := take(step, node, row, finding))]
+            result.failed = [
+                f"{step}: {problem}"
+                for step in finding["steps"]
+                if (problem := take(step, node, row, finding))
+            ]
             node.wait(PERIOD)
             result.after = bad(node.check())
         found.append(result)
@@ -171,15 +190,25 @@ def judge(result: Carried) -> list[str]:
     left = [finding for finding in result.after if (finding["id"], finding["subject"]) == key]
     if left and not any(step in HUMAN for step in (*result.finding["steps"], *left[0]["steps"])):
         wrong.append(f"it is still there, and no person is asked for: {left[0]['got']}; {left[0]['remedy']}")
-    ecc = [finding for finding in result.after if finding["id"] == "policy.ecc" and finding["outcome"] == "mismatch"]
+    ecc = [
+        finding
+        for finding in result.after
+        if finding["id"] == "policy.ecc" and finding["outcome"] == "mismatch"
+    ]
     before = str(had.get(("policy.ecc", None), {}).get("got"))
-    wrong += [f"ECC is worse than before ({before}): {finding['got']}" for finding in ecc if finding["got"] != before]
+    wrong += [
+        f"ECC is worse than before ({before}): {finding['got']}"
+        for finding in ecc
+        if finding["got"] != before
+    ]
     return wrong
 
 
 def follows(finding: Json, cause: Json) -> bool:
     """Whether a finding is what is left to a person of another one that was about the same GPU."""
-    return finding["subject"] == cause["subject"] is not None and any(step in HUMAN for step in finding["steps"])
+    return finding["subject"] == cause["subject"] is not None and any(
+        step in HUMAN for step in finding["steps"]
+    )
 
 
 def restarts(steps: Iterable[str]) -> bool:

@@ -33,9 +33,24 @@ def lock(stack: str) -> Lock:
     kernel = [(f"linux-image-{KERNEL}", "kernel"), (f"linux-headers-{KERNEL}", "kernel")]
     rows = []
     for name, part in [*kernel, *PACKAGES[stack]]:
-        row: dict[str, Any] = {"name": name, "part": part, "version": f"{DRIVER}-1" if part == "driver" and nvidia else "6.12.94-1"}
-        row |= {"architecture": "amd64", "sha256": "0" * 64, "size": 1, "path": f"pool/{name}.deb", "archive": "debian", "set": "stack"}
-        row |= {"requested": True, "why": "requested by the stack", "when": "nvswitch" if name == "nvidia-fabricmanager" else None}
+        row: dict[str, Any] = {
+            "name": name,
+            "part": part,
+            "version": f"{DRIVER}-1" if part == "driver" and nvidia else "6.12.94-1",
+        }
+        row |= {
+            "architecture": "amd64",
+            "sha256": "0" * 64,
+            "size": 1,
+            "path": f"pool/{name}.deb",
+            "archive": "debian",
+            "set": "stack",
+        }
+        row |= {
+            "requested": True,
+            "why": "requested by the stack",
+            "when": "nvswitch" if name == "nvidia-fabricmanager" else None,
+        }
         rows.append(LockedPackage.model_validate(row))
     return Lock(
         lock=1, stack=stack, intent="sha256:" + "0" * 64, resolved=DAY.isoformat(), kernel_release=KERNEL,

@@ -89,7 +89,11 @@ class Node:
         with contextlib.ExitStack() as stack:
             stack.enter_context(host.environment())
             stack.enter_context(mock.patch.dict(os.environ, self.variables))
-            stack.enter_context(mock.patch.object(program, "Host", lambda root="/", live=None: host if root == "/" else _host(root, live)))
+            stack.enter_context(
+                mock.patch.object(
+                    program, "Host", lambda root="/", live=None: host if root == "/" else _host(root, live)
+                )
+            )
             stack.enter_context(mock.patch.object(time, "time", self.now))
             stack.enter_context(_hurried(HANG if self.hangs else PATIENCE))
             stack.enter_context(contextlib.redirect_stdout(out))
@@ -131,7 +135,9 @@ def _hurried(limit: float) -> Iterator[None]:
                     stack.enter_context(mock.patch.object(stream, name, value))
             defaults = stream.Pending.finish.__defaults__
             if defaults:
-                stack.enter_context(mock.patch.object(stream.Pending.finish, "__defaults__", tuple(limit for _ in defaults)))
+                stack.enter_context(
+                    mock.patch.object(stream.Pending.finish, "__defaults__", tuple(limit for _ in defaults))
+                )
         yield
 
 
@@ -215,11 +221,19 @@ def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
 def judge(row: Row, verdict: Json, kind: str) -> list[str]:
     """What is wrong with a verdict."""
     bad = [finding for finding in verdict["findings"] if finding["outcome"] in BAD]
-    told = "; ".join(f"{f['id']} {f['subject'] or ''} {f['outcome']}: want {f['expected']}, got {f['got']}"[:240] for f in bad[:6])
+    told = "; ".join(
+        f"{f['id']} {f['subject'] or ''} {f['outcome']}: want {f['expected']}, got {f['got']}"[:240]
+        for f in bad[:6]
+    )
     wrong = []
     if verdict["rc"] != verdict["exit_code"]:
-        wrong.append(f"the command ended with {verdict['rc']}, and its verdict says {verdict['exit_code']}: {verdict['status']}")
-    if any(not (character.isprintable() or character in "\n") for character in verdict["printed"] + verdict["errors"]):
+        wrong.append(
+            f"the command ended with {verdict['rc']}, and its verdict says {verdict['exit_code']}: {verdict['status']}"
+        )
+    if any(
+        not (character.isprintable() or character in "\n")
+        for character in verdict["printed"] + verdict["errors"]
+    ):
         wrong.append("control characters were printed")
     if "Traceback" in verdict["errors"]:
         wrong.append(f"a crash: {verdict['errors'].strip().splitlines()[-1]}")
@@ -230,9 +244,15 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
             wrong.append(f"exit code {verdict['exit_code']}, want 0: {told}")
         return wrong
     if verdict["exit_code"] not in row.codes:
-        wrong.append(f"exit code {verdict['exit_code']}, want {' or '.join(map(str, row.codes))}: {told or 'nothing is told'}")
+        wrong.append(
+            f"exit code {verdict['exit_code']}, want {' or '.join(map(str, row.codes))}: {told or 'nothing is told'}"
+        )
     outcomes = (*BAD, "not_exposed", "deferred") + (("match",) if row.note else ())
-    found = [finding for finding in verdict["findings"] if finding["outcome"] in outcomes and re.fullmatch(row.find, finding["id"])]
+    found = [
+        finding
+        for finding in verdict["findings"]
+        if finding["outcome"] in outcomes and re.fullmatch(row.find, finding["id"])
+    ]
     if not found:
         wrong.append(f"no finding {row.find}: {told or 'nothing is told'}")
         return wrong

@@ -95,7 +95,13 @@ def unit(name: str, active: str, result: str = "success", load: str = "loaded") 
     def do(node: Node, turn: int) -> None:
         units = json.loads((node.root / machine.UNITS).read_text())
         sub = {"failed": "failed", "inactive": "dead", "active": "running"}[active]
-        units[name] = {**units.get(name, {}), "ActiveState": active, "SubState": sub, "Result": result, "LoadState": load}
+        units[name] = {
+            **units.get(name, {}),
+            "ActiveState": active,
+            "SubState": sub,
+            "Result": result,
+            "LoadState": load,
+        }
         machine.spoil(node.root, machine.UNITS, json.dumps(units))
 
     return do
@@ -106,7 +112,12 @@ def program(body: str) -> Step:
 
     def do(node: Node, turn: int) -> None:
         node.hangs = True
-        machine.spoil(node.root, "goldnode-node", f"#!{sys.executable} -I\nimport os, signal, sys, time\n{body}\n", 0o755)
+        machine.spoil(
+            node.root,
+            "goldnode-node",
+            f"#!{sys.executable} -I\nimport os, signal, sys, time\n{body}\n",
+            0o755,
+        )
 
     return do
 
@@ -184,7 +195,11 @@ def ring(*records: str, first: int = 0) -> Step:
 
 def hardlinks(root: Path) -> int:
     """How many files of a root are shared with another: for a test that copies do not change their base."""
-    return sum(os.lstat(place).st_nlink > 1 for place in root.rglob("*") if place.is_file() and not place.is_symlink())
+    return sum(
+        os.lstat(place).st_nlink > 1
+        for place in root.rglob("*")
+        if place.is_file() and not place.is_symlink()
+    )
 
 
 def several(*steps: Step) -> Step:

@@ -66,7 +66,9 @@ class Row:
     red: str | None = None
 
 
-def fault(name: str, text: str, do: Step, find: str, codes: int | tuple[int, ...] = DRAIN, **more: object) -> Row:
+def fault(
+    name: str, text: str, do: Step, find: str, codes: int | tuple[int, ...] = DRAIN, **more: object
+) -> Row:
     return Row(name, text, do, find, (codes,) if isinstance(codes, int) else codes, **more)  # type: ignore[arg-type]
 
 
@@ -150,7 +152,9 @@ def suppressed(expires: str) -> Step:
             }
         ]
 
-    return several(until(1, documented(change)), board("gpu3.power_limit=500000", "gpu3.enforced_power_limit=500000"))
+    return several(
+        until(1, documented(change)), board("gpu3.power_limit=500000", "gpu3.enforced_power_limit=500000")
+    )
 
 
 def by_design(baseline: dict[str, object]) -> Step:
@@ -165,7 +169,8 @@ def by_design(baseline: dict[str, object]) -> Step:
 
 RFC3339 = "2026-11-22T09:{0}.123456+01:00 node1 kernel: [ {1}.000001] {2}\n"
 LINES = "".join(
-    RFC3339.format(f"0{n}:00", n + 10, text) for n, text in enumerate(("Linux version 6.12.94+deb13-amd64", "usb 1-1: new device"))
+    RFC3339.format(f"0{n}:00", n + 10, text)
+    for n, text in enumerate(("Linux version 6.12.94+deb13-amd64", "usb 1-1: new device"))
 )
 UTF8 = "名前-Prüfung"
 LINK = "sys/class/net/eth0"

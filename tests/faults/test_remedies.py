@@ -13,7 +13,19 @@ from goldnode.node.state import remedy
 from goldnode.node.verdict import rules
 
 # Faults of the host, of which no remedy is about GPUs; the table of rules has their steps.
-HOST = (r"net\.", r"ib\.", r"storage\.", r"memory\.", r"host\.", r"time\.", r"cpu\.", r"machine\.", r"events\.", r"runtime\.", "check")
+HOST = (
+    r"net\.",
+    r"ib\.",
+    r"storage\.",
+    r"memory\.",
+    r"host\.",
+    r"time\.",
+    r"cpu\.",
+    r"machine\.",
+    r"events\.",
+    r"runtime\.",
+    "check",
+)
 FAULTS = [row for row in ROWS if not row.trap and row.find and not row.find.startswith(HOST)]
 # Rules whose remedy a program can carry out to its end, and for which no row of the table has a fault.
 UNSEEN = {"driver.agree": "as F14", "host.blocked": "a task in state D, in the tests of the rules"}
@@ -26,7 +38,9 @@ def test_remedy_of_a_fault_is_carried_out(row: Row, bases: Bases) -> None:
         assert finding["steps"], f"{finding['id']}: {finding['remedy']}"
         assert set(finding["steps"]) <= set(remedy.STEPS)
         if carried.restarts(finding["steps"]) and carried.spoils(result.before):
-            assert finding["steps"][0] in (remedy.POLICY, remedy.SITE), f"{finding['id']}: {finding['remedy']}"
+            assert finding["steps"][0] in (remedy.POLICY, remedy.SITE), (
+                f"{finding['id']}: {finding['remedy']}"
+            )
         assert carried.judge(result) == [], f"{finding['remedy']} ({finding['steps']})"
 
 

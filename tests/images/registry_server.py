@@ -71,8 +71,12 @@ def certificate(directory: Path) -> tuple[Path, Path, Path]:
         .serial_number(2)
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(secret.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(secret.public_key()), critical=False
+        )
         .sign(secret, hashes.SHA256())
     )
     files = directory / "ca.crt", directory / "registry.crt", directory / "registry.key"
@@ -140,7 +144,13 @@ auth: {{htpasswd: {{realm: test, path: {directory / "htpasswd"}}}}}
 
     def client(self, host: str | None = None, **settings: Any) -> Registry:
         """A client with the right login that does not wait long."""
-        given = {"ca": self.ca, "tries": 3, "pause": 0.01, "logins": lambda host, name: Login(USER, PASSWORD), **settings}
+        given = {
+            "ca": self.ca,
+            "tries": 3,
+            "pause": 0.01,
+            "logins": lambda host, name: Login(USER, PASSWORD),
+            **settings,
+        }
         return Registry(host or self.host, **given)
 
 
@@ -157,7 +167,9 @@ class Proxy(Server):
         connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
         for key, value in request.headers.items():
             if key not in ("content-length", "connection"):
-                connection.putheader(key, value)  # with the proxy's own Host, so that the registry sends to the proxy
+                connection.putheader(
+                    key, value
+                )  # with the proxy's own Host, so that the registry sends to the proxy
         connection.putheader("Content-Length", str(size))
         connection.endheaders()
         return connection
@@ -170,7 +182,11 @@ class Proxy(Server):
             data = answer.read()
         except (OSError, http.client.HTTPException):
             return Response(502)
-        headers = {key: value for key, value in answer.getheaders() if key.lower() not in ("content-length", "transfer-encoding", "date")}
+        headers = {
+            key: value
+            for key, value in answer.getheaders()
+            if key.lower() not in ("content-length", "transfer-encoding", "date")
+        }
         length = int(answer.headers.get("Content-Length") or 0) if request.method == "HEAD" else None
         connection.close()
         return Response(answer.status, headers, data, length)

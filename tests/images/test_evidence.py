@@ -42,9 +42,28 @@ class Real:
 def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
     place = tmp_path_factory.mktemp("real")
     root = place / "root.tar"
-    command = ["mmdebstrap", "--quiet", "--variant=essential", "--mode=root", "bookworm", str(root), archive_url(Site(), "debian")]
+    command = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=essential",
+        "--mode=root",
+        "bookworm",
+        str(root),
+        archive_url(Site(), "debian"),
+    ]
     subprocess.run(command, check=True)
-    pip = ["python3", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(place), PINNED]
+    pip = [
+        "python3",
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(place),
+        PINNED,
+    ]
     subprocess.run([*pip, "--platform", "manylinux2014_x86_64"], check=True)
     (wheel,) = place.glob("*.whl")
     layout = Layout(place / "store")
@@ -59,9 +78,18 @@ def _gzipped(layout: Layout, data: bytes) -> dict[str, object]:
 
 
 def _image(layout: Layout, ref: str, layers: list[dict[str, object]]) -> str:
-    config = {"created": "2026-11-22T00:00:00Z", "architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers"}}
+    config = {
+        "created": "2026-11-22T00:00:00Z",
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers"},
+    }
     config_row = layout.put(canonical(config), CONFIG).document()
-    found = layout.put(canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": config_row, "layers": layers}), MANIFEST)
+    found = layout.put(
+        canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": config_row, "layers": layers}),
+        MANIFEST,
+    )
     layout.set_ref(ref, found)
     return found.digest
 
@@ -74,7 +102,11 @@ def _unpacked(wheel: Path) -> bytes:
             if row.is_dir() or row.filename.endswith("__init__.py"):
                 continue
             inside = row.filename.split("/", 2)
-            name = f"usr/lib/goldnode/wheels/{row.filename}" if ".dist-info/" in row.filename else f"{HOME}/{inside[2]}"
+            name = (
+                f"usr/lib/goldnode/wheels/{row.filename}"
+                if ".dist-info/" in row.filename
+                else f"{HOME}/{inside[2]}"
+            )
             info = tarfile.TarInfo(name)
             info.size = row.file_size
             tar.addfile(info, io.BytesIO(archive.read(row)))
@@ -94,13 +126,19 @@ def test_the_sbom_has_what_dpkg_and_the_wheel_say(real: Real, tmp_path: Path) ->
     ]
     said = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(said) > 50
-    assert sorted(f"{row.name} {row.version} {row.source} {row.source_version}" for row in there.debs) == sorted(said)
+    assert sorted(
+        f"{row.name} {row.version} {row.source} {row.source_version}" for row in there.debs
+    ) == sorted(said)
     # Every library and program has an origin: the merged /lib, diversions and links of a real root included.
     assert [path for path in there.unowned if there.snapshot.entries[path].elf] == []
     document = sbom.cyclonedx(image, there)
     sbom.validate(document)
-    (wheel,) = (row for row in json.loads(document)["components"] if row["name"] == "nvidia-cuda-runtime-cu12")
-    hashes = {row["name"]: {item["alg"]: item["content"] for item in row["hashes"]} for row in wheel["components"]}
+    (wheel,) = (
+        row for row in json.loads(document)["components"] if row["name"] == "nvidia-cuda-runtime-cu12"
+    )
+    hashes = {
+        row["name"]: {item["alg"]: item["content"] for item in row["hashes"]} for row in wheel["components"]
+    }
     with zipfile.ZipFile(real.wheel) as archive:
         library = hashlib.sha256(archive.read("nvidia/cuda_runtime/lib/libcudart.so.12")).hexdigest()
     assert hashes[f"/{HOME}/lib/libcudart.so.12"]["SHA-256"] == library
@@ -114,14 +152,21 @@ def test_spdx_tools_find_nothing_wrong(real: Real, tmp_path: Path) -> None:
     image = OciImage(real.layout, real.runtime)
     file = tmp_path / "image.spdx.json"
     file.write_bytes(sbom.spdx(image, contents(image, snapshot(image))))
-    assert [message.validation_message for message in validate_full_spdx_document(parse_file(str(file)))] == []
+    assert [
+        message.validation_message for message in validate_full_spdx_document(parse_file(str(file)))
+    ] == []
 
 
 def test_the_difference_is_the_wheel(real: Real) -> None:
-    read = [(image, contents(image, snapshot(image))) for image in (OciImage(real.layout, digest) for digest in (real.base, real.runtime))]
+    read = [
+        (image, contents(image, snapshot(image)))
+        for image in (OciImage(real.layout, digest) for digest in (real.base, real.runtime))
+    ]
     found = compare_images(read[0], read[1])
     assert found.packages["debs"] == []
-    assert [(row.name, row.was, row.now) for row in found.packages["wheels"]] == [("nvidia-cuda-runtime-cu12", None, "12.4.127")]
+    assert [(row.name, row.was, row.now) for row in found.packages["wheels"]] == [
+        ("nvidia-cuda-runtime-cu12", None, "12.4.127")
+    ]
     assert [row.name for row in found.libraries] == ["libcudart.so.12"]
     assert found.unexplained == []
     assert (found.layers_shared, found.layers) == (1, (1, 2))

@@ -57,7 +57,18 @@ print(json.dumps(told))
 def steps(store: Path, sizes: list[int], *command: str) -> list[dict[str, Any]]:
     """Run the command on a tmpfs of each size in turn, its content kept between them."""
     done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", STEPS, str(store), json.dumps(sizes), *command],
+        [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            sys.executable,
+            "-c",
+            STEPS,
+            str(store),
+            json.dumps(sizes),
+            *command,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -77,7 +88,15 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_build_on_a_full_disk_says_so_and_goes_on_when_there_is_room(store: Path) -> None:
-    command = [sys.executable, "-c", "from goldnode.cli import main; main()", "images", "build", "--store", str(store)]
+    command = [
+        sys.executable,
+        "-c",
+        "from goldnode.cli import main; main()",
+        "images",
+        "build",
+        "--store",
+        str(store),
+    ]
     # Too small for the packages, for the root that they make; then enough. What one attempt fetched or made stays.
     *small, whole = steps(store, [20, 100, 3000], *command, "--engine", "buildah", BASE)
     for attempt in small:
@@ -116,23 +135,38 @@ def test_a_pull_to_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: 
         pytest.skip("needs root, unshare and docker-registry")
     for name in ("keys", "registry", "store"):
         (tmp_path / name).mkdir()
-    keys, registry, source = make_key(tmp_path / "keys"), DockerRegistry(tmp_path / "registry"), Layout(tmp_path / "source")
+    keys, registry, source = (
+        make_key(tmp_path / "keys"),
+        DockerRegistry(tmp_path / "registry"),
+        Layout(tmp_path / "source"),
+    )
     try:
         ref, digest = make_image(source, bulk=6_000_000)
         prove(source, digest, keys[0], papers=False)
-        publish(source, ref, Where(registry.host, "full"), registry.client(), trust=load_public(keys[1]), settle=0)
+        publish(
+            source, ref, Where(registry.host, "full"), registry.client(), trust=load_public(keys[1]), settle=0
+        )
         asked = (registry.host, str(registry.ca), "full/cuda", digest)
-        small, whole = steps(tmp_path / "store", [4, 40], sys.executable, "-c", PULL, str(tmp_path / "store"), *asked)
+        small, whole = steps(
+            tmp_path / "store", [4, 40], sys.executable, "-c", PULL, str(tmp_path / "store"), *asked
+        )
     finally:
         registry.kill()
     assert small["code"] == 1
-    assert re.search(r"error: the disk of .* is full: blob sha256:\w+ of \d+ bytes has no room.*goldnode images gc", small["err"]), small
+    assert re.search(
+        r"error: the disk of .* is full: blob sha256:\w+ of \d+ bytes has no room.*goldnode images gc",
+        small["err"],
+    ), small
     assert (small["names"], small["free"]) == ([], 0)
     assert whole["code"] == 0, whole["err"]
-    assert ref in [row.get("org.opencontainers.image.ref.name") for row in whole["names"]]  # its evidence has no name
+    assert ref in [
+        row.get("org.opencontainers.image.ref.name") for row in whole["names"]
+    ]  # its evidence has no name
 
 
-def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = shutil.which("docker-registry")
     if os.geteuid() != 0 or real is None or not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
         pytest.skip("needs root, unshare, nsenter and docker-registry")
@@ -156,7 +190,16 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(tmp_path: P
             publish(source, ref, where, client, trust=trust, settle=0)
         assert client.repository("full/cuda").tags() == []
         assert registry.process is not None
-        room = ["nsenter", "--target", str(registry.process.pid), "--mount", "mount", "-o", "remount,size=60m", str(storage)]
+        room = [
+            "nsenter",
+            "--target",
+            str(registry.process.pid),
+            "--mount",
+            "mount",
+            "-o",
+            "remount,size=60m",
+            str(storage),
+        ]
         subprocess.run(room, check=True)
         publish(source, ref, where, client, trust=trust, settle=0)
         assert ref.partition(":")[2] in client.repository("full/cuda").tags()

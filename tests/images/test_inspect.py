@@ -27,13 +27,29 @@ pytestmark = pytest.mark.images
 RULES = policy.load()
 TODAY = dt.date(2026, 11, 22)
 PLATFORM = ("--only-binary=:all:", "--no-deps", "--python-version", "3.11", "--implementation", "cp")
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PLATFORMS = (
+    "manylinux_2_28_x86_64",
+    "manylinux_2_27_x86_64",
+    "manylinux_2_24_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux2014_x86_64",
+)
 BASE = {**os_release(), "usr/bin/python3": elf(needed=["libc.so.6"])}
 
 
 def pip(*arguments: str) -> None:
     platforms = [option for name in PLATFORMS for option in ("--platform", name)]
-    argv = [sys.executable, "-m", "pip", *arguments[:1], "-q", "--disable-pip-version-check", *PLATFORM, *platforms, *arguments[1:]]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        *arguments[:1],
+        "-q",
+        "--disable-pip-version-check",
+        *PLATFORM,
+        *platforms,
+        *arguments[1:],
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -42,7 +58,15 @@ def pip(*arguments: str) -> None:
 def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheels of several projects, each alone."""
     folder = tmp_path_factory.mktemp("wheels")
-    pip("download", "-d", str(folder), "xgboost==3.2.0", "ctranslate2==4.8.5", "bitsandbytes==0.50.2", "onnxruntime==1.31.1")
+    pip(
+        "download",
+        "-d",
+        str(folder),
+        "xgboost==3.2.0",
+        "ctranslate2==4.8.5",
+        "bitsandbytes==0.50.2",
+        "onnxruntime==1.31.1",
+    )
     pip("download", "-d", str(folder), "xgboost-cpu==3.2.0", "nvidia-cuda-runtime-cu12==12.9.79")
     return folder
 
@@ -78,15 +102,24 @@ def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) ->
 
 def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    image(layout, "cuda:12.4.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))])
-    image(layout, "cuda:12.9.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))])
-    (wrong,), (right,) = (targets.find(f"cuda:{version}-base-debian12", layout) for version in ("12.4.1", "12.9.1"))
+    image(
+        layout, "cuda:12.4.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))]
+    )
+    image(
+        layout, "cuda:12.9.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))]
+    )
+    (wrong,), (right,) = (
+        targets.find(f"cuda:{version}-base-debian12", layout) for version in ("12.4.1", "12.9.1")
+    )
     found, truth = examine(wrong, RULES)
     assert found.passed
     assert truth is not None
     assert not truth.passed
     said = "\n".join(report.text(found, truth))
-    assert "the claim runtime does not hold: expected 12.4, got 12.9 (the number that cudaRuntimeGetVersion returns" in said
+    assert (
+        "the claim runtime does not hold: expected 12.4, got 12.9 (the number that cudaRuntimeGetVersion returns"
+        in said
+    )
     assert "REFUSED" in said
     _, truth = examine(right, RULES)
     assert truth is not None
@@ -102,7 +135,9 @@ def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path)
         ("xgboost", "rocm", {"requirement", "fatbin", "dlopen"}, {"foreign-cuda"}),
     ],
 )
-def test_wheels_that_hold_what_is_foreign(fetched: Path, name: str, backend: str, signals: set[str], refused: set[str]) -> None:
+def test_wheels_that_hold_what_is_foreign(
+    fetched: Path, name: str, backend: str, signals: set[str], refused: set[str]
+) -> None:
     found = one(fetched, name, backend)
     assert {row.rule for row in found.findings if row.severity == "refuse"} == refused
     assert {signal for row in found.findings for signal in row.signals} == signals
@@ -110,7 +145,8 @@ def test_wheels_that_hold_what_is_foreign(fetched: Path, name: str, backend: str
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [("onnxruntime", "cpu"), ("onnxruntime", "rocm"), ("xgboost_cpu", "cpu"), ("ctranslate2", "cuda")]
+    ("name", "backend"),
+    [("onnxruntime", "cpu"), ("onnxruntime", "rocm"), ("xgboost_cpu", "cpu"), ("ctranslate2", "cuda")],
 )
 def test_wheels_that_are_clean(fetched: Path, name: str, backend: str) -> None:
     found = one(fetched, name, backend)
@@ -134,10 +170,25 @@ def test_a_rocm_image_with_the_cuda_build_of_torch_finds_all_of_its_set(tmp_path
     assert len(of_nvidia) == 15
     folder = tmp_path / "set"
     folder.mkdir()
-    small = {"nvidia-cuda-runtime-cu12", "nvidia-nvtx-cu12", "nvidia-cufile-cu12", "nvidia-cuda-cupti-cu12", "nvidia-nvjitlink-cu12"}
-    pip("download", "-d", str(folder), *(line.partition(";")[0] for line in requires if line.partition("==")[0] in small))
+    small = {
+        "nvidia-cuda-runtime-cu12",
+        "nvidia-nvtx-cu12",
+        "nvidia-cufile-cu12",
+        "nvidia-cuda-cupti-cu12",
+        "nvidia-nvjitlink-cu12",
+    }
+    pip(
+        "download",
+        "-d",
+        str(folder),
+        *(line.partition(";")[0] for line in requires if line.partition("==")[0] in small),
+    )
     wheel(
-        folder, "torch", "2.9.1", {"torch/lib/libtorch_cuda.so": elf(needed=["libcudart.so.12"], sections={".nv_fatbin": b"x"})}, requires
+        folder,
+        "torch",
+        "2.9.1",
+        {"torch/lib/libtorch_cuda.so": elf(needed=["libcudart.so.12"], sections={".nv_fatbin": b"x"})},
+        requires,
     )
     (target,) = targets.find(str(folder), None)
     found = policy.inspect(target.view, RULES, "rocm", today=TODAY)
@@ -157,9 +208,17 @@ def test_a_rocm_image_with_the_cuda_build_of_torch_finds_all_of_its_set(tmp_path
 def test_two_majors_of_cudnn(tmp_path: Path) -> None:
     # The wheels are 700 MB each: their shape is kept, their content is not.
     layout = Layout(tmp_path)
-    eight = wheel_files("nvidia-cudnn-cu11", "8.9.7.29", {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8")})
-    nine = wheel_files("nvidia-cudnn-cu12", "9.10.2.21", {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")})
-    image(layout, "cuda:12.4.1-runtime-debian12", [BASE, installed(eight), installed(nine, root="opt/app/site-packages")])
+    eight = wheel_files(
+        "nvidia-cudnn-cu11", "8.9.7.29", {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8")}
+    )
+    nine = wheel_files(
+        "nvidia-cudnn-cu12", "9.10.2.21", {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")}
+    )
+    image(
+        layout,
+        "cuda:12.4.1-runtime-debian12",
+        [BASE, installed(eight), installed(nine, root="opt/app/site-packages")],
+    )
     (target,) = targets.find("cuda:12.4.1-runtime-debian12", layout)
     found, _ = examine(target, RULES)
     assert [row.rule for row in found.findings if row.severity == "refuse"] == ["two-majors"]
@@ -175,8 +234,12 @@ CLEAN = {
 
 @pytest.mark.parametrize("backend", list(CLEAN))
 def test_debian_packages_are_clean(tmp_path: Path, backend: str) -> None:
-    names = [next(name for name in row.split("|") if name == row or _known(name)) for row in CLEAN[backend].split()]
-    done = subprocess.run(["apt-get", "download", "-qq", *names], cwd=tmp_path, capture_output=True, text=True, check=False)
+    names = [
+        next(name for name in row.split("|") if name == row or _known(name)) for row in CLEAN[backend].split()
+    ]
+    done = subprocess.run(
+        ["apt-get", "download", "-qq", *names], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     root = tmp_path / "root"
     for deb in tmp_path.glob("*.deb"):
@@ -189,5 +252,11 @@ def test_debian_packages_are_clean(tmp_path: Path, backend: str) -> None:
 
 
 def _known(name: str) -> bool:
-    done = subprocess.run(["apt-cache", "policy", name], capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
+    done = subprocess.run(
+        ["apt-cache", "policy", name],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
     return "Candidate: " in done.stdout and "Candidate: (none)" not in done.stdout

@@ -34,7 +34,9 @@ def locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_child_adds_only_what_its_parent_lacks(locks: Path) -> None:
-    base, runtime = (load_lock(locks / f"cpu-1-{flavour}-debian13.lock.yml") for flavour in ("base", "runtime"))
+    base, runtime = (
+        load_lock(locks / f"cpu-1-{flavour}-debian13.lock.yml") for flavour in ("base", "runtime")
+    )
     assert runtime.parent is not None
     assert runtime.parent.lock == base.digest
     assert "libopenblas0-pthread" in {deb.name for deb in runtime.debs}
@@ -91,10 +93,13 @@ def test_what_nothing_asks_of_a_driver_is_an_error_of_the_matrix(tmp_path: Path)
     own = builtin_matrix()
     text = own.read_text(encoding="utf-8")
     (tmp_path / "matrix.yml").write_text(
-        text.replace("from_host: [libcuda.so.1,", "from_host: [libnvcuvid.so.1, libcuda.so.1,", 1), encoding="utf-8"
+        text.replace("from_host: [libcuda.so.1,", "from_host: [libnvcuvid.so.1, libcuda.so.1,", 1),
+        encoding="utf-8",
     )
     (tmp_path / "locks").symlink_to(own.parent / "locks")
-    with pytest.raises(ImageError, match=r'nothing in image "cuda-11.8.0-devel-debian12" asks for libnvcuvid.so.1') as caught:
+    with pytest.raises(
+        ImageError, match=r'nothing in image "cuda-11.8.0-devel-debian12" asks for libnvcuvid.so.1'
+    ) as caught:
         list(lock_images([TOOLKIT], matrix_file=tmp_path / "matrix.yml", out=tmp_path / "out"))
     assert caught.value.line is not None
     assert not (tmp_path / "out" / f"{TOOLKIT}.lock.yml").exists()
@@ -116,14 +121,32 @@ def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
     (tmp_path / "admin/available").touch()
     (tmp_path / "root").mkdir()
     # What else they need is there already, as far as dpkg knows.
-    others = {name for deb in asking for name in needed_by(files[deb]) if not name.startswith(("libcuda", "libnvidia"))}
-    versions = dict.fromkeys(others, "999") | {deb.name: deb.version for deb in lock.debs if deb.name in others}
-    fields = "Status: install ok installed\nArchitecture: amd64\nMulti-Arch: same\nMaintainer: x\nDescription: x"
+    others = {
+        name
+        for deb in asking
+        for name in needed_by(files[deb])
+        if not name.startswith(("libcuda", "libnvidia"))
+    }
+    versions = dict.fromkeys(others, "999") | {
+        deb.name: deb.version for deb in lock.debs if deb.name in others
+    }
+    fields = (
+        "Status: install ok installed\nArchitecture: amd64\nMulti-Arch: same\nMaintainer: x\nDescription: x"
+    )
     stanzas = [f"Package: {name}\n{fields}\nVersion: {version}\n" for name, version in versions.items()]
     (tmp_path / "admin/status").write_text("\n".join(stanzas))
-    command = ["dpkg", "--force-script-chrootless", "--admindir", str(tmp_path / "admin"), "--instdir", str(tmp_path / "root")]
+    command = [
+        "dpkg",
+        "--force-script-chrootless",
+        "--admindir",
+        str(tmp_path / "admin"),
+        "--instdir",
+        str(tmp_path / "root"),
+    ]
     command += ["--log", str(tmp_path / "log"), "--install"]
-    refused = subprocess.run([*command, *(files[name] for name in asking)], capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [*command, *(files[name] for name in asking)], capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 1
     assert "dependency problems" in refused.stderr
     done = subprocess.run([*command, *files.values()], capture_output=True, text=True, check=False)
@@ -134,6 +157,8 @@ def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
 
 
 def needed_by(deb: str) -> list[str]:
-    said = subprocess.run(["dpkg-deb", "--field", deb, "Depends", "Pre-Depends"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["dpkg-deb", "--field", deb, "Depends", "Pre-Depends"], capture_output=True, text=True, check=True
+    ).stdout
     clauses = [clause for line in said.splitlines() for clause in line.partition(": ")[2].split(",")]
     return [clause.split("|")[0].split()[0].partition(":")[0] for clause in clauses if clause.strip()]

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ("cpu-1-base-debian12", "cuda-12.9.1-base-debian12")
 
 
-def test_from_locks_to_a_container_of_the_registry_and_again(tmp_path: Path, docker_client: DockerClient) -> None:
+def test_from_locks_to_a_container_of_the_registry_and_again(
+    tmp_path: Path, docker_client: DockerClient
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -65,7 +67,9 @@ def test_from_locks_to_a_container_of_the_registry_and_again(tmp_path: Path, doc
 def test_an_unknown_image_is_named_with_the_nearest_before_anything_is_made(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts/build-images"), "--yes", "cuda-12.9.1-bse-debian12"]
     environment = {**os.environ, "GOLDNODE_IMAGES": str(tmp_path / "store")}
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "cuda-12.9.1-base-debian12" in done.stdout + done.stderr
     assert not (tmp_path / "store/blobs").exists()

@@ -102,7 +102,11 @@ def root(image: OciImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inside(root: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["chroot", str(root), *arguments], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/usr/sbin:/bin"}
+        ["chroot", str(root), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/usr/sbin:/bin"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -112,7 +116,9 @@ def test_nothing_is_left_over(store: Path, image: OciImage) -> None:
     assert left_in(store) == ([], [])
     assert not list((store / "cache/work").iterdir())
     assert not list((store / "cache/running").glob("*"))
-    assert not any(path.startswith(("run/", "tmp/", "mnt/")) or path.endswith("aux-cache") for path in image.members)
+    assert not any(
+        path.startswith(("run/", "tmp/", "mnt/")) or path.endswith("aux-cache") for path in image.members
+    )
 
 
 ASK = """
@@ -160,7 +166,9 @@ def test_a_run_without_change_is_quick(store: Path) -> None:
 
 
 def test_twice_is_the_same(store: Path) -> None:
-    done = subprocess.run(command(store, "--offline", "--twice", CUDA), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(store, "--offline", "--twice", CUDA), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "2 images built twice: every digest is the same" in done.stderr
 
@@ -174,6 +182,13 @@ def test_buildkit_where_there_is_one(store: Path) -> None:
     buildkit = ["buildkit" if word == "buildah" else word for word in command(store, "--offline", CUDA)]
     done = subprocess.run(buildkit, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    images = [found for ref in Store(store).layout.refs() if ref.startswith("cuda:") for found in [Store(store).layout.image(ref)]]
+    images = [
+        found
+        for ref in Store(store).layout.refs()
+        if ref.startswith("cuda:")
+        for found in [Store(store).layout.image(ref)]
+    ]
     assert len(images) == 2
-    assert [layer.digest for layer in images[0].layers[:-1]] == [layer.digest for layer in images[1].layers[:-1]]
+    assert [layer.digest for layer in images[0].layers[:-1]] == [
+        layer.digest for layer in images[1].layers[:-1]
+    ]

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 from tests.images.registry_server import PASSWORD, USER, DockerRegistry, Proxy
-from tests.unit.images.registries import Fault, Request, dies_at_write, make_image, make_key, once, prove, running
+from tests.unit.images.registries import (
+    Fault,
+    Request,
+    dies_at_write,
+    make_image,
+    make_key,
+    once,
+    prove,
+    running,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images.channels import RegistryPlace, StorePlace, promote, repair, rollback, status
@@ -60,14 +69,20 @@ def prefix(request: pytest.FixtureRequest) -> str:
     return "t" + "".join(letter for letter in request.node.name.lower() if letter.isalnum())
 
 
-def image(layout: Layout, keys: tuple[Path, Path], name: str = "a", content: bytes | None = None, **given: Any) -> tuple[str, str]:
+def image(
+    layout: Layout, keys: tuple[Path, Path], name: str = "a", content: bytes | None = None, **given: Any
+) -> tuple[str, str]:
     ref, digest = make_image(layout, build=BUILDS[name], content=content or name.encode(), **given)
     prove(layout, digest, keys[0], papers=False)
     return ref, digest
 
 
-def send(layout: Layout, ref: str, client: Registry, prefix: str, keys: tuple[Path, Path], **given: Any) -> Published:
-    return publish(layout, ref, Where(client.host, prefix), client, trust=load_public(keys[1]), **({"settle": 0} | given))
+def send(
+    layout: Layout, ref: str, client: Registry, prefix: str, keys: tuple[Path, Path], **given: Any
+) -> Published:
+    return publish(
+        layout, ref, Where(client.host, prefix), client, trust=load_public(keys[1]), **({"settle": 0} | given)
+    )
 
 
 def tag_of(ref: str) -> str:
@@ -75,11 +90,18 @@ def tag_of(ref: str) -> str:
 
 
 def test_an_image_goes_there_with_its_evidence_and_comes_back_by_digest(
-    registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: DockerRegistry,
+    layout: Layout,
+    keys: tuple[Path, Path],
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The login is docker's own; there is no Referrers API, so the documents are listed under the tag sha256-…."""
     (tmp_path / "config.json").write_text(
-        json.dumps({"auths": {registry.host: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}})
+        json.dumps(
+            {"auths": {registry.host: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}}
+        )
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     client = Registry(registry.host, ca=registry.ca, pause=0.01)
@@ -148,7 +170,12 @@ def test_a_registry_that_dies_leaves_no_tag_and_a_repeat_completes_it(
 
 
 def test_truncated_answers_are_continued_and_tampered_blobs_refused(
-    registry: DockerRegistry, proxy: Proxy, layout: Layout, keys: tuple[Path, Path], prefix: str, tmp_path: Path
+    registry: DockerRegistry,
+    proxy: Proxy,
+    layout: Layout,
+    keys: tuple[Path, Path],
+    prefix: str,
+    tmp_path: Path,
 ) -> None:
     ref, digest = image(layout, keys, bulk=900_000, content=prefix.encode())
     send(layout, ref, registry.client(), prefix, keys)
@@ -157,7 +184,10 @@ def test_truncated_answers_are_continued_and_tampered_blobs_refused(
     other = Layout(tmp_path / "other")
     pull(other, registry.client(proxy.host).repository(f"{prefix}/cuda"), digest)
     assert other.read(layer.digest) == layout.read(layer.digest)
-    assert [row.headers.get("range") is not None for row in proxy.log if layer.digest in row.path] == [False, True]
+    assert [row.headers.get("range") is not None for row in proxy.log if layer.digest in row.path] == [
+        False,
+        True,
+    ]
     file = registry.blob(layer.digest)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -171,7 +201,9 @@ def test_truncated_answers_are_continued_and_tampered_blobs_refused(
     file.write_bytes(layout.read(layer.digest))
 
 
-def test_a_moved_tag_is_refused(registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str) -> None:
+def test_a_moved_tag_is_refused(
+    registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str
+) -> None:
     ref, digest = image(layout, keys)
     other, rival = image(layout, keys, "b")
     client = registry.client()
@@ -260,14 +292,29 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     other, rival = image(layout, keys, "b")
     client, trust = registry.client(), load_public(keys[1])
     place, line = RegistryPlace(Where(client.host, prefix), client, layout), line_of("cuda", tag_of(ref))
-    waivers = [Waiver(gate, "ana", "a test") for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")]
+    waivers = [
+        Waiver(gate, "ana", "a test")
+        for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
+    ]
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
-        promote(place, layout, "cuda", tag_of(one), "stable", load_signer(keys[0]), by="ana", waivers=waivers, settle=0)
+        promote(
+            place,
+            layout,
+            "cuda",
+            tag_of(one),
+            "stable",
+            load_signer(keys[0]),
+            by="ana",
+            waivers=waivers,
+            settle=0,
+        )
     registry.kill()
     with pytest.raises(UnreachableError):
         rollback(place, layout, line, load_signer(keys[0]), by="ana", reason="slow", settle=0)
-    rollback(StorePlace(layout, place.name), layout, line, load_signer(keys[0]), by="ana", reason="slow", settle=0)
+    rollback(
+        StorePlace(layout, place.name), layout, line, load_signer(keys[0]), by="ana", reason="slow", settle=0
+    )
     assert layout.refs()[f"{place.name}/{line}"].digest == digest
     registry.start()
     assert place.pointer(line, "stable") == rival

@@ -28,7 +28,12 @@ pytestmark = pytest.mark.images
 
 PACKAGES = "python3-minimal,libpython3-stdlib,coreutils,libopenblas0-pthread"
 BLAS = "/usr/lib/x86_64-linux-gnu/openblas-pthread"
-IMAGE = {"name": "cpu-1-runtime-debian12", "backend": "cpu", "build_id": "abc", "parts": {"openblas": "0.3.21", "certificates": "1"}}
+IMAGE = {
+    "name": "cpu-1-runtime-debian12",
+    "backend": "cpu",
+    "build_id": "abc",
+    "parts": {"openblas": "0.3.21", "certificates": "1"},
+}
 LABELS = {"io.goldnode.backend": "cpu"}
 
 
@@ -36,8 +41,18 @@ LABELS = {"io.goldnode.backend": "cpu"}
 def root(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     """A Debian root as a compressed layer, and the digest of its tar."""
     out = tmp_path_factory.mktemp("root") / "root.tar"
-    argv = ["mmdebstrap", "--quiet", "--variant=extract", f"--keyring={KEYRING}", f"--include={PACKAGES}", "bookworm", str(out)]
-    done = subprocess.run([*argv, archive_url(load_site(), "debian")], capture_output=True, text=True, check=False)
+    argv = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=extract",
+        f"--keyring={KEYRING}",
+        f"--include={PACKAGES}",
+        "bookworm",
+        str(out),
+    ]
+    done = subprocess.run(
+        [*argv, archive_url(load_site(), "debian")], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     data = out.read_bytes()
     out.unlink()
@@ -48,7 +63,9 @@ def layer(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) ->
     """A compressed layer of executable files and links."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for folder in sorted({str(parent) for name in (*files, *(links or {})) for parent in PurePosixPath(name).parents}):
+        for folder in sorted(
+            {str(parent) for name in (*files, *(links or {})) for parent in PurePosixPath(name).parents}
+        ):
             info = tarfile.TarInfo(folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(info)
@@ -63,7 +80,9 @@ def layer(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) ->
     return gzip.compress(out.getvalue(), mtime=0), digest_of(out.getvalue())
 
 
-def image(layout: Layout, name: str, layers: list[tuple[bytes, str]], labels: Mapping[str, str] = LABELS) -> OciImage:
+def image(
+    layout: Layout, name: str, layers: list[tuple[bytes, str]], labels: Mapping[str, str] = LABELS
+) -> OciImage:
     """An image of these layers, called `name`."""
     environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"LD_LIBRARY_PATH={BLAS}"]
     config = {
@@ -74,7 +93,9 @@ def image(layout: Layout, name: str, layers: list[tuple[bytes, str]], labels: Ma
     }
     blobs = [layout.put(data, LAYER + "+gzip").document() for data, _ in layers]
     kept = layout.put(canonical(config), CONFIG).document()
-    manifest = layout.put(canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": kept, "layers": blobs}), MANIFEST)
+    manifest = layout.put(
+        canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": kept, "layers": blobs}), MANIFEST
+    )
     layout.set_ref(name, manifest)
     return layout.image(name)
 
@@ -93,7 +114,9 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept_root(docker_client: DockerClient, root: tuple[bytes, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def kept_root(
+    docker_client: DockerClient, root: tuple[bytes, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """docker keeps the lowest layer for the whole module, so that it is unpacked there once. At the end nothing of the tests stays."""
     before = {item.id for item in docker_client.images.list(all=True) if item.labels == LABELS}
     with inside._loaded(docker_client, image(Layout(tmp_path_factory.mktemp("kept")), "cpu:root", [root])):
@@ -103,7 +126,9 @@ def kept_root(docker_client: DockerClient, root: tuple[bytes, str], tmp_path_fac
 
 
 @pytest.mark.parametrize("engine", ["docker", "chroot"])
-def test_an_image_passes_and_carries_the_record(layout: Layout, root: tuple[bytes, str], engine: inside.Engine) -> None:
+def test_an_image_passes_and_carries_the_record(
+    layout: Layout, root: tuple[bytes, str], engine: inside.Engine
+) -> None:
     built = image(layout, "cpu:1-runtime-debian12-abc", [root, own()])
     found = inside.smoke(built, engine=engine)
     assert found["exit_code"] == 0, found
@@ -112,16 +137,24 @@ def test_an_image_passes_and_carries_the_record(layout: Layout, root: tuple[byte
     assert set(tests) == {"load openblas", "gemm", "inference", "collective", "memory"}
     assert tests["gemm"]["got"]["blas"] == "libopenblas.so.0"
     assert tests["gemm"]["figures"]["fp32_gflops"] > 0
-    assert (found["image"], found["simulated"], found["parts_without_a_test"]) == (IMAGE["name"], False, ["certificates"])
+    assert (found["image"], found["simulated"], found["parts_without_a_test"]) == (
+        IMAGE["name"],
+        False,
+        ["certificates"],
+    )
 
     document = record.attach(built, found)
     assert record.attached(layout, built.digest) == document
-    assert record.attach(built, inside.smoke(built, engine=engine)) == document  # no time, host or figure in it
+    assert (
+        record.attach(built, inside.smoke(built, engine=engine)) == document
+    )  # no time, host or figure in it
     assert len(layout.attached(built.digest, record.TYPE)) == 1
 
 
 @pytest.mark.parametrize("engine", ["docker"])
-def test_what_the_image_states_wrongly_fails(layout: Layout, root: tuple[bytes, str], engine: inside.Engine) -> None:
+def test_what_the_image_states_wrongly_fails(
+    layout: Layout, root: tuple[bytes, str], engine: inside.Engine
+) -> None:
     built = image(layout, "cpu:wrong", [root, own({**IMAGE, "parts": {"openblas": "0.3.29"}})])
     found = inside.smoke(built, inside.Ask(("--test", "load openblas")), engine)
     assert (found["exit_code"], found["tiers"]["cpu"]["state"]) == (2, "failed")
@@ -130,7 +163,9 @@ def test_what_the_image_states_wrongly_fails(layout: Layout, root: tuple[bytes, 
 
 
 @pytest.mark.parametrize("engine", ["chroot"])
-def test_a_library_that_is_not_whole_fails(layout: Layout, root: tuple[bytes, str], engine: inside.Engine) -> None:
+def test_a_library_that_is_not_whole_fails(
+    layout: Layout, root: tuple[bytes, str], engine: inside.Engine
+) -> None:
     broken = layer({BLAS[1:] + "/libopenblas.so.0": b"\x7fELF and no more"})
     built = image(layout, "cpu:broken", [root, own(), broken])
     found = inside.smoke(built, inside.Ask(("--test", "load openblas")), engine)
@@ -139,7 +174,9 @@ def test_a_library_that_is_not_whole_fails(layout: Layout, root: tuple[bytes, st
 
 
 @pytest.mark.parametrize("engine", ["docker", "chroot"])
-def test_an_image_that_hangs_or_says_nothing_could_not_be_run(layout: Layout, root: tuple[bytes, str], engine: inside.Engine) -> None:
+def test_an_image_that_hangs_or_says_nothing_could_not_be_run(
+    layout: Layout, root: tuple[bytes, str], engine: inside.Engine
+) -> None:
     hanging = image(layout, "cpu:hangs", [root, own(program=b"#!/bin/sleep 600\n")])
     found = inside.smoke(hanging, inside.Ask(limit=4), engine)
     assert (found["exit_code"], found["tiers"]["cpu"]["state"]) == (3, "not_run")
@@ -184,7 +221,9 @@ def test_links_of_an_image_lead_nowhere_outside(layout: Layout, tmp_path: Path) 
         with pytest.raises(ImageError, match="leads out of it"):
             inside.unpack(built, target)
     assert list(victim.iterdir()) == []
-    assert [path for path in tmp_path.rglob("*") if path.name in ("file", "escape")] == [tmp_path / "out3/root/escape"]
+    assert [path for path in tmp_path.rglob("*") if path.name in ("file", "escape")] == [
+        tmp_path / "out3/root/escape"
+    ]
 
 
 def bare(name: str) -> bytes:
@@ -236,6 +275,12 @@ def test_the_kernels_assemble_for_every_architecture(tmp_path: Path) -> None:
     assembler.chmod(0o755)
     (tmp_path / "kernels.ptx").write_text(ptx.SOURCE)
     for architecture in ("50", "70", "75", "80", "86", "89", "90", "100", "120"):
-        argv = [str(assembler), f"-arch=sm_{architecture}", str(tmp_path / "kernels.ptx"), "-o", str(tmp_path / "out")]
+        argv = [
+            str(assembler),
+            f"-arch=sm_{architecture}",
+            str(tmp_path / "kernels.ptx"),
+            "-o",
+            str(tmp_path / "out"),
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

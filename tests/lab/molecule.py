@@ -36,7 +36,9 @@ def run(scenario: str, *actions: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-8000:]
     for action in actions:
-        assert re.search(rf"{scenario}\b.*{action}: Executed: Successful", done.stdout), f"{action} did not run"
+        assert re.search(rf"{scenario}\b.*{action}: Executed: Successful", done.stdout), (
+            f"{action} did not run"
+        )
     found = re.search(r"(\d+) verified, (\d+) failed", proof.read_text())
     assert found
     assert int(found[1]) >= FEWEST

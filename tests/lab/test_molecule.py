@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.lab.molecule import REAL, ROOT, run
 
-SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml") if path.parent.name != REAL)
+SCENARIOS = sorted(
+    path.parent.name for path in ROOT.glob("molecule/*/molecule.yml") if path.parent.name != REAL
+)
 
 
 @pytest.mark.lab

@@ -19,4 +19,7 @@ def test_there_and_back_between_real_stacks() -> None:
     run(REAL, "create", "converge", "idempotence", "side_effect", "verify")
     text = proof.read_text()
     assert f"{2 * rounds + 1} legs verified, 0 failed ({rounds} times there and back)" in text
-    assert len(re.findall(r"^leg \d+ to .* every file as after the first leg there$", text, re.MULTILINE)) == 2 * rounds - 1
+    assert (
+        len(re.findall(r"^leg \d+ to .* every file as after the first leg there$", text, re.MULTILINE))
+        == 2 * rounds - 1
+    )

@@ -46,7 +46,9 @@ def node(host: Any) -> Node:
     if why:
         pytest.fail(f"this host cannot be reached: {why}", pytrace=False)
     if answer.stdout.strip() != "goldnode":
-        pytest.fail(f"this host cannot run a command: {answer.stderr.strip() or answer.stdout.strip()}", pytrace=False)
+        pytest.fail(
+            f"this host cannot run a command: {answer.stderr.strip() or answer.stdout.strip()}", pytrace=False
+        )
     return Node(host, document)
 
 
@@ -67,7 +69,11 @@ class Summary:
         if ("simulated", True) in report.user_properties:
             self.simulated.add(name)
         if report.skipped:
-            reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            reason = (
+                report.longrepr[2].removeprefix("Skipped: ")
+                if isinstance(report.longrepr, tuple)
+                else str(report.longrepr)
+            )
             if reason.startswith(NOT_HERE):
                 self.elsewhere.append((name, reason.removeprefix(NOT_HERE)))
             else:
@@ -85,7 +91,9 @@ class Summary:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         # A skip that does not say "not verified here" hides something, an empty run hides everything.
-        if session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED) and (self.skipped or not self.verified):
+        if session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED) and (
+            self.skipped or not self.verified
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(trylast=True)
@@ -101,7 +109,9 @@ class Summary:
             terminalreporter.write_line(line, red=True)
         if not self.verified:
             terminalreporter.write_line("nothing was verified: no host, or no check could be made", red=True)
-        terminalreporter.write_line(f"{len(self.verified)} verified, {len(self.failed)} failed, {len(self.elsewhere)} not verified here")
+        terminalreporter.write_line(
+            f"{len(self.verified)} verified, {len(self.failed)} failed, {len(self.elsewhere)} not verified here"
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:

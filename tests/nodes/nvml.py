@@ -45,7 +45,9 @@ def policy_of(policy: Document, gpu: Document) -> Document:
     found = dict(policy)
     for override in policy.get("overrides", ()):
         if gpu["uuid"] == override.get("uuid") or gpu["pci_id"] in override.get("pci_ids", ()):
-            found.update({key: value for key, value in override.items() if key not in ("model", "uuid", "pci_ids")})
+            found.update(
+                {key: value for key, value in override.items() if key not in ("model", "uuid", "pci_ids")}
+            )
     if found.get("sharing") in ("exclusive", "mps"):
         found["compute_mode"] = "exclusive_process"
     return found

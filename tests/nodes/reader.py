@@ -25,10 +25,14 @@ def booted_by_id(config: str, stored: dict[str, str]) -> str | None:
 
     None for any other kind of default: a reader this plain does not follow numbers and titles, and does not guess.
     """
-    literal = re.findall(r'^\s*set default="([^"]*)"', config.replace('set default="${next_entry}"', ""), re.M)
+    literal = re.findall(
+        r'^\s*set default="([^"]*)"', config.replace('set default="${next_entry}"', ""), re.M
+    )
     if not literal:
         return None
-    wanted = stored.get("next_entry") or (stored.get("saved_entry", "") if literal[-1] == "${saved_entry}" else literal[-1])
+    wanted = stored.get("next_entry") or (
+        stored.get("saved_entry", "") if literal[-1] == "${saved_entry}" else literal[-1]
+    )
     menu, separator, entry = wanted.partition(">")
     if separator and not re.search(rf"^submenu [^\n]*'{re.escape(menu)}' {{$", config, re.M):
         return None
@@ -52,7 +56,9 @@ class Node:
         """Standard output of a shell command (arguments are quoted in place of %s); any other exit status is a failure."""
         done = self.host.run(command, *arguments)
         if done.rc not in codes:
-            pytest.fail(f"`{done.command}` ended with {done.rc}: {done.stderr.strip()[-500:] or done.stdout.strip()[-500:]}")
+            pytest.fail(
+                f"`{done.command}` ended with {done.rc}: {done.stderr.strip()[-500:] or done.stdout.strip()[-500:]}"
+            )
         return str(done.stdout)
 
     def text(self, path: str) -> str:
@@ -67,7 +73,9 @@ class Node:
     @functools.cached_property
     def installed(self) -> dict[str, tuple[str, str, str]]:
         """Package -> (version, architecture, dpkg's state as `ii`), of all that dpkg knows."""
-        rows = self.out("dpkg-query -W -f '${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\n'").splitlines()
+        rows = self.out(
+            "dpkg-query -W -f '${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\n'"
+        ).splitlines()
         found = {}
         for row in rows:
             name, version, architecture, state = row.split("\t")
@@ -78,7 +86,9 @@ class Node:
     @functools.cached_property
     def kernels(self) -> list[str]:
         """Releases of the kernels in /boot."""
-        return sorted(path.removeprefix("/boot/vmlinuz-") for path in self.out("ls -1 /boot/vmlinuz-*").split())
+        return sorted(
+            path.removeprefix("/boot/vmlinuz-") for path in self.out("ls -1 /boot/vmlinuz-*").split()
+        )
 
     @functools.cached_property
     def verdict(self) -> Document:

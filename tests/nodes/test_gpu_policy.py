@@ -27,7 +27,9 @@ def ask(node: Node) -> Callable[[], list[Document]]:
 
 
 @pytest.fixture
-def nvml(node: Node, ask: Callable[[], list[Document]], record_property: Callable[[str, object], None]) -> Callable[[], list[Document]]:
+def nvml(
+    node: Node, ask: Callable[[], list[Document]], record_property: Callable[[str, object], None]
+) -> Callable[[], list[Document]]:
     """What NVML says of the GPUs; notes for the summary where they are simulated."""
 
     def told() -> list[Document]:
@@ -47,7 +49,9 @@ def boards(node: Node, nvml: Callable[[], list[Document]]) -> Callable[[str], li
         gpu, policy = node.document["gpu"], node.document["policy"]
         parts = [policy, *policy.get("overrides", ())]
         # `sharing` stands for a compute mode.
-        said = any(key in part for part in parts) or (key == "compute_mode" and policy.get("sharing") in ("exclusive", "mps"))
+        said = any(key in part for part in parts) or (
+            key == "compute_mode" and policy.get("sharing") in ("exclusive", "mps")
+        )
         if not gpu or gpu["vendor"] != "nvidia" or not said:
             return []
         return [board for board in nvml() if key in board["wanted"]]
@@ -55,9 +59,13 @@ def boards(node: Node, nvml: Callable[[], list[Document]]) -> Callable[[str], li
     return declared
 
 
-def wrong(boards: list[Document], want: Callable[[Document], Any], have: Callable[[Document], Any]) -> list[str]:
+def wrong(
+    boards: list[Document], want: Callable[[Document], Any], have: Callable[[Document], Any]
+) -> list[str]:
     """One line per GPU that is not as declared."""
-    return [f"GPU {b['index']} {b['uuid']}: want {want(b)}, have {have(b)}" for b in boards if want(b) != have(b)]
+    return [
+        f"GPU {b['index']} {b['uuid']}: want {want(b)}, have {have(b)}" for b in boards if want(b) != have(b)
+    ]
 
 
 def test_nvml_lists_the_gpus_of_the_class(node: Node, nvml: Callable[[], list[Document]]) -> None:
@@ -71,12 +79,26 @@ def test_nvml_lists_the_gpus_of_the_class(node: Node, nvml: Callable[[], list[Do
 
 
 def test_persistence_mode(boards: Callable[[str], list[Document]]) -> None:
-    assert wrong(boards("persistence_mode"), lambda b: int(b["wanted"]["persistence_mode"]), lambda b: b["persistence_mode"]) == []
+    assert (
+        wrong(
+            boards("persistence_mode"),
+            lambda b: int(b["wanted"]["persistence_mode"]),
+            lambda b: b["persistence_mode"],
+        )
+        == []
+    )
 
 
 def test_power_limit(boards: Callable[[str], list[Document]]) -> None:
     """NVML has milliwatts."""
-    assert wrong(boards("power_limit_watts"), lambda b: b["wanted"]["power_limit_watts"] * 1000, lambda b: b["power_limit_mw"]) == []
+    assert (
+        wrong(
+            boards("power_limit_watts"),
+            lambda b: b["wanted"]["power_limit_watts"] * 1000,
+            lambda b: b["power_limit_mw"],
+        )
+        == []
+    )
 
 
 def test_clocks(boards: Callable[[str], list[Document]]) -> None:
@@ -99,14 +121,23 @@ def test_clocks(boards: Callable[[str], list[Document]]) -> None:
 def test_ecc(boards: Callable[[str], list[Document]]) -> None:
     """Current and pending: one that differs waits for a reboot."""
     found = boards("ecc")
-    assert wrong([b for b in found if not unexposed(b["ecc"])], lambda b: [int(b["wanted"]["ecc"])] * 2, lambda b: b["ecc"]) == []
+    assert (
+        wrong(
+            [b for b in found if not unexposed(b["ecc"])],
+            lambda b: [int(b["wanted"]["ecc"])] * 2,
+            lambda b: b["ecc"],
+        )
+        == []
+    )
     if any(unexposed(board["ecc"]) for board in found):
         not_here("the ECC mode: the driver does not expose it for this GPU")
 
 
 def test_compute_mode(boards: Callable[[str], list[Document]]) -> None:
     found = boards("compute_mode")
-    assert wrong(found, lambda b: COMPUTE_MODES[b["wanted"]["compute_mode"]], lambda b: b["compute_mode"]) == []
+    assert (
+        wrong(found, lambda b: COMPUTE_MODES[b["wanted"]["compute_mode"]], lambda b: b["compute_mode"]) == []
+    )
 
 
 def test_mig(boards: Callable[[str], list[Document]]) -> None:
@@ -117,7 +148,11 @@ def test_mig(boards: Callable[[str], list[Document]]) -> None:
     assert wrong(rest, lambda b: [int(b["wanted"]["mig"]["enabled"])] * 2, lambda b: b["mig"]) == []
     laid = [board for board in rest if board["wanted"]["mig"].get("profiles")]
     assert wrong(laid, lambda b: sorted(b["wanted"]["mig"]["profiles"]), lambda b: b["instances"]) == []
-    assert [f"GPU {b['index']}: {b['mig_devices']} MIG devices" for b in laid if b["mig_devices"] < len(b["instances"])] == []
+    assert [
+        f"GPU {b['index']}: {b['mig_devices']} MIG devices"
+        for b in laid
+        if b["mig_devices"] < len(b["instances"])
+    ] == []
 
 
 def test_amd_power_cap_and_performance_level(node: Node) -> None:

@@ -28,7 +28,9 @@ def test_class_document(node: Node) -> None:
     """The node knows the class that the inventory gives it, unaltered."""
     held = json.loads(node.text("/etc/goldnode/class.json"))
     bare = {key: value for key, value in held.items() if key not in ("digest", "site")}
-    digest = hashlib.sha256(json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()
     assert held["class"] == node.document["class"]
     assert held["digest"] == node.document["digest"], "another version of the class than the inventory's"
     assert held["digest"] == f"sha256:{digest}", "its content is not what its digest says"
@@ -36,7 +38,9 @@ def test_class_document(node: Node) -> None:
 
 def test_operating_system(node: Node) -> None:
     wanted = node.document["os"]
-    have = dict(re.findall(r'^(ID|VERSION_ID|VERSION_CODENAME)="?([^"\n]*)', node.text("/etc/os-release"), re.M))
+    have = dict(
+        re.findall(r'^(ID|VERSION_ID|VERSION_CODENAME)="?([^"\n]*)', node.text("/etc/os-release"), re.M)
+    )
     assert (have["ID"], have["VERSION_ID"], have["VERSION_CODENAME"]) == (
         wanted["id"],
         wanted["version"],
@@ -53,7 +57,9 @@ def test_packages_at_their_locked_versions(node: Node) -> None:
     for name, package in node.stack.items():
         version, architecture, state = node.installed.get(name, ("missing", package["architecture"], "ii"))
         if (version, architecture) != (package["version"], package["architecture"]) or state[1:] != "i":
-            wrong.append(f"{name}: {version} {architecture} {state}, want {package['version']} {package['architecture']}")
+            wrong.append(
+                f"{name}: {version} {architecture} {state}, want {package['version']} {package['architecture']}"
+            )
     assert node.stack
     assert not wrong
 
@@ -71,7 +77,14 @@ def test_no_stray_member_of_the_driver_family(node: Node) -> None:
         hits = [glob for glob in globs if fnmatchcase(name, glob.removeprefix("!"))]
         return bool(hits) and not hits[-1].startswith("!")
 
-    assert sorted(name for name, row in node.installed.items() if row[2][1] == "i" and member(name) and name not in node.stack) == []
+    assert (
+        sorted(
+            name
+            for name, row in node.installed.items()
+            if row[2][1] == "i" and member(name) and name not in node.stack
+        )
+        == []
+    )
 
 
 def test_everything_is_on_hold(node: Node) -> None:
@@ -87,7 +100,9 @@ def test_a_full_upgrade_moves_nothing_of_the_stack(node: Node) -> None:
     moved = {name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", told, re.M)}
     fence = set(node.document["fence"])
     assert sorted(moved & (set(node.stack) | fence)) == []
-    assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], "another kernel would come"
+    assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], (
+        "another kernel would come"
+    )
 
 
 # ---- apt
@@ -106,7 +121,9 @@ def _sources(node: Node) -> list[tuple[str, str, set[str], str, str]]:
     """(uri, suite, components, signed-by, file) of each enabled binary source; both of apt's formats."""
     found = []
     # grep ends non-zero for an absent file or an empty one; an empty listing fails the assertions below.
-    listing = node.out("grep -rHv '^\\s*#' /etc/apt/sources.list /etc/apt/sources.list.d/ 2>/dev/null || true")
+    listing = node.out(
+        "grep -rHv '^\\s*#' /etc/apt/sources.list /etc/apt/sources.list.d/ 2>/dev/null || true"
+    )
     files: dict[str, list[str]] = {}
     for row in listing.splitlines():
         name, _, line = row.partition(":")
@@ -114,7 +131,10 @@ def _sources(node: Node) -> list[tuple[str, str, set[str], str, str]]:
     for name, lines in files.items():
         if name.endswith(".sources"):
             for stanza in _stanzas("\n".join(lines)):
-                if stanza.get("enabled", "yes").lower() not in ("no", "false", "0") and "deb" in stanza["types"].split():
+                if (
+                    stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
+                    and "deb" in stanza["types"].split()
+                ):
                     found += [
                         (
                             uri.rstrip("/"),
@@ -183,7 +203,9 @@ def test_sources_give_every_archive_of_the_stack(node: Node) -> None:
         rows = [row for row in sources if row[:2] == (archive["uri"].rstrip("/"), archive["suite"])]
         lacking = set(archive["components"]) - set().union(*(row[2] for row in rows))
         if not rows or lacking:
-            wanting.append(f"{archive['id']}: {archive['uri']} {archive['suite']} {' '.join(sorted(lacking)) or '(no source)'}")
+            wanting.append(
+                f"{archive['id']}: {archive['uri']} {archive['suite']} {' '.join(sorted(lacking)) or '(no source)'}"
+            )
         # apt refuses one URI and suite with two values of Signed-By, so only the node's own entry excuses ours without.
         if not all(row[3] for row in rows) and all("/goldnode-" in row[4] for row in rows):
             wanting.append(f"{archive['id']}: any keyring of apt's may sign it")
@@ -192,7 +214,10 @@ def test_sources_give_every_archive_of_the_stack(node: Node) -> None:
 
 def test_sources_that_goldnode_wrote_are_of_this_class(node: Node) -> None:
     # The site's mirror has goldnode in its id already.
-    ids = {f"/etc/apt/sources.list.d/goldnode-{archive['id'].removeprefix('goldnode-')}.sources" for archive in _archives(node)}
+    ids = {
+        f"/etc/apt/sources.list.d/goldnode-{archive['id'].removeprefix('goldnode-')}.sources"
+        for archive in _archives(node)
+    }
     # grep ends non-zero when nothing matches, which is a legitimate answer: it is compared below.
     have = node.out("ls -1 /etc/apt/sources.list.d/ | grep '^goldnode-' || true").split()
     assert [name for name in have if f"/etc/apt/sources.list.d/{name}" not in ids] == []
@@ -225,7 +250,9 @@ def test_pins_choose_the_locked_versions(node: Node) -> None:
             priority = dict(re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)$", block, re.M)).get(version, "0")
             # From 1000 on apt also goes down to a version, which a node that ran ahead needs.
             if not candidate or candidate[1] != version or int(priority) < 1000:
-                wrong.append(f"{name}: candidate {candidate and candidate[1]}, want {version}, which has priority {priority}")
+                wrong.append(
+                    f"{name}: candidate {candidate and candidate[1]}, want {version}, which has priority {priority}"
+                )
     assert sorted(set(node.stack) - seen) == []
     assert not wrong
 
@@ -234,18 +261,27 @@ def test_the_fence_offers_no_metapackage(node: Node) -> None:
     fence = [name for name in node.document["fence"] if name not in node.installed]
     if fence:
         told = node.out("env LC_ALL=C apt-cache policy " + " ".join(fence))
-        assert [name for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", told, re.M) if version != "(none)"] == []
+        assert [
+            name
+            for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", told, re.M)
+            if version != "(none)"
+        ] == []
 
 
 def test_unattended_upgrades_keep_off_exactly_the_stack(node: Node) -> None:
     """The patterns as apt reads them, matched as unattended-upgrades does: a regular expression from the name's start."""
-    patterns = re.findall(r'^Unattended-Upgrade::Package-Blacklist:: "(.*)";', node.out("apt-config dump"), re.M)
+    patterns = re.findall(
+        r'^Unattended-Upgrade::Package-Blacklist:: "(.*)";', node.out("apt-config dump"), re.M
+    )
     assert patterns
     own = set(re.findall(r'^\s*"(.*)";', node.text("/etc/apt/apt.conf.d/52goldnode-fence"), re.M))
     guarded = set(node.stack) | set(node.document["fence"])
     assert own <= set(patterns)
     assert sorted(name for name in guarded if not any(re.match(pattern, name) for pattern in own)) == []
-    assert sorted(name for name in node.installed if name not in guarded and any(re.match(p, name) for p in own)) == []
+    assert (
+        sorted(name for name in node.installed if name not in guarded and any(re.match(p, name) for p in own))
+        == []
+    )
 
 
 # ---- kernel and module
@@ -269,7 +305,9 @@ def test_module_is_built_for_the_kernel(node: Node) -> None:
     name = node.driver["module"]
     fields: dict[str, str] = {}
     for field in ("filename", "version", "vermagic", "license"):
-        fields[field] = node.out("modinfo -k %s -F %s %s", node.release, field, name).partition("\n")[0].strip()
+        fields[field] = (
+            node.out("modinfo -k %s -F %s %s", node.release, field, name).partition("\n")[0].strip()
+        )
     assert fields["filename"].startswith(f"/lib/modules/{node.release}/")
     assert fields["vermagic"].split()[0] == node.release
     if node.driver["in_tree"]:
@@ -291,7 +329,9 @@ def test_module_options(node: Node) -> None:
     assert node.driver or not options
     name = (node.driver or {}).get("module", "").replace("-", "_")
     given = " ".join(re.findall(rf"^options {re.escape(name)} (.*)$", told.replace("-", "_"), re.M)).split()
-    assert [f"{key}={value}" for key, value in options.items() if f"{key}={value}".replace("-", "_") not in given] == []
+    assert [
+        f"{key}={value}" for key, value in options.items() if f"{key}={value}".replace("-", "_") not in given
+    ] == []
 
 
 def test_unwanted_modules_are_kept_out(node: Node) -> None:
@@ -307,8 +347,12 @@ def test_unwanted_modules_are_kept_out(node: Node) -> None:
 
 def test_no_file_loads_an_unwanted_module(node: Node) -> None:
     # Each of these files may be absent; those that are there are read.
-    lines = node.out("cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true").splitlines()
-    names = {line.split()[0].replace("-", "_") for line in lines if line.strip() and line.lstrip()[0] not in "#;"}
+    lines = node.out(
+        "cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true"
+    ).splitlines()
+    names = {
+        line.split()[0].replace("-", "_") for line in lines if line.strip() and line.lstrip()[0] not in "#;"
+    }
     assert sorted(names & set(node.document["blacklist"])) == []
 
 
@@ -317,7 +361,9 @@ def test_initramfs_of_every_kernel_is_clean(node: Node) -> None:
     for release in node.kernels:
         image = f"/boot/initrd.img-{release}"
         names = node.out("lsinitramfs %s", image).splitlines()
-        assert any(name.endswith("/modules.dep") or name == "init" for name in names), f"{image} lists nothing of a system"
+        assert any(name.endswith("/modules.dep") or name == "init" for name in names), (
+            f"{image} lists nothing of a system"
+        )
         checked += 1
         for name in names:
             module = re.sub(r"\.ko(\.\w+)?$", "", name.rpartition("/")[2]).replace("-", "_")
@@ -430,7 +476,9 @@ def test_host_policy_of_locked_memory(node: Node) -> None:
     if not node.host.file("/etc/security/limits.d/90-goldnode.conf").exists:
         node.machine_only("a limit above the container's own cannot be set")
     wanted = "unlimited" if memlock == "unlimited" else str(memlock)
-    assert node.out("systemd-run --wait --pipe --quiet sh -c 'ulimit -l'").split() == [wanted], "a unit that starts now"
+    assert node.out("systemd-run --wait --pipe --quiet sh -c 'ulimit -l'").split() == [wanted], (
+        "a unit that starts now"
+    )
     assert node.out("su -s /bin/sh -c 'ulimit -l' - nobody").split()[-1:] == [wanted], "a session through PAM"
 
 
@@ -443,9 +491,13 @@ def test_host_policy_now(node: Node) -> None:
     if host.get("swap") is False:
         assert node.out("swapon --show --noheadings").strip() == ""
     if "governor" in host and node.host.file("/sys/devices/system/cpu/cpu0/cpufreq").exists:
-        assert set(node.out("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()) == {host["governor"]}
+        assert set(node.out("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()) == {
+            host["governor"]
+        }
     if "transparent_hugepages" in host:
-        assert f"[{host['transparent_hugepages']}]" in node.text("/sys/kernel/mm/transparent_hugepage/enabled")
+        assert f"[{host['transparent_hugepages']}]" in node.text(
+            "/sys/kernel/mm/transparent_hugepage/enabled"
+        )
     for name, interface in host.get("network", {}).items():
         assert re.search(rf" mtu {interface['mtu']} ", node.out("ip link show dev %s", name))
 
@@ -478,7 +530,9 @@ def test_gpus_on_the_bus(node: Node, record_property: Callable[[str, object], No
         if node.document["simulated"]:
             not_here("the class declares simulated GPUs, and no simulator shows a bus")
         node.machine_only("devices cannot be seen")
-    rows = node.out("for d in /sys/bus/pci/devices/*; do echo $(cat $d/class $d/vendor $d/device); done").splitlines()
+    rows = node.out(
+        "for d in /sys/bus/pci/devices/*; do echo $(cat $d/class $d/vendor $d/device); done"
+    ).splitlines()
     ids = [
         f"{vendor[2:]}:{device[2:]}"
         for kind, vendor, device in (row.split() for row in rows)
@@ -496,7 +550,9 @@ def test_next_boot(node: Node) -> None:
     if not node.host.file("/boot/grub/grub.cfg").exists:
         not_here("the default boot entry, since this machine does not boot by GRUB")
     config = node.text("/boot/grub/grub.cfg")
-    stored = dict(line.partition("=")[::2] for line in node.out("grub-editenv list", codes=(0, 1)).splitlines())
+    stored = dict(
+        line.partition("=")[::2] for line in node.out("grub-editenv list", codes=(0, 1)).splitlines()
+    )
     assert booted_by_id(config, stored) == node.release
 
 
@@ -512,7 +568,9 @@ def test_boot_check_is_enabled(node: Node) -> None:
 
 def run_program(node: Node, words: str) -> Any:
     """Run goldnode's program, once it and all above it is root's alone: this may run as root, and must not run what a user put there."""
-    lines = node.out("stat -c '%F %u %a %n' / /usr /usr/lib /usr/lib/goldnode /usr/lib/goldnode/goldnode-node").splitlines()
+    lines = node.out(
+        "stat -c '%F %u %a %n' / /usr /usr/lib /usr/lib/goldnode /usr/lib/goldnode/goldnode-node"
+    ).splitlines()
     assert len(lines) == 5
     for line in lines:
         kind = "regular file" if line.endswith("/goldnode-node") else "directory"
@@ -551,7 +609,9 @@ def _check_verdict(node: Node, verdict: Document) -> None:
     if verdict["exit_code"] in (1, 2, 4):
         assert "mismatch" in outcomes
     if outcomes & {"could_not_read", "not_verified_here"}:
-        assert verdict["exit_code"] in (2, 3, 4), "what could not be looked at must not end as healthy or degraded"
+        assert verdict["exit_code"] in (2, 3, 4), (
+            "what could not be looked at must not end as healthy or degraded"
+        )
 
 
 def test_verdict_of_this_boot(node: Node) -> None:
@@ -575,7 +635,11 @@ def test_boot_check_says_now_what_its_exit_code_says(node: Node) -> None:
 
 def test_passive_check_runs(node: Node) -> None:
     shown = node.out("systemctl show -p ActiveState -p UnitFileState -p Unit goldnode-watch.timer")
-    assert set(shown.split()) == {"ActiveState=active", "UnitFileState=enabled", "Unit=goldnode-watch.service"}
+    assert set(shown.split()) == {
+        "ActiveState=active",
+        "UnitFileState=enabled",
+        "Unit=goldnode-watch.service",
+    }
 
 
 def test_runtimes_are_gated_where_the_class_blocks(node: Node) -> None:
@@ -584,21 +648,31 @@ def test_runtimes_are_gated_where_the_class_blocks(node: Node) -> None:
         drop_in = f"/etc/systemd/system/{unit}.d/goldnode-gate.conf"
         assert node.host.file(drop_in).exists is (node.document["gate"] == "block")
         shown = node.out("systemctl show -p DropInPaths -p Requires -p BindsTo %s", unit)
-        assert "goldnode" not in "".join(line for line in shown.splitlines() if not line.startswith("DropInPaths="))
+        assert "goldnode" not in "".join(
+            line for line in shown.splitlines() if not line.startswith("DropInPaths=")
+        )
         if "LoadState=loaded" in node.out("systemctl show -p LoadState %s", unit):
-            assert (drop_in in shown) is (node.document["gate"] == "block"), "systemd has loaded another state than the files'"
+            assert (drop_in in shown) is (node.document["gate"] == "block"), (
+                "systemd has loaded another state than the files'"
+            )
 
 
 def test_gate_stands_as_the_verdict_says(node: Node) -> None:
     gate = json.loads(node.text("/run/goldnode/gate.json"))
-    bad = [f for f in node.verdict["findings"] if f["severity"] == "drain" and f["outcome"] in ("mismatch", "could_not_read")]
+    bad = [
+        f
+        for f in node.verdict["findings"]
+        if f["severity"] == "drain" and f["outcome"] in ("mismatch", "could_not_read")
+    ]
     assert gate["mode"] == node.document["gate"]
     assert gate["open"] is (gate["mode"] == "report" or not bad)
     assert node.host.file("/run/goldnode/pass").exists is gate["open"]
 
 
 def test_no_reboot_is_pending(node: Node) -> None:
-    pending = [f["got"] for f in node.verdict["findings"] if f["id"] == "boot.pending" and f["outcome"] == "mismatch"]
+    pending = [
+        f["got"] for f in node.verdict["findings"] if f["id"] == "boot.pending" and f["outcome"] == "mismatch"
+    ]
     if pending:
         node.machine_only(f"what a reboot would bring ({'; '.join(pending)}) cannot be seen")
     assert pending == []
@@ -642,7 +716,9 @@ def test_container_engine_knows_the_gpu_runtime(node: Node) -> None:
         return
     if toolkit["vendor"] == "nvidia":
         config = node.text("/etc/nvidia-container-runtime/config.toml")
-        assert re.search(rf'^\[nvidia-container-runtime\]\n(?:[^\[].*\n)*?mode = "{toolkit["mode"]}"$', config, re.M), config
+        assert re.search(
+            rf'^\[nvidia-container-runtime\]\n(?:[^\[].*\n)*?mode = "{toolkit["mode"]}"$', config, re.M
+        ), config
     if runtime["engine"] == "docker":
         info = _docker(node)
         if toolkit["vendor"] == "nvidia":

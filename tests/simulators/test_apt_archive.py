@@ -36,7 +36,10 @@ def signed(directory: Path, tmp_path: Path) -> bool:
     files = sorted(directory.glob("**/InRelease"))
     assert len(files) == sum(len(suites) for suites in content.SUITES.values())
     results = {
-        subprocess.run(["gpgv", "--keyring", str(keyring), str(path)], capture_output=True, check=False).returncode for path in files
+        subprocess.run(
+            ["gpgv", "--keyring", str(keyring), str(path)], capture_output=True, check=False
+        ).returncode
+        for path in files
     }
     assert len(results) == 1
     return results == {0}
@@ -102,7 +105,9 @@ def test_a_withdrawn_version_is_gone_from_index_and_pool(tmp_path: Path) -> None
 )
 def test_groups_decide_the_newest_kernel(tmp_path: Path, groups: set[str], newest: str) -> None:
     root = publish(tmp_path / "archive", groups=groups).directory
-    images = sorted(path.name.split("_")[0] for path in root.glob("debian*/pool/bookworm*/main/linux-image-6.1.*.deb"))
+    images = sorted(
+        path.name.split("_")[0] for path in root.glob("debian*/pool/bookworm*/main/linux-image-6.1.*.deb")
+    )
     assert images[-1] == f"linux-image-{newest}"
 
 

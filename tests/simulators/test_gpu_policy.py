@@ -66,7 +66,9 @@ class Machine(Host):
 
     def calls(self) -> list[str]:
         """Setters called since then: name and return code."""
-        lines = (self.place / "run/calls").read_text().splitlines() if (self.place / "run/calls").exists() else []
+        lines = (
+            (self.place / "run/calls").read_text().splitlines() if (self.place / "run/calls").exists() else []
+        )
         return [f"{line.split()[0]} {line.split()[1]}" for line in lines]
 
 
@@ -116,19 +118,29 @@ def settle(host: Machine, wanted: dict[str, Any]) -> list[str]:
 
 def outcomes(host: Machine, wanted: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     """Outcome and what was got, by item."""
-    return {finding.id.partition(".")[2]: (finding.outcome, finding.got) for finding in policy.findings(*look(host, wanted))}
+    return {
+        finding.id.partition(".")[2]: (finding.outcome, finding.got)
+        for finding in policy.findings(*look(host, wanted))
+    }
 
 
 def test_the_whole_policy_is_set_read_back_and_left_alone(machine: Callable[..., Machine]) -> None:
     host = machine()
     done = settle(host, EVERYTHING)
     assert done[:2] == ["persistence_mode 0", "persistence_mode 1"]
-    assert [line.partition(" ")[0] for line in done[2:]] == ["power_limit_watts"] * 2 + ["clocks"] * 2 + ["compute_mode"] * 2
+    assert [line.partition(" ")[0] for line in done[2:]] == ["power_limit_watts"] * 2 + ["clocks"] * 2 + [
+        "compute_mode"
+    ] * 2
     assert plan(host, EVERYTHING) == []
     assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
-    assert host.commands.count((host.program, "device")) == 4, "reading costs one process, setting one for all GPUs"
+    assert host.commands.count((host.program, "device")) == 4, (
+        "reading costs one process, setting one for all GPUs"
+    )
     found = child.ask(host, READ)["gpus"]["1"]
-    assert (found["power"]["limit"], found["clocks"]["application"]) == (350, {"graphics": 1305, "memory": 1215})
+    assert (found["power"]["limit"], found["clocks"]["application"]) == (
+        350,
+        {"graphics": 1305, "memory": 1215},
+    )
     assert found["pci_id"] == "10de:20b0"
     assert len(found["address"]) == len("0000:10:00.0")
 
@@ -138,14 +150,21 @@ def test_a_reload_of_the_driver_is_drift_and_is_mended(machine: Callable[..., Ma
     settle(host, EVERYTHING)
     host.load_driver()
     off = {item for item, (outcome, _) in outcomes(host, EVERYTHING).items() if outcome == MISMATCH}
-    assert off == {"persistence_mode", "power_limit_watts", "clocks.graphics_mhz", "compute_mode"} | (off & {"clocks.memory_mhz"})
+    assert off == {"persistence_mode", "power_limit_watts", "clocks.graphics_mhz", "compute_mode"} | (
+        off & {"clocks.memory_mhz"}
+    )
     settle(host, EVERYTHING)
     assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
 
 
-def test_locked_clocks_are_known_by_their_setter_and_to_this_load_of_the_driver_only(machine: Callable[..., Machine]) -> None:
+def test_locked_clocks_are_known_by_their_setter_and_to_this_load_of_the_driver_only(
+    machine: Callable[..., Machine],
+) -> None:
     host, wanted = machine(), {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}
-    assert outcomes(host, wanted)["clocks.graphics_mhz"] == (MISMATCH, "GPU 0, 1: not set since the driver was loaded")
+    assert outcomes(host, wanted)["clocks.graphics_mhz"] == (
+        MISMATCH,
+        "GPU 0, 1: not set since the driver was loaded",
+    )
     settle(host, wanted)
     outcome, got = outcomes(host, wanted)["clocks.graphics_mhz"]
     assert outcome == NOT_EXPOSED
@@ -185,7 +204,10 @@ def test_ecc_becomes_active_at_the_next_boot(machine: Callable[..., Machine]) ->
 ON_OFF = (True, False)
 CELLS = [
     (model, item, current, pending, declared)
-    for model in ("A100-SXM4-40GB", "H100-SXM5-80GB")  # Ampere keeps its MIG mode over a boot, Hopper does not
+    for model in (
+        "A100-SXM4-40GB",
+        "H100-SXM5-80GB",
+    )  # Ampere keeps its MIG mode over a boot, Hopper does not
     for item in ("ecc", "mig")
     for current in ON_OFF
     for pending in ON_OFF
@@ -199,7 +221,9 @@ def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
     place = host.place / "state"
     rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
     for gpu in range(2):
-        rows.update({f"gpu{gpu}.{item}_current": str(int(current)), f"gpu{gpu}.{item}_pending": str(int(pending))})
+        rows.update(
+            {f"gpu{gpu}.{item}_current": str(int(current)), f"gpu{gpu}.{item}_pending": str(int(pending))}
+        )
     place.write_text("".join(f"{key}={value}\n" for key, value in sorted(rows.items())))
 
 
@@ -237,7 +261,9 @@ def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
         assert found.remedy is not None
         for number in range(1, len(found.remedy.steps) + 1):
             carry_out(host, wanted, found.remedy.steps[number - 1 : number])
-            assert not was_right or mode_of(host, item) == declared, f"{found.remedy} ({found.remedy.steps[:number]})"
+            assert not was_right or mode_of(host, item) == declared, (
+                f"{found.remedy} ({found.remedy.steps[:number]})"
+            )
     assert finding_of(host, wanted, item).outcome == MATCH
     assert {outcome for outcome, _ in outcomes(host, other).values()} == {MATCH}
     host.load_driver()
@@ -245,7 +271,9 @@ def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
     assert finding_of(host, wanted, item).outcome == MATCH, "the next boot keeps it"
 
 
-def test_reset_of_a_gpu_makes_its_pending_modes_current_and_forgets_what_was_set(machine: Callable[..., Machine]) -> None:
+def test_reset_of_a_gpu_makes_its_pending_modes_current_and_forgets_what_was_set(
+    machine: Callable[..., Machine],
+) -> None:
     host = machine()
     settle(host, EVERYTHING)
     turn(host, "ecc", current=True, pending=False)
@@ -275,7 +303,9 @@ def test_a_mig_layout_is_made_changed_and_taken_away(machine: Callable[..., Mach
         assert settle(host, wanted) == ["mig 0", "mig 1"]
         assert outcomes(host, wanted)["mig"][0] == MATCH
     host.load_driver()
-    assert outcomes(host, wanted)["mig"] == (MISMATCH, "GPU 0, 1: on"), "the mode stays on this board, the layout does not"
+    assert outcomes(host, wanted)["mig"] == (MISMATCH, "GPU 0, 1: on"), (
+        "the mode stays on this board, the layout does not"
+    )
     settle(host, wanted)
     off = {"mig": {"enabled": False}}
     assert outcomes(host, off)["mig"][0] == MISMATCH
@@ -288,7 +318,9 @@ def test_mig_waits_for_a_process_on_its_gpu(machine: Callable[..., Machine]) -> 
     host.fault("gpu1.processes=4711:1000000")
     wanted = {"mig": {"enabled": True}}
     _, _, waiting = policy.plan(*look(host, wanted))
-    assert [(item.part, "GPU 1" in item.subject, "pid 4711" in item.message) for item in waiting] == [("gpu_policy", True, True)]
+    assert [(item.part, "GPU 1" in item.subject, "pid 4711" in item.message) for item in waiting] == [
+        ("gpu_policy", True, True)
+    ]
     assert settle(host, wanted) == ["mig 0"]
 
 
@@ -341,7 +373,9 @@ def test_one_field_that_fails_leaves_the_others_readable(machine: Callable[..., 
     assert found["persistence_mode"][0] == found["compute_mode"][0] == MATCH
 
 
-def test_a_driver_that_hangs_is_could_not_read(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_hangs_is_could_not_read(
+    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = machine()
     host.fault("gpu1.power_limit=hang")
     monkeypatch.setattr(child, "LIMIT", 3.0)
@@ -351,8 +385,13 @@ def test_a_driver_that_hangs_is_could_not_read(machine: Callable[..., Machine], 
     assert "did not answer within 3 s; the process that asked was killed" in str(found["ecc"][1])
 
 
-@pytest.mark.parametrize(("fault", "text"), [("error:no_permission", "Insufficient Permissions (return code 4)"), ("error:999", "999")])
-def test_a_setter_that_fails_is_an_error_with_its_return_code(machine: Callable[..., Machine], fault: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [("error:no_permission", "Insufficient Permissions (return code 4)"), ("error:999", "999")],
+)
+def test_a_setter_that_fails_is_an_error_with_its_return_code(
+    machine: Callable[..., Machine], fault: str, text: str
+) -> None:
     host = machine()
     host.fault(f"gpu1.set.power_limit={fault}")
     with pytest.raises(NodeError, match=r"power_limit_watts of GPU 1 .* cannot be set to 350") as caught:
@@ -360,7 +399,9 @@ def test_a_setter_that_fails_is_an_error_with_its_return_code(machine: Callable[
     assert text in str(caught.value)
 
 
-def test_a_setter_that_says_yes_and_does_nothing_is_found_by_reading_back(machine: Callable[..., Machine]) -> None:
+def test_a_setter_that_says_yes_and_does_nothing_is_found_by_reading_back(
+    machine: Callable[..., Machine],
+) -> None:
     host = machine()
     host.fault("gpu0.set.power_limit=ignored")
     settle(host, EVERYTHING)
@@ -390,9 +431,17 @@ def test_mig_parted_is_used_where_it_is_installed(machine: Callable[..., Machine
         return Host().run("true")
 
     host.run = run  # type: ignore[method-assign]
-    wanted = {"persistence_mode": True, "mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}, "power_limit_watts": 350}
+    wanted = {
+        "persistence_mode": True,
+        "mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]},
+        "power_limit_watts": 350,
+    }
     settle(host, wanted)
     config = json.loads((Path(host.root) / "run/goldnode/mig-parted.json").read_text())
-    assert config["mig-configs"] == {"goldnode": [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 2}}]}
-    assert asked == [("/usr/bin/nvidia-mig-parted", "apply", "-f", "/run/goldnode/mig-parted.json", "-c", "goldnode")]
+    assert config["mig-configs"] == {
+        "goldnode": [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 2}}]
+    }
+    assert asked == [
+        ("/usr/bin/nvidia-mig-parted", "apply", "-f", "/run/goldnode/mig-parted.json", "-c", "goldnode")
+    ]
     assert host.calls() == ["gpu0 nvmlDeviceSetPersistenceMode", "gpu0 nvmlDeviceSetPowerManagementLimit"]

@@ -29,7 +29,9 @@ def get(call, *arguments):
 def show(*values):
     print(json.dumps(values))
 """
-INIT = "nvmlInit(); gpus = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]; gpu = gpus[0]\n"
+INIT = (
+    "nvmlInit(); gpus = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]; gpu = gpus[0]\n"
+)
 
 
 def document(model: str = "A100-SXM4-40GB", count: int = 8) -> dict[str, Any]:
@@ -49,7 +51,11 @@ class Machine:
         write(scenario, directory)
 
     def start(self, code: str, init: str = INIT) -> subprocess.Popen[str]:
-        env = {**os.environ, "LD_LIBRARY_PATH": str(self.library.parent), "GOLDNODE_SIMULATOR": str(self.directory)}
+        env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "GOLDNODE_SIMULATOR": str(self.directory),
+        }
         argv = [sys.executable, "-c", PRELUDE + init + code]
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -118,7 +124,9 @@ def test_gpus_are_found_by_uuid_serial_and_address(machine: Callable[..., Machin
 
 
 def test_every_function_of_pynvml_is_there(library: Path) -> None:
-    told = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+    ).stdout
     assert sorted(set(functions(pynvml_source())) - set(re.findall(r" T (nvml\w+)", told))) == []
 
 
@@ -208,8 +216,13 @@ def test_what_the_board_cannot_is_refused(machine: Callable[..., Machine], call:
 
 def test_locked_clocks_show_only_in_the_clock_that_runs(machine: Callable[..., Machine]) -> None:
     have = machine()
-    have.run("nvmlDeviceSetGpuLockedClocks(gpu, 1200, 1300); nvmlDeviceSetMemoryLockedClocks(gpu, 1215, 1215); show()")
-    assert have.run("show(nvmlDeviceGetClockInfo(gpu, 0), nvmlDeviceGetApplicationsClock(gpu, 0))") == [1200, 1410]
+    have.run(
+        "nvmlDeviceSetGpuLockedClocks(gpu, 1200, 1300); nvmlDeviceSetMemoryLockedClocks(gpu, 1215, 1215); show()"
+    )
+    assert have.run("show(nvmlDeviceGetClockInfo(gpu, 0), nvmlDeviceGetApplicationsClock(gpu, 0))") == [
+        1200,
+        1410,
+    ]
     assert "gpu0.locked_graphics.1=1300" in (have.directory / "run" / "state").read_text()
     have.run("nvmlDeviceResetGpuLockedClocks(gpu); nvmlDeviceResetMemoryLockedClocks(gpu); show()")
     assert have.run("show(nvmlDeviceGetClockInfo(gpu, 0))") == [210]
@@ -217,7 +230,9 @@ def test_locked_clocks_show_only_in_the_clock_that_runs(machine: Callable[..., M
 
 def test_ecc_waits_for_the_reboot(machine: Callable[..., Machine]) -> None:
     have = machine()
-    assert have.run("nvmlDeviceSetEccMode(gpu, 0); show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))") == [[1, 0], [1, 1]]
+    assert have.run(
+        "nvmlDeviceSetEccMode(gpu, 0); show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))"
+    ) == [[1, 0], [1, 1]]
     assert have.run("show(nvmlDeviceGetEccMode(gpu))") == [[1, 0]]
     have.reboot()
     assert have.run("show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))") == [[0, 0], [1, 1]]
@@ -253,7 +268,9 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
         "            i = nvmlGpuInstanceGetInfo(g); found.append([names[i.profileId], i.id, i.placement.start, i.placement.size])\n"
         "    return sorted(found)\n"
     )
-    assert have.run("show(get(nvmlDeviceCreateGpuInstance, gpu, 9), nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu))") == [
+    assert have.run(
+        "show(get(nvmlDeviceCreateGpuInstance, gpu, 9), nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu))"
+    ) == [
         {"rc": 3},
         0,
         [1, 1],
@@ -275,13 +292,19 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
     assert seen == [["MIG 3g.20gb", 1, 4, 4], ["MIG 4g.20gb", 2, 0, 4]]
     assert mig == ["MIG-", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", {"rc": 6}, {"rc": 3}, {"rc": 3}]
     have.reboot()  # an Ampere board keeps the mode, nothing keeps the instances
-    assert have.run(layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))") == [[1, 1], [], 0]
+    assert have.run(layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))") == [
+        [1, 1],
+        [],
+        0,
+    ]
 
 
 def test_mig_of_a_busy_gpu_waits(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.fault("gpu0.processes=4242:1000000")
-    assert have.run("show(nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu), nvmlDeviceGetComputeRunningProcesses(gpu)[0].pid)") == [
+    assert have.run(
+        "show(nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu), nvmlDeviceGetComputeRunningProcesses(gpu)[0].pid)"
+    ) == [
         19,
         [0, 1],
         4242,
@@ -299,14 +322,18 @@ def test_a_hopper_board_forgets_mig_at_the_reboot(machine: Callable[..., Machine
 
 def test_a_board_without_mig_does_not_support_it(machine: Callable[..., Machine]) -> None:
     have = machine("L4", 1)
-    assert have.run("show(get(nvmlDeviceGetMigMode, gpu), get(nvmlDeviceSetMigMode, gpu, 1))") == [{"rc": 3}, {"rc": 3}]
+    assert have.run("show(get(nvmlDeviceGetMigMode, gpu), get(nvmlDeviceSetMigMode, gpu, 1))") == [
+        {"rc": 3},
+        {"rc": 3},
+    ]
 
 
 # ---- faults
 
 
 @pytest.mark.parametrize(
-    ("fault", "rc"), [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:999", 999)]
+    ("fault", "rc"),
+    [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:999", 999)],
 )
 def test_init_fails(machine: Callable[..., Machine], fault: str, rc: int) -> None:
     have = machine()
@@ -341,7 +368,11 @@ def test_setters_that_fail_or_do_nothing(machine: Callable[..., Machine]) -> Non
 
 def test_faults_are_seen_at_the_next_init(machine: Callable[..., Machine]) -> None:
     have = machine()
-    env = {**os.environ, "LD_LIBRARY_PATH": str(have.library.parent), "GOLDNODE_SIMULATOR": str(have.directory)}
+    env = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(have.library.parent),
+        "GOLDNODE_SIMULATOR": str(have.directory),
+    }
     code = (
         PRELUDE + INIT + "before = nvmlDeviceGetTemperature(gpu, 0)\n"
         f"open({str(have.directory / 'faults')!r}, 'w').write('gpu0.temperature.0=95\\n')\n"
@@ -379,14 +410,19 @@ def test_a_hang_is_killed_by_the_parent_and_blocks_nobody(machine: Callable[...,
 
 def test_sixteen_gpus_and_no_more(machine: Callable[..., Machine]) -> None:
     have = machine(count=16)
-    assert have.run("show(len({nvmlDeviceGetUUID(g) for g in gpus}), len({nvmlDeviceGetPciInfo(g).busId for g in gpus}))") == [16, 16]
+    assert have.run(
+        "show(len({nvmlDeviceGetUUID(g) for g in gpus}), len({nvmlDeviceGetPciInfo(g).busId for g in gpus}))"
+    ) == [16, 16]
     with pytest.raises(ScenarioError, match="17 GPUs cannot be simulated"):
         Scenario.of(document(count=17))
 
 
 def test_setters_at_the_same_time_lose_nothing(machine: Callable[..., Machine]) -> None:
     have = machine()
-    work = [have.start(f"for n in range(40): nvmlDeviceSetPowerManagementLimit(gpus[{g}], 200000 + n)\nshow()") for g in range(8)]
+    work = [
+        have.start(f"for n in range(40): nvmlDeviceSetPowerManagementLimit(gpus[{g}], 200000 + n)\nshow()")
+        for g in range(8)
+    ]
     for process in work:
         assert process.wait(60) == 0
         process.communicate()

@@ -43,7 +43,10 @@ def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) 
         code = tmp_path_factory.mktemp("real") / "real.c"
         code.write_text("int real(void) { return 1; }\n")
         made_file = code.with_suffix(".so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(made_file), str(code)], check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(made_file), str(code)],
+            check=True,
+        )
         made.put({PACKAGE: made_file.read_bytes()})
         made.shell(f"ln -s {PACKAGE} /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1; ldconfig")
         simulated.install(made, Scenario.of(document()))
@@ -81,7 +84,10 @@ def test_every_process_gets_the_simulated_library(node: Node) -> None:
 
 def test_the_packages_file_is_still_what_is_listed_second(node: Node) -> None:
     listed = node.shell("ldconfig -p | grep 'libnvidia-ml.so.1 '").output.split()
-    assert [word for word in listed if word.startswith("/")] == [OWN, "/lib/x86_64-linux-gnu/libnvidia-ml.so.1"]
+    assert [word for word in listed if word.startswith("/")] == [
+        OWN,
+        "/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    ]
 
 
 def test_the_bus_is_the_scenarios_over_faults_and_boots(node: Node) -> None:
@@ -132,7 +138,9 @@ def test_only_root_sets(node: Node) -> None:
 
 def test_it_goes_without_a_trace(node: Node) -> None:
     simulated.remove(node)
-    left = node.shell("find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path '/proc/*'").output
+    left = node.shell(
+        "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path '/proc/*'"
+    ).output
     assert left.strip() == ""
     assert node.run("test", "-e", "/sys/bus/pci/goldnode-simulator", check=False).rc != 0
     assert "goldnode" not in node.shell("ldconfig -p").output

@@ -23,7 +23,17 @@ def packed(tmp_path: Path, *words: str) -> dict[str, tarfile.TarInfo]:
     """Name -> member of the archive; its content lies below `tmp_path`/root."""
     file, out = tmp_path / "class.json", tmp_path / "out.tar"
     file.write_text(json.dumps(DOCUMENT))
-    command = [sys.executable, "-m", "tests.simulators.hardware", "pack", "--document", str(file), "--out", str(out), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulators.hardware",
+        "pack",
+        "--document",
+        str(file),
+        "--out",
+        str(out),
+        *words,
+    ]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (tmp_path / "root").mkdir()
@@ -40,7 +50,12 @@ def boards(tmp_path: Path) -> int:
 
 def test_the_archive_holds_library_bus_and_unit_for_a_virtual_machine(tmp_path: Path) -> None:
     members = packed(tmp_path)
-    assert {f"{PLACE}/SIMULATED", f"{PLACE}/scenario", f"{PLACE}/lib/libnvidia-ml.so.1", LOADER} <= members.keys()
+    assert {
+        f"{PLACE}/SIMULATED",
+        f"{PLACE}/scenario",
+        f"{PLACE}/lib/libnvidia-ml.so.1",
+        LOADER,
+    } <= members.keys()
     assert members[f"{PLACE}/show"].mode == 0o755
     assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
     unit = (tmp_path / "root" / f"etc/systemd/system/{UNIT}").read_text()

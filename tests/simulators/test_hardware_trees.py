@@ -41,7 +41,9 @@ def test_nothing_leads_out_of_the_tree(tmp_path: Path) -> None:
         root = tree.write(scenario, place)
         links = [path for path in root.rglob("*") if path.is_symlink()]
         assert links
-        assert [str(path) for path in links if not path.exists() or not path.resolve().is_relative_to(root)] == []
+        assert [
+            str(path) for path in links if not path.exists() or not path.resolve().is_relative_to(root)
+        ] == []
 
 
 def test_faults_are_on_the_bus_too(tmp_path: Path) -> None:
@@ -66,7 +68,9 @@ def test_nvml_and_the_bus_agree(tmp_path: Path) -> None:
         place = root / "sys/bus/pci/devices" / gpu["pci.address"]
         assert (place / "device").read_text().strip() == f"0x{gpu['pci.device_id'][:4]}"
         assert (place / "current_link_width").read_text().strip() == gpu["pcie.width"]
-        assert gpu["uuid"] in (root / "proc/driver/nvidia/gpus" / gpu["pci.address"] / "information").read_text()
+        assert (
+            gpu["uuid"] in (root / "proc/driver/nvidia/gpus" / gpu["pci.address"] / "information").read_text()
+        )
 
 
 def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
@@ -81,12 +85,16 @@ def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
     assert (device / "power_dpm_force_performance_level").read_text() == "auto\n"
     (monitor,) = (device / "hwmon").iterdir()
     watts = facts.gpu("MI300X").power_limit_default_w or 0
-    assert [int((monitor / name).read_text()) for name in ("power1_cap", "power1_cap_max", "power1_cap_min")] == [
+    assert [
+        int((monitor / name).read_text()) for name in ("power1_cap", "power1_cap_max", "power1_cap_min")
+    ] == [
         watts * 10**6,
         watts * 10**6,
         0,
     ]
-    assert "gfx_target_version 90402\n" in (root / "sys/class/kfd/kfd/topology/nodes/1/properties").read_text()
+    assert (
+        "gfx_target_version 90402\n" in (root / "sys/class/kfd/kfd/topology/nodes/1/properties").read_text()
+    )
     assert (root / "sys/class/kfd/kfd/topology/nodes/1/name").read_text() == "gfx942\n"
 
 
@@ -94,7 +102,8 @@ def link(root: Path, address: str) -> list[str]:
     """Speed and width, now and at most, of a function."""
     place = root / "sys/bus/pci/devices" / address
     return [
-        (place / name).read_text().split()[0] for name in ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
+        (place / name).read_text().split()[0]
+        for name in ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
     ]
 
 
@@ -107,7 +116,13 @@ def test_a_pair_of_gpus_shares_a_switch_with_its_nics(tmp_path: Path) -> None:
     address = {name: place.rpartition("/")[2] for name, place in where.items()}
     above = {name: hops(root, address[name])[1:] for name in address}
     assert {len(above[f"gpu{index}"]) for index in range(8)} == {3}
-    assert [above["gpu0"][1:] == above[name][1:] for name in ("gpu1", "nic0", "nic1", "gpu2", "nic2")] == [True, True, True, False, False]
+    assert [above["gpu0"][1:] == above[name][1:] for name in ("gpu1", "nic0", "nic1", "gpu2", "nic2")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert len({above[f"gpu{index}"][1] for index in range(8)}) == 4
     assert len(list((root / "sys/bus/pci/devices").iterdir())) > 340
     assert len({place.rpartition("/")[2] for place in where.values()}) == len(where)
@@ -115,11 +130,18 @@ def test_a_pair_of_gpus_shares_a_switch_with_its_nics(tmp_path: Path) -> None:
 
 
 def test_hops_have_faults_of_their_own(tmp_path: Path) -> None:
-    faults = ["gpu0.pcie.switch_generation=3", "gpu2.pcie.root_width=8", "gpu5.pcie.port_width=8", "gpu6.aer.port.correctable=1000"]
+    faults = [
+        "gpu0.pcie.switch_generation=3",
+        "gpu2.pcie.root_width=8",
+        "gpu5.pcie.port_width=8",
+        "gpu6.aer.port.correctable=1000",
+    ]
     scenario = Scenario.of(document()).with_faults(
         [*faults, "gpu7.pcie.port_now_width=4", "gpu7.pci.gone=1", "gpu6.pci.power_state=D3cold"]
     )
-    root = tree.write(scenario, tmp_path, layout=tree.Layout(per_switch=2, nics=4, nodes=2, faults={"nic3.pcie.width": "8"}))
+    root = tree.write(
+        scenario, tmp_path, layout=tree.Layout(per_switch=2, nics=4, nodes=2, faults={"nic3.pcie.width": "8"})
+    )
     gpus = [gpu["pci.address"] for gpu in scenario.gpus]
     up = {index: hops(root, gpus[index]) for index in range(8)}
     assert [link(root, hop) for hop in up[0]] == [

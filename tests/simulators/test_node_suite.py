@@ -48,7 +48,11 @@ class Here:
         self.directory = directory
 
     def run(self, command: str, *arguments: str) -> Any:
-        env = {**os.environ, "LD_LIBRARY_PATH": str(self.directory), "GOLDNODE_SIMULATOR": str(self.directory)}
+        env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.directory),
+            "GOLDNODE_SIMULATOR": str(self.directory),
+        }
         command = command.replace("/sys/", f"{self.directory}/sys/")
         argv = command % tuple(map(shlex.quote, arguments)) if arguments else command
         done = subprocess.run(argv, shell=True, env=env, capture_output=True, text=True, check=False)  # noqa: S602
@@ -73,7 +77,9 @@ class Suite:
         ):
             path = self.directory / name
             path.parent.mkdir(exist_ok=True)
-            path.write_text("".join(f"gpu{gpu}.{key}={value}\n" for gpu in range(2) for key, value in rows.items()))
+            path.write_text(
+                "".join(f"gpu{gpu}.{key}={value}\n" for gpu in range(2) for key, value in rows.items())
+            )
         declared = {
             "gpu": {"vendor": "nvidia", "count": 2, "pci_ids": ["10de:20b0"]},
             "policy": policy,
@@ -129,7 +135,10 @@ def test_each_drift_is_seen(made: Suite, check: str, state: dict[str, str]) -> N
         ({"mig": {"enabled": False}}, MIG),
         ({"mig": {"enabled": True}}, {}),
         ({"mig": {"enabled": True, "profiles": ["3g.20gb", "4g.20gb"]}}, MIG),
-        ({"mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}}, {k: v for k, v in MIG.items() if k != "gi.2.ci.0"}),
+        (
+            {"mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}},
+            {k: v for k, v in MIG.items() if k != "gi.2.ci.0"},
+        ),
     ],
 )
 def test_another_mig_layout_is_seen(made: Suite, policy: dict[str, Any], state: dict[str, str]) -> None:
@@ -138,25 +147,35 @@ def test_another_mig_layout_is_seen(made: Suite, policy: dict[str, Any], state: 
 
 
 def test_the_declared_mig_layout_passes(made: Suite) -> None:
-    suite.test_mig(made.boards(made.node({"mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}}, MIG)))
+    suite.test_mig(
+        made.boards(made.node({"mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb"]}}, MIG))
+    )
     suite.test_mig(made.boards(made.node({"mig": {"enabled": False}}, {})))
 
 
 @pytest.mark.parametrize(
     ("policy", "fault", "reason"),
     [
-        ({"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, "gpu0.temperature.0=30", "locked clocks: the driver has no getter"),
+        (
+            {"clocks": {"graphics_mhz": 1200, "mode": "locked"}},
+            "gpu0.temperature.0=30",
+            "locked clocks: the driver has no getter",
+        ),
         ({"clocks": {"graphics_mhz": 1200}}, "gpu*.application_clock.0=error:not_supported", "no getter"),
         ({"ecc": True}, "gpu*.ecc_current=error:not_supported", "does not expose"),
     ],
 )
-def test_what_has_no_getter_is_not_verified(made: Suite, policy: dict[str, Any], fault: str, reason: str) -> None:
+def test_what_has_no_getter_is_not_verified(
+    made: Suite, policy: dict[str, Any], fault: str, reason: str
+) -> None:
     node = made.node(policy, SET, fault)
     with pytest.raises(pytest.skip.Exception, match=f"not verified here: .*{reason}"):
         (suite.test_clocks if "clocks" in policy else suite.test_ecc)(made.boards(node))
 
 
-@pytest.mark.parametrize("fault", ["init=error:driver_not_loaded", "gpu1.all=error:lost", "gpu1.uuid=@gpu0.uuid", "count=1"])
+@pytest.mark.parametrize(
+    "fault", ["init=error:driver_not_loaded", "gpu1.all=error:lost", "gpu1.uuid=@gpu0.uuid", "count=1"]
+)
 def test_an_nvml_that_does_not_answer_fails(made: Suite, fault: str) -> None:
     node = made.node(POLICY, SET, fault)
     with pytest.raises((pytest.fail.Exception, AssertionError)):
@@ -164,7 +183,16 @@ def test_an_nvml_that_does_not_answer_fails(made: Suite, fault: str) -> None:
 
 
 def test_overrides_are_for_their_gpus(made: Suite) -> None:
-    node = made.node({**POLICY, "overrides": [{"uuid": "GPU-none", "power_limit_watts": 1}, {"pci_ids": ["10de:20b0"], "ecc": False}]}, SET)
+    node = made.node(
+        {
+            **POLICY,
+            "overrides": [
+                {"uuid": "GPU-none", "power_limit_watts": 1},
+                {"pci_ids": ["10de:20b0"], "ecc": False},
+            ],
+        },
+        SET,
+    )
     assert [(b["wanted"]["power_limit_watts"], b["wanted"]["ecc"]) for b in gpus(node)] == [(300, False)] * 2
     assert gpus(made.node({"sharing": "mps"}, SET))[0]["wanted"]["compute_mode"] == "exclusive_process"
 
@@ -178,12 +206,22 @@ def test_overrides_are_for_their_gpus(made: Suite) -> None:
         ({"power_limit_watts": 750}, "gpu1.absent=1", False),
     ],
 )
-def test_amd_boards_are_read_from_sysfs(tmp_path: Path, policy: dict[str, Any], fault: str, right: bool) -> None:
+def test_amd_boards_are_read_from_sysfs(
+    tmp_path: Path, policy: dict[str, Any], fault: str, right: bool
+) -> None:
     declared = {**document("MI300X", 2), "driver": {"version": None}}
     tree.write(Scenario.of(declared).with_faults([fault]), tmp_path)
     gpu = {"vendor": "amd", "count": 2, "pci_ids": ["1002:74a1"]}
     node = Node(
-        Here(tmp_path), {"gpu": gpu, "policy": policy, "simulated": False, "kernel": {"release": ""}, "driver": None, "packages": []}
+        Here(tmp_path),
+        {
+            "gpu": gpu,
+            "policy": policy,
+            "simulated": False,
+            "kernel": {"release": ""},
+            "driver": None,
+            "packages": [],
+        },
     )
     node.__dict__["container"] = "none"
     if right:

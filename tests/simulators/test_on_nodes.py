@@ -49,7 +49,9 @@ def world(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory)
 def install(node: Node, *packages: str) -> str:
     """Install by apt; return what it printed."""
     node.run("apt-get", "update", env=APT)
-    return node.run("apt-get", "install", "-y", "--no-install-recommends", *packages, env=APT, check=False).output
+    return node.run(
+        "apt-get", "install", "-y", "--no-install-recommends", *packages, env=APT, check=False
+    ).output
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,9 @@ def test_family_installs_and_its_module_is_built(
     assert "stand-in" in smi.output
 
 
-@pytest.mark.parametrize(("os_name", "release"), [("debian12", "6.1.0-901-amd64"), ("debian13", "6.12.94+deb13-amd64")])
+@pytest.mark.parametrize(
+    ("os_name", "release"), [("debian12", "6.1.0-901-amd64"), ("debian13", "6.12.94+deb13-amd64")]
+)
 def test_initramfs_holds_nouveau_only_when_forced(world: World, os_name: str, release: str) -> None:
     node = world.node(os_name)
     install(node, f"linux-image-{release}")
@@ -152,7 +156,9 @@ def test_requests_are_counted(world: World) -> None:
     assert len(world.server.requests()) == before + len(new)
 
 
-def test_a_restart_is_a_boot_and_a_snapshot_keeps_what_was_installed(world: World, docker_client: DockerClient) -> None:
+def test_a_restart_is_a_boot_and_a_snapshot_keeps_what_was_installed(
+    world: World, docker_client: DockerClient
+) -> None:
     node = world.node("debian12")
     node.shell("touch /run/before; touch /root/kept")
     node.restart()

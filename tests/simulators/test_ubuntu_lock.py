@@ -15,12 +15,24 @@ from goldnode.lock.resolve import resolve
 from goldnode.site import Site, archive_url, load_site
 
 # What a node's base system has: name and a version that satisfies every relation.
-BASE = ("adduser", "dkms", "init-system-helpers", "initramfs-tools", "kmod", "libc6", "libseccomp2", "linux-base", "python3")
+BASE = (
+    "adduser",
+    "dkms",
+    "init-system-helpers",
+    "initramfs-tools",
+    "kmod",
+    "libc6",
+    "libseccomp2",
+    "linux-base",
+    "python3",
+)
 
 
 def resolved(tmp_path: Path, *withdraw: str) -> Lock:
     archive = publish(tmp_path / "archive", withdraw=withdraw)
-    site = load_site(archive.write_site(tmp_path / "site.yml", f"file://{archive.directory}", release="noble"))
+    site = load_site(
+        archive.write_site(tmp_path / "site.yml", f"file://{archive.directory}", release="noble")
+    )
     status = tmp_path / "status"
     status.write_text(
         "".join(
@@ -29,7 +41,14 @@ def resolved(tmp_path: Path, *withdraw: str) -> Lock:
         )
     )
     catalog = load_catalog()
-    return resolve(catalog.stack("ubuntu2404_r580"), catalog, site, status=status, cache=tmp_path / "cache", today=dt.date(2026, 11, 21))
+    return resolve(
+        catalog.stack("ubuntu2404_r580"),
+        catalog,
+        site,
+        status=status,
+        cache=tmp_path / "cache",
+        today=dt.date(2026, 11, 21),
+    )
 
 
 def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None:
@@ -39,9 +58,14 @@ def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None
     kernel = [name for name, row in rows.items() if row.part == "kernel"]
     assert kernel == [
         f"linux-{name}"
-        for name in ("headers-6.8.0-902", *(f"{kind}-6.8.0-902-generic" for kind in ("headers", "image", "modules", "modules-extra")))
+        for name in (
+            "headers-6.8.0-902",
+            *(f"{kind}-6.8.0-902-generic" for kind in ("headers", "image", "modules", "modules-extra")),
+        )
     ]
-    assert {rows[name].archive for name in kernel} == {"ubuntu-updates"}, "of three archives with one address, the first whose suite has it"
+    assert {rows[name].archive for name in kernel} == {"ubuntu-updates"}, (
+        "of three archives with one address, the first whose suite has it"
+    )
     assert rows["docker.io"].archive == "ubuntu"
     older = resolved(tmp_path, "linux-modules-extra-6.8.0-902-*")
     assert older.kernel_release == "6.8.0-901-generic", "a kernel without all of its modules is none"
@@ -53,5 +77,7 @@ def test_a_kernel_without_its_modules_is_told(tmp_path: Path) -> None:
 
 
 def test_only_a_site_says_where_ubuntus_archives_are() -> None:
-    with pytest.raises(SiteError, match=r'no address is known for archive "ubuntu": only the site can say where it is'):
+    with pytest.raises(
+        SiteError, match=r'no address is known for archive "ubuntu": only the site can say where it is'
+    ):
         archive_url(Site(), "ubuntu")

@@ -38,13 +38,24 @@ class StackLab:
         """Run the command line with this site and return what it printed. Raises GoldnodeError with its complaint."""
         program = Path(sys.executable).with_name("goldnode")
         environment = {**os.environ, "GOLDNODE_SITE": str(self.site), "GOLDNODE_LOCKS": str(self.locks)}
-        done = subprocess.run([str(program), *arguments], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(program), *arguments], env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
-            raise GoldnodeError(f"goldnode {' '.join(arguments)} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}".strip())
+            raise GoldnodeError(
+                f"goldnode {' '.join(arguments)} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}".strip()
+            )
         return done.stdout
 
 
-def up(name: str, stacks: Sequence[str], *, client: DockerClient, state: Path | None = None, say: engine.Say = print) -> StackLab:
+def up(
+    name: str,
+    stacks: Sequence[str],
+    *,
+    client: DockerClient,
+    state: Path | None = None,
+    say: engine.Say = print,
+) -> StackLab:
     """Lock `stacks` for what the archive has now, build their modules, mirror them, and serve the mirror. Makes no node.
 
     A lab that is up already keeps its locks and its mirror, so that whoever comes again finds what was there.
@@ -56,8 +67,15 @@ def up(name: str, stacks: Sequence[str], *, client: DockerClient, state: Path | 
     url = lab.serve(mirror, "mirror", keep=True).url
     made = StackLab(lab, directory / "site.yml", directory / "dkms.yml", directory / "locks")
     made.locks.mkdir(exist_ok=True)
-    named = {"directory": str(mirror), "url": url, "key": str(keys / "mirror.asc"), "signing_key": str(keys / "mirror-signing.asc")}
-    made.site.write_text(yaml.safe_dump({"modules": "prebuilt", "mirror": named, "locks": str(made.locks)}), encoding="utf-8")
+    named = {
+        "directory": str(mirror),
+        "url": url,
+        "key": str(keys / "mirror.asc"),
+        "signing_key": str(keys / "mirror-signing.asc"),
+    }
+    made.site.write_text(
+        yaml.safe_dump({"modules": "prebuilt", "mirror": named, "locks": str(made.locks)}), encoding="utf-8"
+    )
     made.dkms.write_text(yaml.safe_dump({"modules": "dkms", "locks": str(made.locks)}), encoding="utf-8")
     if not keys.exists():
         made.goldnode("mirror", "key", "--out", str(keys))
@@ -76,7 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.stacks.lab")
     parser.add_argument("name")
     parser.add_argument("--node", required=True, help="NODE=CLASS")
-    parser.add_argument("--stack", action="append", required=True, help="stack to lock, build and mirror (repeat)")
+    parser.add_argument(
+        "--stack", action="append", required=True, help="stack to lock, build and mirror (repeat)"
+    )
     chosen = parser.parse_args()
     # molecule's scenario names the site that is made here; until it is, this process goes by the machine's own archives.
     os.environ.pop("GOLDNODE_SITE", None)

@@ -37,7 +37,9 @@ LEGITIMATE: Mapping[str, str] = {
     r"/var/backups(/.*)?": "Debian's daily backups",
 }
 # Where the names of other stacks may stand: what never was a part of a stack.
-HISTORY = re.compile("|".join([r"/var/log/.*", r"/var/lib/goldnode/.*", r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/root/.*"]))
+HISTORY = re.compile(
+    "|".join([r"/var/log/.*", r"/var/lib/goldnode/.*", r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/root/.*"])
+)
 
 
 class LegError(Exception):
@@ -60,9 +62,21 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
 
 def site_yml(hosts: Path) -> str:
     """Run site.yml and return what it printed; a run that fails is a LegError."""
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(ROOT / "site.yml")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_"))}
-    environment = {**kept, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
+    command = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        str(hosts),
+        str(ROOT / "site.yml"),
+    ]
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_"))
+    }
+    environment = {
+        **kept,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_HOST_PATTERN_MISMATCH": "error",
+    }
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -80,7 +94,11 @@ def site_yml(hosts: Path) -> str:
 
 def inventory(lab: Lab, node: Node, group: str) -> Path:
     """An inventory with the node in one class."""
-    host = {"ansible_host": "127.0.0.1", "ansible_port": node.port, "ansible_ssh_private_key_file": str(node.key)}
+    host = {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": node.port,
+        "ansible_ssh_private_key_file": str(node.key),
+    }
     common = {"ansible_user": "root", "ansible_ssh_common_args": " ".join(SSH_OPTIONS)}
     path = lab.directory / "legs" / f"{node.name}-{group}"  # of several nodes in a lab each has its own
     path.mkdir(parents=True, exist_ok=True)
@@ -91,7 +109,9 @@ def inventory(lab: Lab, node: Node, group: str) -> Path:
 
 def tree(node: Node) -> dict[str, str]:
     """Everything on the node (tests/stacks/tree.py)."""
-    found: dict[str, str] = json.loads(node.run("python3", "-c", (Path(__file__).parent / "tree.py").read_text(encoding="utf-8")).output)
+    found: dict[str, str] = json.loads(
+        node.run("python3", "-c", (Path(__file__).parent / "tree.py").read_text(encoding="utf-8")).output
+    )
     return found
 
 
@@ -108,7 +128,12 @@ def look(node: Node, document: Mapping[str, Any], other: Mapping[str, Any] | Non
     checked = node.run("apt-get", "check", check=False)
     if checked.rc:
         raise LegError(f"apt-get check: {checked.output}")
-    rows = [row.split(" ") for row in node.shell("dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n'").output.splitlines()]
+    rows = [
+        row.split(" ")
+        for row in node.shell(
+            "dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n'"
+        ).output.splitlines()
+    ]
     known = {row[0]: (row[1], row[2]) for row in rows}
     wrong = [
         f"{package['name']} {known.get(package['name'])}, want {package['version']}"
@@ -118,32 +143,52 @@ def look(node: Node, document: Mapping[str, Any], other: Mapping[str, Any] | Non
     if wrong:
         raise LegError(f"not installed and held as locked: {', '.join(wrong)}")
     driver, release = document["driver"], document["kernel"]["release"]
-    version = node.run("modinfo", "-k", release, "-F", "version", driver["module"], check=False).output.strip()
+    version = node.run(
+        "modinfo", "-k", release, "-F", "version", driver["module"], check=False
+    ).output.strip()
     if version != driver["version"]:
-        raise LegError(f"modinfo -k {release} {driver['module']} says {version or 'nothing'}, want {driver['version']}")
+        raise LegError(
+            f"modinfo -k {release} {driver['module']} says {version or 'nothing'}, want {driver['version']}"
+        )
     found = tree(node)
     if len(found) < 5000:
         raise LegError(f"a node of {len(found)} files was not read whole")
     unseen = [mark for mark in marks(document) if not any(mark in path for path in found)]
     if unseen:
-        raise LegError(f"no file is called {', '.join(unseen)}, so that their absence in the other stack would prove nothing")
+        raise LegError(
+            f"no file is called {', '.join(unseen)}, so that their absence in the other stack would prove nothing"
+        )
     if other is not None:
         mine = {package["name"] for package in document["packages"]}
-        left = [package["name"] for package in other["packages"] if package["name"] not in mine and package["name"] in known]
+        left = [
+            package["name"]
+            for package in other["packages"]
+            if package["name"] not in mine and package["name"] in known
+        ]
         if left:
-            raise LegError(f"packages of {other['stack']['name']} are left: {', '.join(f'{name} {known[name]}' for name in left)}")
+            raise LegError(
+                f"packages of {other['stack']['name']} are left: {', '.join(f'{name} {known[name]}' for name in left)}"
+            )
         foreign = marks(other) - marks(document)
         # As parts of a name: nvidia-current must not be taken for nvidia-current-open.
-        files = [path for path in found if not HISTORY.fullmatch(path) and any(mark in path for mark in foreign)]
+        files = [
+            path for path in found if not HISTORY.fullmatch(path) and any(mark in path for mark in foreign)
+        ]
         if files:
-            raise LegError(f"{len(files)} files of {other['stack']['name']} are left: {', '.join(files[:10])}")
-    dead = node.shell("find /etc/modprobe.d /etc/alternatives /usr/lib/nvidia /lib/modules/*/updates -xtype l 2>/dev/null || true").output
+            raise LegError(
+                f"{len(files)} files of {other['stack']['name']} are left: {', '.join(files[:10])}"
+            )
+    dead = node.shell(
+        "find /etc/modprobe.d /etc/alternatives /usr/lib/nvidia /lib/modules/*/updates -xtype l 2>/dev/null || true"
+    ).output
     if dead.strip():
         raise LegError(f"links that lead nowhere: {dead.split()}")
     return found
 
 
-def leg(lab: Lab, node: Node, group: str, other: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str], float]:
+def leg(
+    lab: Lab, node: Node, group: str, other: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, str], float]:
     """Move the node to a class and look at it: its class document, its tree, and the seconds of the run."""
     hosts = inventory(lab, node, group)
     start = time.monotonic()
@@ -159,10 +204,17 @@ def leg(lab: Lab, node: Node, group: str, other: Mapping[str, Any] | None) -> tu
 
 def main() -> None:
     """Go there and back, and say what was seen; ends with 1 at the first fault."""
-    parser = argparse.ArgumentParser(prog="python -m tests.stacks.legs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stacks.legs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("lab")
     parser.add_argument("--node", default="node1")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("GOLDNODE_STACK_ROUNDS") or 1), help="there and back, so often")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=int(os.environ.get("GOLDNODE_STACK_ROUNDS") or 1),
+        help="there and back, so often",
+    )
     chosen = parser.parse_args()
     lab = Lab(chosen.lab, engine.connect())
     node = lab.node(chosen.node)
@@ -176,12 +228,18 @@ def main() -> None:
             (lab.directory / f"tree-{number}.json").write_text(json.dumps(found), encoding="utf-8")
             changed = differences(first.setdefault(group, found), found)
             if changed:
-                raise LegError(f"{len(changed)} files are not as after the first leg to {group}:\n  " + "\n  ".join(changed[:40]))
+                raise LegError(
+                    f"{len(changed)} files are not as after the first leg to {group}:\n  "
+                    + "\n  ".join(changed[:40])
+                )
         except LegError as fault:
             print(f"leg {number} to {group}: {fault}\n{done} legs verified, 1 failed", flush=True)
             sys.exit(1)
         same = "the first look" if found is first[group] else "every file as after the first leg there"
-        print(f"leg {number} to {group}: {seconds:.0f} s, driver {document['driver']['version']}, {len(found)} files, {same}", flush=True)
+        print(
+            f"leg {number} to {group}: {seconds:.0f} s, driver {document['driver']['version']}, {len(found)} files, {same}",
+            flush=True,
+        )
         other, done = document, done + 1
     print(f"{done} legs verified, 0 failed ({chosen.rounds} times there and back)")
 

@@ -30,7 +30,9 @@ def entry(path: str) -> str:
         content = os.readlink(path)  # noqa: PTH115 - runs on nodes, on many thousand paths
     elif stat.S_ISREG(kind):
         data = Path(path).read_bytes()
-        content = hashlib.sha256(b"".join(sorted(data.splitlines(True))) if path in UNORDERED else data).hexdigest()
+        content = hashlib.sha256(
+            b"".join(sorted(data.splitlines(True))) if path in UNORDERED else data
+        ).hexdigest()
     return f"{kind:o} {stat.S_IMODE(info.st_mode):o} {info.st_uid}:{info.st_gid} {content}"
 
 

@@ -62,10 +62,14 @@ def chosen(wanted: Wanted, base: str | None) -> tuple[int, dict[str, list[str]] 
         print(f"  {line}")
     tests, left = by_stage(found.why, collected, wanted)
     for reason, names in left.items():
-        print(f"  {reason}: {', '.join(sorted(names)[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}")
+        print(
+            f"  {reason}: {', '.join(sorted(names)[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
+        )
     if not any(tests.values()):
         print(
-            f"nothing that a test reads changed: {', '.join(changed)}" if not left else "no test of what changed is among those asked for"
+            f"nothing that a test reads changed: {', '.join(changed)}"
+            if not left
+            else "no test of what changed is among those asked for"
         )
         return 5, tests
     return 0, tests
@@ -102,17 +106,34 @@ def show(wanted: Wanted, base: str | None, *, changed: bool) -> int:
         return code
     record = timings.load()
     if tests is not None:
-        wanted = Wanted(wanted.quick, wanted.long, False, wanted.options, {name: tuple(some) for name, some in tests.items()})
+        wanted = Wanted(
+            wanted.quick,
+            wanted.long,
+            False,
+            wanted.options,
+            {name: tuple(some) for name, some in tests.items()},
+        )
     collected = collect()
     marks = {file: set().union(*of_file.values()) for file, of_file in collected.items()}
     for number, stage in enumerate(wanted.stages, start=2):
-        here = [test for of_file in collected.values() for test, found in of_file.items() if stage.has(found, long=wanted.long)]
-        print(f"\n== {number}. {stage.title}", f"{len(here)} tests in {len({test.partition('::')[0] for test in here})} files", sep="\n")
+        here = [
+            test
+            for of_file in collected.values()
+            for test, found in of_file.items()
+            if stage.has(found, long=wanted.long)
+        ]
+        print(
+            f"\n== {number}. {stage.title}",
+            f"{len(here)} tests in {len({test.partition('::')[0] for test in here})} files",
+            sep="\n",
+        )
         print(*before(stage, wanted, record, marks), sep="\n")
         if tests is not None:
             print(*(f"  {test}" for test in tests[stage.name]), sep="\n")
     if tests is None:
-        print(f"\nslowest of all: {slowest({file: row['seconds'] for file, row in record.files.items()}, 12) or 'not recorded yet'}")
+        print(
+            f"\nslowest of all: {slowest({file: row['seconds'] for file, row in record.files.items()}, 12) or 'not recorded yet'}"
+        )
     if setup := record.stages.get("set-up"):
         print(f"the set-up took {spell(setup['seconds'])} when it last installed something")
     return 0

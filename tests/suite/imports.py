@@ -35,14 +35,22 @@ class Imports:
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self.files = {module_of(path): path for path in files if path.endswith(".py")}
         self.edges: defaultdict[str, set[str]] = defaultdict(set)
-        self.fixtures: defaultdict[str, dict[str, str]] = defaultdict(dict)  # conftest → fixture → pseudo module
-        self.names: defaultdict[str, set[str]] = defaultdict(set)  # place → parameters, and strings: what may name a fixture
+        self.fixtures: defaultdict[str, dict[str, str]] = defaultdict(
+            dict
+        )  # conftest → fixture → pseudo module
+        self.names: defaultdict[str, set[str]] = defaultdict(
+            set
+        )  # place → parameters, and strings: what may name a fixture
         self.autouse: set[str] = set()
         for module, path in self.files.items():
             # A deleted file is still something that others may import.
-            self._read(module, path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "")
+            self._read(
+                module, path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
+            )
         for module, pattern in PACKED.items():
-            self.edges[module] |= {other for other, path in self.files.items() if fnmatchcase(path, pattern)} - {module}
+            self.edges[module] |= {
+                other for other, path in self.files.items() if fnmatchcase(path, pattern)
+            } - {module}
         for module, path in self.files.items():
             if path.startswith("tests/"):
                 self._conftests(module, path)
@@ -60,7 +68,9 @@ class Imports:
             if module not in found:
                 found[module] = why
                 todo += [(other, why) for other in backward[module]]
-        return {self.files[module]: why for module, why in found.items() if is_test(self.files.get(module, ""))}
+        return {
+            self.files[module]: why for module, why in found.items() if is_test(self.files.get(module, ""))
+        }
 
     def _read(self, module: str, path: str, text: str) -> None:
         package = module if path.endswith("/__init__.py") else module.rpartition(".")[0]
@@ -86,7 +96,11 @@ class Imports:
                 yield from self._module(alias.name)
         elif isinstance(node, ast.ImportFrom):
             parts = package.split(".")
-            base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])]) if node.level else node.module or ""
+            base = (
+                ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+                if node.level
+                else node.module or ""
+            )
             for alias in node.names:
                 yield from self._module(f"{base}.{alias.name}")
                 if base in self.files and f"{base}.{alias.name}" not in self.files:
@@ -94,7 +108,11 @@ class Imports:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             for found in NAMED.findall(node.value):
                 yield from self._below(found) if found.endswith(".") else self._module(found)
-        elif isinstance(node, ast.JoinedStr) and len(node.values) > 1 and isinstance(node.values[0], ast.FormattedValue):
+        elif (
+            isinstance(node, ast.JoinedStr)
+            and len(node.values) > 1
+            and isinstance(node.values[0], ast.FormattedValue)
+        ):
             # importlib.import_module(f"{__package__}.{name}")
             start = node.values[0].value
             if isinstance(start, ast.Name) and start.id in ("__name__", "__package__"):
@@ -133,7 +151,9 @@ def is_test(path: str) -> bool:
 
 def fixture_of(node: ast.AST) -> ast.FunctionDef | None:
     """Return the function of a fixture, else None."""
-    if isinstance(node, ast.FunctionDef) and any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list):
+    if isinstance(node, ast.FunctionDef) and any(
+        "fixture" in ast.unparse(decorator) for decorator in node.decorator_list
+    ):
         return node
     return None
 

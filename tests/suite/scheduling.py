@@ -22,7 +22,10 @@ REPORT = "GOLDNODE_TEST_REPORT"
 
 def unit_of(item: pytest.Item) -> str:
     """Return the unit of a collected test."""
-    groups = {str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in item.iter_markers("xdist_group")}
+    groups = {
+        str(mark.args[0] if mark.args else mark.kwargs.get("name", "default"))
+        for mark in item.iter_markers("xdist_group")
+    }
     return "_".join(sorted(groups)) or item.nodeid.partition("::")[0]
 
 

@@ -54,16 +54,28 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         for name in ("__init__", "cli", "errors", "files", "nodefile", "site", "keys")
     ),
     # Data that modules read.
-    ("catalog/*", ("module:goldnode.catalog.load", "module:goldnode.catalog.schema", *NODES, "marker:images")),
+    (
+        "catalog/*",
+        ("module:goldnode.catalog.load", "module:goldnode.catalog.schema", *NODES, "marker:images"),
+    ),
     ("src/goldnode/compat/facts/*", ("module:goldnode.compat.facts",)),
     ("src/goldnode/compat/templates/*", ("module:goldnode.compat.matrix", "module:goldnode.compat.report")),
     ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
-    ("images/containers/*", ("module:goldnode.images.matrix", "module:goldnode.images.imagelock", "marker:images")),
-    ("images/disks/*", ("module:goldnode.disks.definition", "module:goldnode.disks.locking", "marker:disks", "marker:qemu")),
+    (
+        "images/containers/*",
+        ("module:goldnode.images.matrix", "module:goldnode.images.imagelock", "marker:images"),
+    ),
+    (
+        "images/disks/*",
+        ("module:goldnode.disks.definition", "module:goldnode.disks.locking", "marker:disks", "marker:qemu"),
+    ),
     ("integrations/*", ("tests/unit/integrations", "tests/unit/catalog/test_reference.py")),
     ("integrations/prometheus/*", ("tests/e2e/test_prometheus.py",)),
     ("integrations/slurm/*", ("tests/e2e/test_slurm.py",)),
-    ("inventories/*", ("tests/unit/catalog/test_inventory_classes.py", "tests/unit/fleet", "tests/e2e/test_real.py")),
+    (
+        "inventories/*",
+        ("tests/unit/catalog/test_inventory_classes.py", "tests/unit/fleet", "tests/e2e/test_real.py"),
+    ),
     # Molecule.
     (".config/molecule/*", ("tests/lab", "tests/unit/lab")),
     ("molecule/*", ("tests/unit/lab", "tests/unit/catalog/test_reference.py")),
@@ -80,7 +92,15 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/lib/*", ("tests/e2e/test_real.py", "tests/images/test_pipeline.py")),
     ("scripts/build-images", ("tests/images/test_pipeline.py",)),
     ("scripts/prove-gpu", ("tests/unit", "tests/simulators")),
-    ("scripts/verify", ("tests/unit/test_verify.py", "tests/e2e/test_gate.py", "tests/e2e/test_real.py", "tests/e2e/test_host_modules.py")),
+    (
+        "scripts/verify",
+        (
+            "tests/unit/test_verify.py",
+            "tests/e2e/test_gate.py",
+            "tests/e2e/test_real.py",
+            "tests/e2e/test_host_modules.py",
+        ),
+    ),
     # Pages that tests read; the other pages are only looked through for names that must not be there.
     ("README.md", ("tests/unit/fleet/test_variables.py",)),
     ("CHANGELOG.md", ()),
@@ -159,7 +179,9 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
     for path in paths:
         covered, causes = _causes(path, imports)
         if not covered:
-            selection.everything = selection.everything or f"{path} is covered by no row of tests/suite/selection.py"
+            selection.everything = (
+                selection.everything or f"{path} is covered by no row of tests/suite/selection.py"
+            )
         for cause, targets in causes:
             for target in targets:
                 if target == EVERYTHING:
@@ -175,7 +197,11 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
         selection.add(EVERY_FILE, "reads every file")
     # A file that runs whole needs none of its tests named too, which pytest would run once but count by their own rule.
     whole = {test for test in selection.why if "::" not in test}
-    selection.why = {test: cause for test, cause in selection.why.items() if "::" not in test or test.partition("::")[0] not in whole}
+    selection.why = {
+        test: cause
+        for test, cause in selection.why.items()
+        if "::" not in test or test.partition("::")[0] not in whole
+    }
     return selection
 
 
@@ -186,7 +212,9 @@ def _causes(path: str, imports: Imports) -> tuple[bool, list[tuple[str, Sequence
     covered = any(not pattern.startswith("*") for pattern, _ in rows) or is_test(path)
     if not covered and path.endswith(".py"):
         covered = bool(imports.tests_of([module_of(path)])) or path.endswith("/__init__.py")
-    return covered, [(f"{path} ({pattern})" if pattern != path else path, targets) for pattern, targets in rows]
+    return covered, [
+        (f"{path} ({pattern})" if pattern != path else path, targets) for pattern, targets in rows
+    ]
 
 
 def uncovered(paths: Iterable[str], imports: Imports) -> list[str]:
@@ -209,7 +237,9 @@ def _expand(target: str, imports: Imports, marks: Mapping[str, set[str]]) -> Ite
 def changed_files(root: Path, base: str | None) -> tuple[str, list[str]]:
     """Return what the changes are counted from, in words, and the files that differ from it, uncommitted and untracked ones included."""
     start, words = _start(root, base)
-    listed = _git(root, "diff", "--name-only", "--no-renames", "-z", start) + _git(root, "ls-files", "-o", "--exclude-standard", "-z")
+    listed = _git(root, "diff", "--name-only", "--no-renames", "-z", start) + _git(
+        root, "ls-files", "-o", "--exclude-standard", "-z"
+    )
     return words, sorted({path for path in listed.split("\0") if path})
 
 
@@ -220,14 +250,18 @@ def _start(root: Path, base: str | None) -> tuple[str, str]:
             commit = _git(root, "merge-base", name, "HEAD").strip()
         except subprocess.CalledProcessError as error:
             if base:
-                raise SystemExit(f"scripts/test: --changed {base}: {error.stderr.strip() or 'shares no commit with HEAD'}") from error
+                raise SystemExit(
+                    f"scripts/test: --changed {base}: {error.stderr.strip() or 'shares no commit with HEAD'}"
+                ) from error
             continue
         # On the branch's own tip, with nothing of one's own on top, the last commit is what there is to prove.
         clean = not _git(root, "status", "--porcelain").strip()
         if not base and name == "origin/main" and commit == head and clean:
             continue
         return commit, f"{name} ({commit[:12]})"
-    raise SystemExit("scripts/test: --changed finds neither origin/main nor HEAD~1 here. Name a commit: scripts/test --changed COMMIT")
+    raise SystemExit(
+        "scripts/test: --changed finds neither origin/main nor HEAD~1 here. Name a commit: scripts/test --changed COMMIT"
+    )
 
 
 def _git(root: Path, *words: str) -> str:
@@ -236,4 +270,6 @@ def _git(root: Path, *words: str) -> str:
 
 def known_files(root: Path) -> list[str]:
     """Return the files of the project that git knows or would take."""
-    return sorted(path for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0") if path)
+    return sorted(
+        path for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0") if path
+    )

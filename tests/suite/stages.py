@@ -110,7 +110,10 @@ def slower(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
         if name in before and took > before[name] * 4 / 3 and took - before[name] > 20
     }
     ranked = sorted(worse, key=lambda name: -worse[name])
-    return [f"{name.removeprefix('tests/')}: {spell(now[name])}, last time {spell(before[name])}" for name in ranked]
+    return [
+        f"{name.removeprefix('tests/')}: {spell(now[name])}, last time {spell(before[name])}"
+        for name in ranked
+    ]
 
 
 def last_time(record: Timings) -> str:
@@ -122,7 +125,9 @@ def last_time(record: Timings) -> str:
     return f"last time on the reference machine ({record.date}, {record.commit}, {record.cores} cores)"
 
 
-def before(stage: Stage, wanted: Wanted, record: Timings, marks: Mapping[str, set[str]] | None = None) -> list[str]:
+def before(
+    stage: Stage, wanted: Wanted, record: Timings, marks: Mapping[str, set[str]] | None = None
+) -> list[str]:
     """Return what is printed before a stage runs. `marks`, file → markers, is known where the tests were collected."""
     lines = [stage.proves]
     key = stage.key(long=wanted.long)
@@ -136,13 +141,17 @@ def before(stage: Stage, wanted: Wanted, record: Timings, marks: Mapping[str, se
             f"{len(chosen)} test files or tests chosen; {sum(row['tests'] for row in known.values())} tests in these files last time"
         )
         if took:
-            lines.append(f"{last_time(record)} their tests took {spell(sum(took.values()))}, one after the other")
+            lines.append(
+                f"{last_time(record)} their tests took {spell(sum(took.values()))}, one after the other"
+            )
     else:
         heavy = {file for file, found in (marks or {}).items() if stage.has(found, long=wanted.long)}
         names = heavy if marks else {file for file in record.files if is_heavy(file) == stage.heavy}
         took = {file: record.files[file]["seconds"] for file in names if file in record.files}
         if whole:
-            lines.append(f"{whole['tests']} tests in {whole['files']} files; {last_time(record)} it took {spell(whole['seconds'])}")
+            lines.append(
+                f"{whole['tests']} tests in {whole['files']} files; {last_time(record)} it took {spell(whole['seconds'])}"
+            )
         else:
             lines.append(f"how long it takes is {last_time(Timings())}")
     if wanted.options:
@@ -186,7 +195,12 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def passed(counts: Mapping[str, int]) -> int:
-    return counts.get("tests", 0) - counts.get("failures", 0) - counts.get("errors", 0) - counts.get("skipped", 0)
+    return (
+        counts.get("tests", 0)
+        - counts.get("failures", 0)
+        - counts.get("errors", 0)
+        - counts.get("skipped", 0)
+    )
 
 
 def processes(stage: Stage) -> int:
@@ -198,7 +212,16 @@ def processes(stage: Stage) -> int:
 def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
     tests = () if wanted.tests is None else wanted.tests[stage.name]
     return [
-        *(sys.executable, "-m", "pytest", "-n", str(processes(stage)), "--dist", "loadgroup", "--no-loadscope-reorder"),
+        *(
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            str(processes(stage)),
+            "--dist",
+            "loadgroup",
+            "--no-loadscope-reorder",
+        ),
         *("-m", stage.markers(long=wanted.long), "--durations=12", "--durations-min=20"),
         *(f"--junitxml={junit}", "-o", "junit_family=xunit2", *wanted.options, *tests),
     ]
@@ -207,7 +230,9 @@ def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
 def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
     """Run one stage in a pytest of its own."""
     report, junit = place / f"{stage.name}.json", place / f"{stage.name}.xml"
-    done = subprocess.run(command(stage, wanted, junit), cwd=ROOT, env={**os.environ, REPORT: str(report)}, check=False)
+    done = subprocess.run(
+        command(stage, wanted, junit), cwd=ROOT, env={**os.environ, REPORT: str(report)}, check=False
+    )
     results = Results(code=done.returncode)
     if report.is_file():
         found = json.loads(report.read_text(encoding="utf-8"))
@@ -236,21 +261,35 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
             seconds += results.seconds
             # A run that pytest's options cut short, or that failed, took another time than a whole one.
             if not wanted.options and results.code == 0 and results.tests:
-                new.update({nodeid: took for nodeid, took in results.tests.items() if not _single(nodeid, wanted.tests)})
+                new.update(
+                    {
+                        nodeid: took
+                        for nodeid, took in results.tests.items()
+                        if not _single(nodeid, wanted.tests)
+                    }
+                )
                 if complete:
                     files = len(results.by_file())
-                    new.stages[key] = {"seconds": round(results.seconds, 1), "tests": len(results.tests), "files": files}
+                    new.stages[key] = {
+                        "seconds": round(results.seconds, 1),
+                        "tests": len(results.tests),
+                        "files": files,
+                    }
     if complete and setup is not None and setup >= 5:
         new.stages["set-up"] = {"seconds": round(setup, 1), "tests": 0, "files": 0}
     keep(new, record, wanted, code)
-    print(f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n{counted(counts)}")
+    print(
+        f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n{counted(counts)}"
+    )
     # A stage that pytest calls failed without a failing test (nothing collected, a usage error) must not end in green.
     return 1 if code or passed(counts) <= 0 else 0
 
 
 def _single(nodeid: str, tests: Mapping[str, Sequence[str]] | None) -> bool:
     """Whether a test ran without the others of its file."""
-    return tests is not None and any(test.startswith(f"{nodeid.partition('::')[0]}::") for chosen in tests.values() for test in chosen)
+    return tests is not None and any(
+        test.startswith(f"{nodeid.partition('::')[0]}::") for chosen in tests.values() for test in chosen
+    )
 
 
 def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
@@ -271,7 +310,11 @@ def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
 
 def _commit() -> str:
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip() or "no commit"
 
@@ -280,11 +323,29 @@ def collect(paths: Iterable[str] = ()) -> dict[str, dict[str, set[str]]]:
     """Return test file → test → its markers, as pytest collects them. Exits with pytest's words where a file cannot be imported."""
     with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
         out = Path(place) / "collected.json"
-        argv = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "tests.suite.collected", *paths]
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-qq",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "tests.suite.collected",
+            *paths,
+        ]
         done = subprocess.run(
-            argv, cwd=ROOT, env={**os.environ, "GOLDNODE_TEST_COLLECTED": str(out)}, capture_output=True, text=True, check=False
+            argv,
+            cwd=ROOT,
+            env={**os.environ, "GOLDNODE_TEST_COLLECTED": str(out)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0 or not out.is_file():
-            raise SystemExit(f"scripts/test: pytest cannot collect the tests:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+            raise SystemExit(
+                f"scripts/test: pytest cannot collect the tests:\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
+            )
         found = json.loads(out.read_text(encoding="utf-8"))
     return {file: {test: set(marks) for test, marks in tests.items()} for file, tests in found.items()}

@@ -21,7 +21,15 @@ COMMITTED = ROOT / "tests/durations.json"
 SLOW = 5.0
 # Seconds of a test without a record: a new file begins early rather than being what everybody waits for at the end. What has a group
 # is expensive, or it would need none.
-UNRECORDED = {"long": 300.0, "real": 120.0, "qemu": 120.0, "disks": 90.0, "xdist_group": 60.0, "images": 30.0, "lab": 30.0}
+UNRECORDED = {
+    "long": 300.0,
+    "real": 120.0,
+    "qemu": 120.0,
+    "disks": 90.0,
+    "xdist_group": 60.0,
+    "images": 30.0,
+    "lab": 30.0,
+}
 
 
 class FileRecord(TypedDict):
@@ -60,7 +68,9 @@ class Timings:
         if test in record["slow"]:
             return record["slow"][test]
         # The rest of the file is shared out evenly among the tests that are not recorded by themselves.
-        return max(0.0, record["seconds"] - sum(record["slow"].values())) / max(1, record["tests"] - len(record["slow"]))
+        return max(0.0, record["seconds"] - sum(record["slow"].values())) / max(
+            1, record["tests"] - len(record["slow"])
+        )
 
     def update(self, seconds: Mapping[str, float]) -> None:
         """Replace the records of the files that `seconds` (test → seconds) has. Only for files whose tests all ran."""
@@ -86,7 +96,9 @@ def load(path: Path | None = None) -> Timings:
     for place in (path,) if path else (LOCAL, COMMITTED):
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
-            return Timings(found["commit"], found["date"], found["cores"], found["stages"], found["files"], place)
+            return Timings(
+                found["commit"], found["date"], found["cores"], found["stages"], found["files"], place
+            )
         except (OSError, ValueError, KeyError, TypeError):
             # A record that is missing or torn costs a good order, and no test.
             continue

@@ -29,13 +29,16 @@ def test_a_page_written_again_is_the_page(name: str, tmp_path: Path) -> None:
     shutil.copy(DOCS / f"{name}.md", tmp_path)
     found = json.loads((DOCS / f"{name}.json").read_text(encoding="utf-8"))
     pages.write(name, found, writer.tables(found), tmp_path)
-    assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") == (DOCS / f"{name}.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_stands_around_the_figures_stays(tmp_path: Path) -> None:
     page = tmp_path / "disks.md"
     page.write_text(
-        "# Title\n\n<!-- figures: written by benchmarks/run disks -->\n\nold\n\n<!-- end of figures -->\n\nafter\n", encoding="utf-8"
+        "# Title\n\n<!-- figures: written by benchmarks/run disks -->\n\nold\n\n<!-- end of figures -->\n\nafter\n",
+        encoding="utf-8",
     )
     pages.write("disks", {"a": 1}, "new", tmp_path)
     text = page.read_text(encoding="utf-8")
@@ -45,7 +48,9 @@ def test_what_stands_around_the_figures_stays(tmp_path: Path) -> None:
 
 
 def test_the_page_of_disks_has_no_figure_that_nobody_took() -> None:
-    assert (DOCS / "disks.json").exists() or "No figures yet" in (DOCS / "disks.md").read_text(encoding="utf-8")
+    assert (DOCS / "disks.json").exists() or "No figures yet" in (DOCS / "disks.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_tables_of_disks() -> None:
@@ -59,10 +64,26 @@ def test_the_tables_of_disks() -> None:
         "packages": 1,
         "kernel": "k",
     }
-    theirs = {"name": "packer", "stages": dict.fromkeys(report.PEER, 80), "qcow2": 15, "packages": 2, "kernel": "k"}
+    theirs = {
+        "name": "packer",
+        "stages": dict.fromkeys(report.PEER, 80),
+        "qcow2": 15,
+        "packages": 2,
+        "kernel": "k",
+    }
     rows = [{"turn": turn, **row} for turn in (1, 0) for row in (mine, theirs)]
-    machine = {"cores": 2, "processor": "p", "kernel": "k", "load": 1, "accelerator": "tcg", "why": "", "note": "busy"}
-    text = report.tables({"date": "d", "commit": "c", "class": "cpu_only", "machine": machine, "runs": 2, "rows": rows})
+    machine = {
+        "cores": 2,
+        "processor": "p",
+        "kernel": "k",
+        "load": 1,
+        "accelerator": "tcg",
+        "why": "",
+        "note": "busy",
+    }
+    text = report.tables(
+        {"date": "d", "commit": "c", "class": "cpu_only", "machine": machine, "runs": 2, "rows": rows}
+    )
     assert "| image, nothing there before | **4.00x** (4.00-4.00) |" in text
     assert "| image, and booted to be verified | **2.00x** (2.00-2.00) |" in text
     assert "| bytes of the qcow2 | **1.50x** (1.50-1.50) |" in text

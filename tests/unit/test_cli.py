@@ -26,7 +26,9 @@ def run(*arguments: str) -> Result:
 def no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A site that needs neither this machine's apt nor a network."""
     path = tmp_path / "site.yml"
-    path.write_text("archives:\n  debian: {url: 'file:///nowhere/debian'}\n  debian-security: {url: 'file:///nowhere/security'}\n")
+    path.write_text(
+        "archives:\n  debian: {url: 'file:///nowhere/debian'}\n  debian-security: {url: 'file:///nowhere/security'}\n"
+    )
     monkeypatch.setenv("GOLDNODE_SITE", str(path))
     for name in ("GOLDNODE_CATALOG", "GOLDNODE_LOCKS"):
         monkeypatch.delenv(name, raising=False)
@@ -63,7 +65,9 @@ def test_the_version_names_the_program_of_the_nodes() -> None:
     assert result.output.splitlines()[1] == f"goldnode-node {payload(content=False)['sha256']}"
 
 
-@pytest.mark.parametrize(("name", "meant"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")]
+)
 def test_a_misspelt_command(name: str, meant: str) -> None:
     result = run(name)
     assert result.exit_code == 2
@@ -100,7 +104,10 @@ def test_a_fault_without_the_name_of_a_file(monkeypatch: pytest.MonkeyPatch) -> 
         return load
 
     monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ENOSPC))
-    assert run("classes").stderr == "error: a file cannot be read or written: No space left on device. `goldnode --debug …` shows which.\n"
+    assert (
+        run("classes").stderr
+        == "error: a file cannot be read or written: No space left on device. `goldnode --debug …` shows which.\n"
+    )
     monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ECONNREFUSED))
     assert isinstance(run("classes").exception, OSError), "about no file: a fault of goldnode"
 
@@ -112,8 +119,14 @@ def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
     assert out.read_bytes() == build()
     (tmp_path / "broken.json").write_text("{")
     for named, says in (
-        ((), "/etc/goldnode/class.json: there is no class document. Run site.yml for this host, or name with --class what"),
-        (("--class", "l4"), "l4: there is no class document. Write it with `goldnode class export CLASS > class.json`."),
+        (
+            (),
+            "/etc/goldnode/class.json: there is no class document. Run site.yml for this host, or name with --class what",
+        ),
+        (
+            ("--class", "l4"),
+            "l4: there is no class document. Write it with `goldnode class export CLASS > class.json`.",
+        ),
         (("--class", "broken.json"), "Write it with `goldnode class export CLASS > class.json`."),
     ):
         words = [out, "check", "--root", tmp_path, "--from", "node.json", *named]
@@ -139,8 +152,14 @@ def test_class_export() -> None:
         (("lock", "debian12_cpu"), "the archives could not be read: "),
         (("lock", "debian12_cpu", "--offline"), "never read before. Run once without --offline."),
         (("lock", "debian12_r580", "--check"), "has no lock"),
-        (("lock", "debian12_cpu", "--diff", "/etc/passwd"), "…, expected a mapping of keys. Name a STACK.lock.yml as goldnode wrote it."),
-        (("lock", "debian12_cpu", "--on", "/etc/passwd"), "/etc/passwd:1: this is no status file of dpkg: what is here names no package."),
+        (
+            ("lock", "debian12_cpu", "--diff", "/etc/passwd"),
+            "…, expected a mapping of keys. Name a STACK.lock.yml as goldnode wrote it.",
+        ),
+        (
+            ("lock", "debian12_cpu", "--on", "/etc/passwd"),
+            "/etc/passwd:1: this is no status file of dpkg: what is here names no package.",
+        ),
         (("images", "inspect", "--policy", "/etc/passwd", "/etc"), "…, expected a mapping of keys."),
         (("schema", "clas"), 'there is no schema "clas". Use "class".'),
         (("schema", "clas", "--format", "markdown"), 'there is no schema "clas". Use "class".'),
@@ -175,7 +194,15 @@ def test_schema(tmp_path: Path) -> None:
     assert json.loads(run("schema", "class").output)["title"] == "NodeClass"
     result = run("schema", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
-    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"archives", "class", "disks", "images", "platform", "site", "stack"}
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {
+        "archives",
+        "class",
+        "disks",
+        "images",
+        "platform",
+        "site",
+        "stack",
+    }
     assert run("schema", "platform", "--format", "markdown").output.startswith("## Platform\n")
     page = tmp_path / "reference.md"
     assert run("schema", "--format", "markdown", "--out", str(page)).output == f"wrote {page}\n"
@@ -196,10 +223,15 @@ def test_check_catalog_tells_which_classes_have_no_lock() -> None:
     result = run("check-catalog", "--require-lock")
     assert result.exit_code == 1
     last = result.stdout.splitlines()[-1]
-    assert "5 classes cannot be applied yet: a100_sxm4_40gb, l4: no lock (goldnode lock debian12_r580); demo_a100: no lock" in last
+    assert (
+        "5 classes cannot be applied yet: a100_sxm4_40gb, l4: no lock (goldnode lock debian12_r580); demo_a100: no lock"
+        in last
+    )
 
 
-def test_check_catalog_shows_every_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_catalog_shows_every_file_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "own"
     (own / "classes").mkdir(parents=True)
     (own / "stacks").mkdir()
@@ -214,16 +246,27 @@ def test_check_catalog_shows_every_file_that_is_wrong(tmp_path: Path, monkeypatc
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
     assert len(lines) == 4, result.stderr
-    for place, line in zip(("stacks/broken.yml:1", "classes/one.yml:2", "classes/two.yml:3", "wrong.yml:1"), lines, strict=True):
+    for place, line in zip(
+        ("stacks/broken.yml:1", "classes/one.yml:2", "classes/two.yml:3", "wrong.yml:1"), lines, strict=True
+    ):
         assert place in line
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("images: {public_key: /nonexist}", '"images.public_key" names /nonexist, which is not a file. Put it there, or correct'),
-        ("images:\n  vulnerabilities: [debain=x]", 'names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]. Use "debian".'),
-        ("images: {vulnerabilities: [osv=/gone@2026-01-01]}", "the vulnerability database /gone@2026-01-01 is not there"),
+        (
+            "images: {public_key: /nonexist}",
+            '"images.public_key" names /nonexist, which is not a file. Put it there, or correct',
+        ),
+        (
+            "images:\n  vulnerabilities: [debain=x]",
+            'names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]. Use "debian".',
+        ),
+        (
+            "images: {vulnerabilities: [osv=/gone@2026-01-01]}",
+            "the vulnerability database /gone@2026-01-01 is not there",
+        ),
         ("module_signing: {key: nokey, certificate: nocert}", '"module_signing.certificate" names '),
         ("mirror: {directory: /nonexist/dir}", '"mirror.directory": there is no /nonexist to make dir in.'),
         ("mirror: {directory: mirror, key: gone.asc}", '"mirror.key" names '),
@@ -253,7 +296,9 @@ def test_check_catalog_passes_without_the_secret_keys_and_says_so(no_site: Path,
     no_site.write_text(no_site.read_text() + text + "\n")
     result = run("check-catalog")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert f'not checked: "{key}" names {no_site.parent}/gone.key, which this machine has not' in result.output
+    assert (
+        f'not checked: "{key}" names {no_site.parent}/gone.key, which this machine has not' in result.output
+    )
     (no_site.parent / "gone.key").touch()
     assert f'"{key}"' not in run("check-catalog").output
 
@@ -276,10 +321,15 @@ def test_check_catalog_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "own/classes/a100.yml"
     path.parent.mkdir(parents=True)
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "own"))
-    path.write_text(CLASS.replace("stack: r580", "stack: debian13_r550").replace("platform: hgx_a100_8\n", ""))
+    path.write_text(
+        CLASS.replace("stack: r580", "stack: debian13_r550").replace("platform: hgx_a100_8\n", "")
+    )
     result = run("check-catalog")
     assert result.exit_code == 2
     assert f'error: {path}:3: stack "debian13_r550" is past its end of life since 2025-04-17' in result.stderr
     path.write_text(CLASS.replace("backend:", "bakend:"))
     result = run("check-catalog")
-    assert (result.exit_code, result.stderr) == (2, f'error: {path}:2: unknown key "bakend". Use "backend".\n')
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f'error: {path}:2: unknown key "bakend". Use "backend".\n',
+    )

@@ -77,7 +77,12 @@ def test_the_libraries_of_this_process(root: Path) -> None:
 
 def test_the_node_is_told_where_its_files_are(root: Path, tmp_path: Path) -> None:
     found = report(str(root))["node"]
-    assert (found["available"], found["status"], found["exit_code"], found["age_seconds"]) == (True, "healthy", 0, 60.5)
+    assert (found["available"], found["status"], found["exit_code"], found["age_seconds"]) == (
+        True,
+        "healthy",
+        0,
+        60.5,
+    )
     (root / "proc/uptime").write_text("99999.0 1\n")
     assert (node(str(root))["exit_code"], "s old" in node(str(root))["reason"]) == (3, True)
     (root / "run/goldnode/verdict.json").write_text("[" * 100_000)
@@ -87,7 +92,9 @@ def test_the_node_is_told_where_its_files_are(root: Path, tmp_path: Path) -> Non
     assert "No such file" in empty["libraries_error"]
 
 
-@pytest.mark.parametrize("path", ["/lib/libssl.so.3", "/lib/libcudafake.so", "/lib/cuda", "", "/lib/libnccl", "/x/libncclx.so.2"])
+@pytest.mark.parametrize(
+    "path", ["/lib/libssl.so.3", "/lib/libcudafake.so", "/lib/cuda", "", "/lib/libnccl", "/x/libncclx.so.2"]
+)
 def test_what_is_no_gpu_library(path: str) -> None:
     assert library(path) is None
 
@@ -98,10 +105,16 @@ def test_control_characters_do_not_come_through(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_frameworks_that_are_imported_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch, version, lazy = types.ModuleType("torch"), types.ModuleType("torch.version"), types.ModuleType("jax")
+    torch, version, lazy = (
+        types.ModuleType("torch"),
+        types.ModuleType("torch.version"),
+        types.ModuleType("jax"),
+    )
     torch.__dict__["__version__"] = "2.8.0+cu128"
     version.__dict__.update(cuda="12.8", hip=None)
-    lazy.__dict__["__getattr__"] = lambda name: pytest.fail(f"asked for {name}, which may import what it likes")
+    lazy.__dict__["__getattr__"] = lambda name: pytest.fail(
+        f"asked for {name}, which may import what it likes"
+    )
     for module in (torch, version, lazy):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert report()["frameworks"] == {
@@ -120,10 +133,18 @@ d.report()
 print(json.dumps([sorted(set(sys.modules) - before), sorted({name.partition('.')[0] for name in before})]))
 """
     source = Path(__file__).parents[2] / "src"
-    done = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     more, loaded = json.loads(done.stdout)
     assert more == []
-    assert {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")} == {"goldnode"}
+    assert {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")} == {
+        "goldnode"
+    }
 
 
 # -- WSGI
@@ -134,8 +155,16 @@ def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     return [b"theirs"]
 
 
-def wsgi(path: str, method: str = "GET", peer: str = "127.0.0.1", wrapped: Any = None, **more: str) -> tuple[str, dict[str, str], bytes]:
-    environ: dict[str, Any] = {"SCRIPT_NAME": "", "PATH_INFO": path, "REQUEST_METHOD": method, "REMOTE_ADDR": peer, **more}
+def wsgi(
+    path: str, method: str = "GET", peer: str = "127.0.0.1", wrapped: Any = None, **more: str
+) -> tuple[str, dict[str, str], bytes]:
+    environ: dict[str, Any] = {
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "REQUEST_METHOD": method,
+        "REMOTE_ADDR": peer,
+        **more,
+    }
     setup_testing_defaults(environ)
     environ["QUERY_STRING"] = ""
     said: list[Any] = []
@@ -180,11 +209,19 @@ def test_wsgi_answers_its_path_and_nothing_else() -> None:
         ("127.0.0.1", {"HTTP_FORWARDED": "for=1"}, False),
     ],
 )
-def test_only_the_loopback_is_told_unless_somebody_decides(peer: str, more: dict[str, str], allowed: bool) -> None:
+def test_only_the_loopback_is_told_unless_somebody_decides(
+    peer: str, more: dict[str, str], allowed: bool
+) -> None:
     assert wsgi("/diagnostics", peer=peer, **more)[0] == ("200 OK" if allowed else "404 Not Found")
-    headers = [(key.removeprefix("HTTP_").replace("_", "-").lower().encode(), value.encode()) for key, value in more.items()]
+    headers = [
+        (key.removeprefix("HTTP_").replace("_", "-").lower().encode(), value.encode())
+        for key, value in more.items()
+    ]
     assert loopback({"type": "http", "client": (peer, 1), "headers": headers}) is allowed
-    assert wsgi("/diagnostics", peer=peer, wrapped=WsgiDiagnostics(app, allow=lambda environ: True), **more)[0] == "200 OK"
+    assert (
+        wsgi("/diagnostics", peer=peer, wrapped=WsgiDiagnostics(app, allow=lambda environ: True), **more)[0]
+        == "200 OK"
+    )
 
 
 def test_no_client_is_not_the_loopback() -> None:

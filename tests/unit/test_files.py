@@ -37,7 +37,10 @@ def test_a_second_build_stays_where_it_differs_and_goes_with_an_error(tmp_path: 
 
 
 def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path: Path) -> None:
-    runs = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     try:
         places = [Path((run.stdout.readline() if run.stdout else "").strip()) for run in runs]
         runs[0].send_signal(signal.SIGKILL)

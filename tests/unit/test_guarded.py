@@ -39,7 +39,11 @@ class Node:
 
     def run(self, command: str) -> dict[str, Any]:
         """Run a command of the controller's as the node's root shell does, with the program's path and those above it in the tree."""
-        here = re.sub(r"(?<=[\s<])(/|/usr|/usr/lib(/goldnode\S*)?)(?=\s)", lambda found: f"{self.root}{found[0]}", command)
+        here = re.sub(
+            r"(?<=[\s<])(/|/usr|/usr/lib(/goldnode\S*)?)(?=\s)",
+            lambda found: f"{self.root}{found[0]}",
+            command,
+        )
         done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, check=False)
         lines = {"stdout_lines": done.stdout.splitlines(), "stderr_lines": done.stderr.splitlines()}
         return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr, **lines}
@@ -127,7 +131,9 @@ def test_program_that_others_can_change_is_never_run_however_well_it_would_answe
     assert asked._lacks_program, "the module is asked with the program at once"
 
 
-@pytest.mark.parametrize("damage", [None, *DAMAGE.values(), another], ids=["root's own", *DAMAGE, "another program"])
+@pytest.mark.parametrize(
+    "damage", [None, *DAMAGE.values(), another], ids=["root's own", *DAMAGE, "another program"]
+)
 def test_check_by_the_playbook_runs_no_program_that_others_can_change(
     node: Node, asked: Asked, damage: Callable[[Node], None] | None
 ) -> None:
@@ -143,13 +149,21 @@ def test_check_by_the_playbook_runs_no_program_that_others_can_change(
     assert not node.mark.exists()
 
 
-@pytest.mark.parametrize(("answer", "why"), [("all is well", "not JSON"), ("{}", "plan does not have the keys")], ids=["prose", "no plan"])
-def test_answer_that_is_no_plan_is_reported_and_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch, answer: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [("all is well", "not JSON"), ("{}", "plan does not have the keys")],
+    ids=["prose", "no plan"],
+)
+def test_answer_that_is_no_plan_is_reported_and_not_believed(
+    node: Node, monkeypatch: pytest.MonkeyPatch, answer: str, why: str
+) -> None:
     node.place.write_text(f"#!/bin/sh\necho '{answer}'\n")
     node.digest = "sha256:" + hashlib.sha256(node.place.read_bytes()).hexdigest()
     monkeypatch.setitem(goldnode_state.ENGINE, "sha256", node.digest)
     asked, shown = Asked(node), list[str]()
-    monkeypatch.setattr(asked, "_display", type("Display", (), {"display": lambda self, text, **more: shown.append(text)})())
+    monkeypatch.setattr(
+        asked, "_display", type("Display", (), {"display": lambda self, text, **more: shown.append(text)})()
+    )
     assert asked.resident(document(), {"inventory_hostname": "n1"}) is None
     assert why in shown[0]
 
@@ -168,7 +182,9 @@ class Arguments:
 
 
 @pytest.mark.parametrize(
-    "damage", [row for name, row in DAMAGE.items() if name != "group"], ids=[name for name in DAMAGE if name != "group"]
+    "damage",
+    [row for name, row in DAMAGE.items() if name != "group"],
+    ids=[name for name in DAMAGE if name != "group"],
 )
 def test_module_runs_no_program_that_others_can_change(node: Node, damage: Callable[[Node], None]) -> None:
     assert module.program(Arguments(node)) == str(node.place)

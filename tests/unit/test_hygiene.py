@@ -18,11 +18,21 @@ def tracked() -> list[Path]:
 
 def test_no_package_registry_and_no_machine_is_named() -> None:
     # In parts, so that this file names none itself.
-    debian, pypi, npm, nvidia, wheels = "debian", "pypi", "npmjs", "developer.download.nvidia", "python" + "hosted"
+    debian, pypi, npm, nvidia, wheels = (
+        "debian",
+        "pypi",
+        "npmjs",
+        "developer.download.nvidia",
+        "python" + "hosted",
+    )
     hosts = re.compile(
         rf"(deb|security|snapshot|ftp)\.{debian}\.|{pypi}\.(org|io)|{wheels}\.org|{npm}\.(org|com)|{nvidia}\.com/compute/cuda/repos"
     )
-    places = re.compile("|".join(f"/{top}/{rest}" for top, rest in (("work", "(main|shared)"), ("farm", ""), ("root", r"\.pyenv"))))
+    places = re.compile(
+        "|".join(
+            f"/{top}/{rest}" for top, rest in (("work", "(main|shared)"), ("farm", ""), ("root", r"\.pyenv"))
+        )
+    )
     files = tracked()
     assert len(files) > 100
     found = []
@@ -30,5 +40,9 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
         if path == Path(__file__):
             continue
         text = path.read_text("utf-8", "replace")
-        found += [f"{path.relative_to(ROOT)}: {match[0]}" for pattern in (hosts, places) for match in pattern.finditer(text)]
+        found += [
+            f"{path.relative_to(ROOT)}: {match[0]}"
+            for pattern in (hosts, places)
+            for match in pattern.finditer(text)
+        ]
     assert found == []

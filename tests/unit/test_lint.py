@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run") if path.is_file())
+SCRIPTS = sorted(
+    path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run") if path.is_file()
+)
 
 
 # Groups of their own, so that the tools run at the same time.
@@ -18,7 +20,9 @@ SCRIPTS = sorted(path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run",
     "command",
     [
         pytest.param(["ruff", "check", "."], id="ruff", marks=pytest.mark.xdist_group("ruff")),
-        pytest.param(["ruff", "format", "--check", "."], id="ruff-format", marks=pytest.mark.xdist_group("ruff-format")),
+        pytest.param(
+            ["ruff", "format", "--check", "."], id="ruff-format", marks=pytest.mark.xdist_group("ruff-format")
+        ),
         pytest.param(["mypy"], id="mypy", marks=pytest.mark.xdist_group("mypy")),
         pytest.param(["ansible-lint"], id="ansible-lint", marks=pytest.mark.xdist_group("ansible-lint")),
     ],

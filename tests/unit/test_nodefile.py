@@ -32,8 +32,14 @@ def closure(start: str) -> dict[str, bytes]:
         parts = name.removesuffix(".py").split("/")
         for node in ast.walk(ast.parse(found[name])):
             if isinstance(node, ast.ImportFrom) and node.level:
-                base = "/".join(parts[: -node.level]) + (f"/{node.module.replace('.', '/')}" if node.module else "")
-                todo += [f"{base}.py", f"{base}/__init__.py", *(f"{base}/{alias.name}.py" for alias in node.names)]
+                base = "/".join(parts[: -node.level]) + (
+                    f"/{node.module.replace('.', '/')}" if node.module else ""
+                )
+                todo += [
+                    f"{base}.py",
+                    f"{base}/__init__.py",
+                    *(f"{base}/{alias.name}.py" for alias in node.names),
+                ]
     return reached
 
 
@@ -46,7 +52,11 @@ def test_what_travels_is_small() -> None:
 
 def test_the_module_ships_nothing_beside_itself() -> None:
     tree = ast.parse((MODULES / "goldnode_state.py").read_text())
-    shipped = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "module_utils" in (node.module or "")]
+    shipped = [
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "module_utils" in (node.module or "")
+    ]
     assert shipped == ["ansible.module_utils.basic"]
 
 
@@ -58,7 +68,9 @@ def test_only_the_standard_library_is_imported(name: str) -> None:
             names = [node.module or ""]
         for module in names:
             # NVML's binding travels in the same file, and only what runs in the process that can be killed may load it.
-            known = sys.stdlib_module_names | ({"pynvml"} if name == "goldnode/node/device/nvidia.py" else set())
+            known = sys.stdlib_module_names | (
+                {"pynvml"} if name == "goldnode/node/device/nvidia.py" else set()
+            )
             assert module.split(".")[0] in known, f"{name} imports {module}"
 
 
@@ -75,7 +87,11 @@ def test_the_binding_of_nvml_travels_with_its_licence_and_not_with_the_module() 
     ast.parse(found["pynvml.py"], feature_version=(3, 9))
     reached = closure("state/apply") | closure("verdict/check")
     assert "goldnode/node/device/child.py" in reached, "the walk over imports has stopped finding them"
-    assert not {"goldnode/node/device/nvidia.py", "goldnode/node/device/reader.py", "goldnode/node/program.py"} & set(reached)
+    assert not {
+        "goldnode/node/device/nvidia.py",
+        "goldnode/node/device/reader.py",
+        "goldnode/node/program.py",
+    } & set(reached)
 
 
 def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
@@ -97,7 +113,10 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
     assert "there is no class document" in check.stdout
     assert "Run site.yml" not in check.stdout, "what was named with --class is no file of a run"
     told = subprocess.run([program, "--version"], capture_output=True, text=True, env=clean)
-    assert (told.returncode, told.stdout) == (0, f"goldnode-node {nodefile.payload(content=False)['sha256']}\n")
+    assert (told.returncode, told.stdout) == (
+        0,
+        f"goldnode-node {nodefile.payload(content=False)['sha256']}\n",
+    )
     wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
     assert wrong.returncode == 3, "a wrong use must not read as a verdict"
 

@@ -12,7 +12,16 @@ from goldnode.node.state.model import Action, Note, Plan, Refusal, Waiting
 from goldnode.plans import PlanError, read_plan
 
 PLAN = Plan(
-    (Action("kernel", "packages.hold", "kernel", "1 package is not on hold", after="hold linux\n", data={"names": ["linux"]}),),
+    (
+        Action(
+            "kernel",
+            "packages.hold",
+            "kernel",
+            "1 package is not on hold",
+            after="hold linux\n",
+            data={"names": ["linux"]},
+        ),
+    ),
     (Refusal("wrong-os", "The node runs debian 11.", "Reinstall it."),),
     (Note("gpu", "a container does not show it"),),
     (Waiting("container_runtime", "docker.service", "a GPU container runs"),),
@@ -25,7 +34,9 @@ PLAN = Plan(
 def sent(**changes: Any) -> str:
     """The plan as JSON text, with top-level keys replaced (None: taken away)."""
     value = {**PLAN.to_json(), **changes}
-    return json.dumps({key: item for key, item in value.items() if item is not None or key == "boot_identity"})
+    return json.dumps(
+        {key: item for key, item in value.items() if item is not None or key == "boot_identity"}
+    )
 
 
 def action(**changes: Any) -> list[dict[str, Any]]:
@@ -58,8 +69,14 @@ def test_what_the_engine_sends_is_read_whole() -> None:
         (sent(actions=action(part="kernal")), "no known part or phase"),
         (sent(actions=action(phase="later")), "no known part or phase"),
         (sent(actions=[]), "its parts are not its actions"),
-        (sent(reboot={"required": "yes", "reasons": [], "after": [], "held": []}), "plan.reboot.required is of type str"),
-        (sent(refusals=[{"code": "x", "message": "y"}]), r"plan.refusals\[0\] does not have the keys code, message, remedy"),
+        (
+            sent(reboot={"required": "yes", "reasons": [], "after": [], "held": []}),
+            "plan.reboot.required is of type str",
+        ),
+        (
+            sent(refusals=[{"code": "x", "message": "y"}]),
+            r"plan.refusals\[0\] does not have the keys code, message, remedy",
+        ),
         (sent(boot_identity=7), "plan.boot_identity is of type int"),
     ],
 )

@@ -13,10 +13,18 @@ ROW = re.compile(r"^\| `(tests/[^`]+\.py::test_[^`\[]+)` \| .+ \| .+ \| .* \|$",
 
 
 def long_tests() -> set[str]:
-    places = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").iterdir() if path.is_dir() and list(path.rglob("test_*.py")))
+    places = sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").iterdir()
+        if path.is_dir() and list(path.rglob("test_*.py"))
+    )
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*argv, *(place for place in places if place != "tests/unit")], cwd=ROOT, capture_output=True, text=True, check=False
+        [*argv, *(place for place in places if place != "tests/unit")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     # pytest-xdist's group follows an id.
@@ -28,4 +36,6 @@ def test_every_long_test_has_its_row_and_every_row_its_test() -> None:
     section = text[text.index("## With `--all` only") : text.index("## What moved")]
     rows = ROW.findall(section)
     assert len(rows) == len(set(rows))
-    assert set(rows) == long_tests(), "write a row into docs/proof.md, `With --all only`: test, what it proves, why, when it last passed"
+    assert set(rows) == long_tests(), (
+        "write a row into docs/proof.md, `With --all only`: test, what it proves, why, when it last passed"
+    )

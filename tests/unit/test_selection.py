@@ -24,19 +24,25 @@ def imports() -> Imports:
 def marks() -> dict[str, set[str]]:
     """Test file → the markers that its text names. pytest's collection would give the same and takes long."""
     files = [path for path in selection.known_files(ROOT) if is_test(path) and (ROOT / path).is_file()]
-    return {file: {mark for mark in HEAVY if f"pytest.mark.{mark}" in (ROOT / file).read_text()} for file in files}
+    return {
+        file: {mark for mark in HEAVY if f"pytest.mark.{mark}" in (ROOT / file).read_text()} for file in files
+    }
 
 
 def test_every_file_of_the_repository_is_covered(imports: Imports) -> None:
     found = selection.uncovered(selection.known_files(ROOT), imports)
-    assert found == [], "no test imports these, and no row of AFFECTS in tests/suite/selection.py names them: add one"
+    assert found == [], (
+        "no test imports these, and no row of AFFECTS in tests/suite/selection.py names them: add one"
+    )
 
 
 def test_every_row_matches_a_file_and_names_tests_that_exist(marks: dict[str, set[str]]) -> None:
     files = selection.known_files(ROOT)
     later = {"scripts/prove-gpu", "tests/durations.json"}
     for pattern, targets in selection.AFFECTS:
-        assert pattern in later or any(selection.matches(path, pattern) for path in files), f"nothing matches {pattern}"
+        assert pattern in later or any(selection.matches(path, pattern) for path in files), (
+            f"nothing matches {pattern}"
+        )
         for target in targets:
             kind, colon, name = target.partition(":")
             if target == selection.EVERYTHING:
@@ -44,9 +50,9 @@ def test_every_row_matches_a_file_and_names_tests_that_exist(marks: dict[str, se
             if colon and kind == "marker":
                 assert name in HEAVY
             elif colon and kind == "module":
-                assert {f"src/{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")} & set(files) or name.startswith(
-                    "tests."
-                ), target
+                assert {f"src/{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")} & set(
+                    files
+                ) or name.startswith("tests."), target
             elif "::" in target:
                 file, _, case = target.partition("[")
                 assert file.partition("::")[0] in marks
@@ -58,7 +64,9 @@ def test_every_row_matches_a_file_and_names_tests_that_exist(marks: dict[str, se
 
 def test_every_molecule_scenario_has_its_row() -> None:
     for scenario in ROOT.glob("molecule/*/molecule.yml"):
-        assert any(pattern == f"molecule/{scenario.parent.name}/*" for pattern, _ in selection.AFFECTS), scenario
+        assert any(pattern == f"molecule/{scenario.parent.name}/*" for pattern, _ in selection.AFFECTS), (
+            scenario
+        )
 
 
 SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
@@ -68,7 +76,11 @@ SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
     ("changed", "some", "none"),
     [
         # Imports, within functions too, and through packages.
-        (GPT, {"tests/unit/disks/test_disk_assemble.py", "tests/disks/test_disk_boot.py"}, {"tests/unit/node/test_grub.py"}),
+        (
+            GPT,
+            {"tests/unit/disks/test_disk_assemble.py", "tests/disks/test_disk_boot.py"},
+            {"tests/unit/node/test_grub.py"},
+        ),
         # A program that subprocesses run.
         (
             SLOTS,
@@ -76,15 +88,39 @@ SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
             {"tests/unit/fleet/test_drain.py"},
         ),
         ("src/goldnode/commands/mirror.py", {"tests/unit/test_cli.py"}, {"tests/unit/node/test_grub.py"}),
-        ("src/goldnode/ansible/action/goldnode_state.py", {"tests/unit/ansible/test_report.py", "tests/e2e/test_plan.py"}, set()),
+        (
+            "src/goldnode/ansible/action/goldnode_state.py",
+            {"tests/unit/ansible/test_report.py", "tests/e2e/test_plan.py"},
+            set(),
+        ),
         # A fixture's import affects those who use the fixture.
-        ("tests/unit/images/registries.py", {"tests/unit/images/test_publish.py"}, {"tests/unit/node/test_check.py"}),
-        ("site.yml", {"tests/e2e/test_removal.py", "tests/unit/ansible/test_report.py"}, {"tests/unit/node/test_grub.py"}),
-        ("molecule/debian13/molecule.yml", {"tests/lab/test_molecule.py::test_scenario[debian13]"}, {"tests/lab/test_molecule.py"}),
+        (
+            "tests/unit/images/registries.py",
+            {"tests/unit/images/test_publish.py"},
+            {"tests/unit/node/test_check.py"},
+        ),
+        (
+            "site.yml",
+            {"tests/e2e/test_removal.py", "tests/unit/ansible/test_report.py"},
+            {"tests/unit/node/test_grub.py"},
+        ),
+        (
+            "molecule/debian13/molecule.yml",
+            {"tests/lab/test_molecule.py::test_scenario[debian13]"},
+            {"tests/lab/test_molecule.py"},
+        ),
         ("molecule/shared/verify.yml", {"tests/lab/test_molecule.py"}, {"tests/e2e/test_gate.py"}),
         ("docs/faults.md", {"tests/faults/test_scoreboard.py"}, {"tests/e2e/test_gate.py"}),
-        ("docs/images.md", {"tests/unit/test_hygiene.py"}, {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"}),
-        ("catalog/stacks/r550.yml", {"tests/unit/compat/test_matrix.py", "tests/e2e/test_real.py", "tests/images/test_lock.py"}, set()),
+        (
+            "docs/images.md",
+            {"tests/unit/test_hygiene.py"},
+            {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"},
+        ),
+        (
+            "catalog/stacks/r550.yml",
+            {"tests/unit/compat/test_matrix.py", "tests/e2e/test_real.py", "tests/images/test_lock.py"},
+            set(),
+        ),
         (
             "tests/e2e/test_gate.py",
             {"tests/e2e/test_gate.py", "tests/unit/test_lint.py::test_tool_finds_nothing[mypy]"},
@@ -94,7 +130,9 @@ SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
         ("src/goldnode/node/gone.py", {"tests/e2e/test_gate.py"}, set()),
     ],
 )
-def test_change_selects(imports: Imports, marks: Mapping[str, set[str]], changed: str, some: set[str], none: set[str]) -> None:
+def test_change_selects(
+    imports: Imports, marks: Mapping[str, set[str]], changed: str, some: set[str], none: set[str]
+) -> None:
     found = selection.select([changed], imports, marks)
     assert not found.everything
     assert some <= found.why.keys() - none
@@ -111,13 +149,19 @@ def test_change_selects(imports: Imports, marks: Mapping[str, set[str]], changed
         ("tests/new_helper.py", "tests/new_helper.py is covered by no row"),
     ],
 )
-def test_change_selects_everything(imports: Imports, marks: Mapping[str, set[str]], changed: str, why: str) -> None:
+def test_change_selects_everything(
+    imports: Imports, marks: Mapping[str, set[str]], changed: str, why: str
+) -> None:
     assert selection.select([changed], imports, marks).everything.startswith(why)
 
 
-def test_a_named_test_runs_whole_file_when_that_is_chosen_too(imports: Imports, marks: Mapping[str, set[str]]) -> None:
+def test_a_named_test_runs_whole_file_when_that_is_chosen_too(
+    imports: Imports, marks: Mapping[str, set[str]]
+) -> None:
     found = selection.select(["molecule/debian13/molecule.yml", "molecule/shared/create.yml"], imports, marks)
-    assert [test for test in found.why if test.startswith("tests/lab/test_molecule.py")] == ["tests/lab/test_molecule.py"]
+    assert [test for test in found.why if test.startswith("tests/lab/test_molecule.py")] == [
+        "tests/lab/test_molecule.py"
+    ]
 
 
 def test_causes_are_folded() -> None:
@@ -143,7 +187,13 @@ COLLECTED = {
 @pytest.mark.parametrize(
     ("wanted", "chosen", "unit", "nodes", "left"),
     [
-        (Wanted(), ["tests/test_unit.py", "tests/test_lab.py"], ["tests/test_unit.py"], ["tests/test_lab.py"], {}),
+        (
+            Wanted(),
+            ["tests/test_unit.py", "tests/test_lab.py"],
+            ["tests/test_unit.py"],
+            ["tests/test_lab.py"],
+            {},
+        ),
         (Wanted(), ["tests/test_both.py"], ["tests/test_both.py"], ["tests/test_both.py"], {}),
         (Wanted(), ["tests/test_long.py"], [], [], {"only with --all": ["tests/test_long.py"]}),
         (Wanted(long=True), ["tests/test_long.py"], [], ["tests/test_long.py"], {}),

@@ -25,7 +25,8 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert load_site().locks == "a"
     (tmp_path / "goldnode-site.yaml").write_text("locks: b\n")
     with pytest.raises(
-        SiteError, match=r"^goldnode-site\.yaml: a site file of this name is read by nobody\. Rename it to goldnode-site\.yml\."
+        SiteError,
+        match=r"^goldnode-site\.yaml: a site file of this name is read by nobody\. Rename it to goldnode-site\.yml\.",
     ):
         load_site()
     (tmp_path / "goldnode-site.yml").write_text("locks: b\n")
@@ -45,11 +46,23 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("archives:\n  debian: {uri: x}\n", 2, 'unknown key "uri" in "archives.debian". Use "url"'),
         ("archives:\n  debian: {key: x}\n", 2, 'key "archives.debian.url" is missing'),
         ("archives:\n  debian:\n    url: mirror.example.org\n", 3, "expected an http, https or file address"),
-        ("archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n", 2, "archives.debian.fingerprints.0"),
+        (
+            "archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n",
+            2,
+            "archives.debian.fingerprints.0",
+        ),
         ("gate: {drain: [/bin/x]}\n", 1, 'key "gate.resume" is missing'),
         ("gate: {drain: [/bin/x], resume: []}\n", 1, "gate.resume"),
-        ("gate:\n  drain: [/bin/x]\n  resume: [resume-node]\n", 3, '"gate.resume" begins with "resume-node", expected the full path'),
-        ("mirror:\n  directory: x\n  url: mirror.example.org\n", 3, "expected an http, https or file address"),
+        (
+            "gate:\n  drain: [/bin/x]\n  resume: [resume-node]\n",
+            3,
+            '"gate.resume" begins with "resume-node", expected the full path',
+        ),
+        (
+            "mirror:\n  directory: x\n  url: mirror.example.org\n",
+            3,
+            "expected an http, https or file address",
+        ),
         ("mirror: {url: 'http://x'}\n", 1, 'key "mirror.directory" is missing'),
         ("- a\n", 1, "the document is a list, expected a mapping"),
     ],
@@ -66,7 +79,9 @@ def test_refused(tmp_path: Path, text: str, line: int, says: str) -> None:
 def test_archive_the_catalog_does_not_have(tmp_path: Path) -> None:
     path = tmp_path / "site.yml"
     path.write_text("archives:\n  debain: {url: 'file:///x'}\n")
-    with pytest.raises(SiteError, match=r'site\.yml:2: archive "debain" is not in the catalog\. Use "debian"'):
+    with pytest.raises(
+        SiteError, match=r'site\.yml:2: archive "debain" is not in the catalog\. Use "debian"'
+    ):
         check_archives(load_site(path), {"debian": None})
 
 
@@ -76,10 +91,16 @@ def test_a_directory_of_locks_that_is_not_there(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)
     with pytest.raises(SiteError) as caught:
         load_site(path).lock_directories()
-    assert str(caught.value) == f'{path}:2: "locks" names {tmp_path}/gone, which is not a directory. Make it, or correct the path.'
+    assert (
+        str(caught.value)
+        == f'{path}:2: "locks" names {tmp_path}/gone, which is not a directory. Make it, or correct the path.'
+    )
     assert load_site(path).lock_directories(to_write=True) == [tmp_path / "gone"]
     monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}:{tmp_path}/absent")
-    with pytest.raises(SiteError, match=f"^GOLDNODE_LOCKS names {tmp_path}/absent, which is not a directory. Make it, or correct"):
+    with pytest.raises(
+        SiteError,
+        match=f"^GOLDNODE_LOCKS names {tmp_path}/absent, which is not a directory. Make it, or correct",
+    ):
         Site().lock_directories()
     assert Site().lock_directories(to_write=True) == [tmp_path, tmp_path / "absent"]
 
@@ -106,7 +127,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
     def run(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 0, rows, "")
 
-    monkeypatch.setattr(site_module, "_os_release", lambda: dict(line.split("=") for line in os_release.split()))
+    monkeypatch.setattr(
+        site_module, "_os_release", lambda: dict(line.split("=") for line in os_release.split())
+    )
     monkeypatch.setattr(subprocess, "run", run)
 
 
@@ -123,10 +146,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
         (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|Debian\n", "nvidia-cuda", None),
     ],
 )  # fmt: skip
-def test_what_the_machines_apt_says(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None) -> None:
+def test_what_the_machines_apt_says(
+    monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None
+) -> None:
     machine(monkeypatch, os_release, rows)
     if url is not None:
         assert archive_url(Site(), archive) == url
         return
-    with pytest.raises(SiteError, match=f'no address is known for archive "{archive}".* Name it in goldnode-site.yml'):
+    with pytest.raises(
+        SiteError, match=f'no address is known for archive "{archive}".* Name it in goldnode-site.yml'
+    ):
         archive_url(Site(), archive)

@@ -13,7 +13,9 @@ from tests.suite.timings import Timings
 UNIT, NODES = STAGES
 
 
-@pytest.mark.parametrize("marks", [set(), {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)])
+@pytest.mark.parametrize(
+    "marks", [set(), {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)]
+)
 def test_every_test_is_in_one_stage_with_all(marks: set[str]) -> None:
     assert [stage.has(marks, long=True) for stage in STAGES].count(True) == 1
     assert any(stage.has(marks, long=False) for stage in STAGES) == ("long" not in marks)
@@ -24,7 +26,10 @@ def record() -> Timings:
         "abc1234",
         "2026-11-20",
         2,
-        {"unit": {"seconds": 300.0, "tests": 7000, "files": 170}, "nodes": {"seconds": 1800.0, "tests": 250, "files": 40}},
+        {
+            "unit": {"seconds": 300.0, "tests": 7000, "files": 170},
+            "nodes": {"seconds": 1800.0, "tests": 250, "files": 40},
+        },
         {
             "tests/unit/test_lint.py": {"tests": 20, "seconds": 100.0, "slow": {}},
             "tests/unit/test_cli.py": {"tests": 20, "seconds": 60.0, "slow": {}},
@@ -54,19 +59,34 @@ def test_a_stage_shows_what_it_will_do_and_what_it_took() -> None:
 def test_a_stage_of_chosen_tests_shows_those() -> None:
     known = record()
     known.source = timings.LOCAL
-    lines = stages.before(UNIT, Wanted(tests={"unit": ("tests/unit/test_cli.py", "tests/unit/test_lint.py::test_x")}), known)
+    lines = stages.before(
+        UNIT, Wanted(tests={"unit": ("tests/unit/test_cli.py", "tests/unit/test_lint.py::test_x")}), known
+    )
     assert lines[1] == "2 test files or tests chosen; 40 tests in these files last time"
     assert lines[-1] == "slowest: unit/test_lint.py 100 s, unit/test_cli.py 60 s"
 
 
 def test_what_got_slower_is_shown_where_it_matters() -> None:
     before = {"tests/a.py": 100.0, "tests/b.py": 100.0, "tests/c.py": 3.0, "tests/e.py": 60.0}
-    now = {"tests/a.py": 133.0, "tests/b.py": 150.0, "tests/c.py": 20.0, "tests/d.py": 500.0, "tests/e.py": 200.0}
-    assert stages.slower(now, before) == ["e.py: 3 min 20 s, last time 60 s", "b.py: 2 min 30 s, last time 100 s"]
+    now = {
+        "tests/a.py": 133.0,
+        "tests/b.py": 150.0,
+        "tests/c.py": 20.0,
+        "tests/d.py": 500.0,
+        "tests/e.py": 200.0,
+    }
+    assert stages.slower(now, before) == [
+        "e.py: 3 min 20 s, last time 60 s",
+        "b.py: 2 min 30 s, last time 100 s",
+    ]
 
 
 def test_after_a_stage_its_time_is_compared() -> None:
-    tests = {"tests/unit/test_cli.py::test_a": 130.0, "tests/unit/test_cli.py::test_b": 0.2, "tests/unit/test_lint.py::test_c": 90.0}
+    tests = {
+        "tests/unit/test_cli.py::test_a": 130.0,
+        "tests/unit/test_cli.py::test_b": 0.2,
+        "tests/unit/test_lint.py::test_c": 90.0,
+    }
     results = Results(400.0, tests, 0, Counter(tests=3))
     assert stages.after(results, record(), "unit", whole=True) == [
         "took 6 min 40 s: 3 passed, 0 failed; last time 5 min",

@@ -73,6 +73,9 @@ def test_committed_record_is_readable_and_in_its_own_form() -> None:
         assert timings.text(record) == timings.COMMITTED.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (119.4, "119 s"), (120, "2 min"), (130.2, "2 min 10 s"), (3600, "60 min")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (119.4, "119 s"), (120, "2 min"), (130.2, "2 min 10 s"), (3600, "60 min")],
+)
 def test_a_duration_is_spelled(seconds: float, words: str) -> None:
     assert timings.spell(seconds) == words

@@ -29,7 +29,9 @@ def test_nothing_to_verify_is_an_error(tmp_path: Path, arguments: tuple[str, ...
     done = subprocess.run(
         [str(ROOT / "scripts/verify"), *(str(places.get(word, word)) for word in arguments)],
         cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "GOLDNODE_"))},
+        env={
+            key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "GOLDNODE_"))
+        },
         capture_output=True,
         text=True,
         check=False,

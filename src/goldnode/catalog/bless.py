@@ -23,22 +23,34 @@ def read(path: Path) -> Json:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CatalogError(
-            f"the capture cannot be read: {error.strerror}", file=path, remedy="name a file that `goldnode-node capture` wrote"
+            f"the capture cannot be read: {error.strerror}",
+            file=path,
+            remedy="name a file that `goldnode-node capture` wrote",
         ) from None
     except ValueError:
         raise CatalogError(
-            "this is no capture: it is not JSON", file=path, remedy="make one with `goldnode-node capture` on the node"
+            "this is no capture: it is not JSON",
+            file=path,
+            remedy="make one with `goldnode-node capture` on the node",
         ) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise CatalogError(f"this is no capture of schema {SCHEMA}", file=path, remedy="make one with `goldnode-node capture` on the node")
+        raise CatalogError(
+            f"this is no capture of schema {SCHEMA}",
+            file=path,
+            remedy="make one with `goldnode-node capture` on the node",
+        )
     if found.get("source") == "nvidia-smi-xml":
         raise CatalogError(
-            "the output of nvidia-smi says too little of a node", file=path, remedy="make a capture with `goldnode-node capture`"
+            "the output of nvidia-smi says too little of a node",
+            file=path,
+            remedy="make a capture with `goldnode-node capture`",
         )
     return found
 
 
-def bless(paths: Sequence[Path], catalog: Catalog, name: str | None = None, reason: str | None = None) -> baseline.Proposal:
+def bless(
+    paths: Sequence[Path], catalog: Catalog, name: str | None = None, reason: str | None = None
+) -> baseline.Proposal:
     """Return the baseline that the captures in `paths` have in common.
 
     `name`: the class it is for; its GPU model, count and platform are what the captures must show. `reason`: why links and sizes that are
@@ -47,14 +59,18 @@ def bless(paths: Sequence[Path], catalog: Catalog, name: str | None = None, reas
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None
     item = entry.item if entry is not None else None
-    platform = catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
+    platform = (
+        catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
+    )
     for path, (_, capture) in zip(paths, captures, strict=True):
         model = item.gpu.model if item is not None and item.gpu is not None else baseline.model_of(capture)
         gpus = as_list(capture.get("gpus"))
         if gpus and model is None:
             ids = ", ".join(sorted({str(as_map(row).get("pci_id")) for row in gpus}))
             raise CatalogError(
-                f"no GPU model of the facts has PCI id {ids}", file=path, remedy="add it to compat/facts/gpus.yml with its source"
+                f"no GPU model of the facts has PCI id {ids}",
+                file=path,
+                remedy="add it to compat/facts/gpus.yml with its source",
             )
         found = []
         if item is not None and item.gpu is not None and len(gpus) != item.gpu.count:
@@ -71,9 +87,13 @@ def bless(paths: Sequence[Path], catalog: Catalog, name: str | None = None, reas
     proposal = baseline.propose(captures, reason)
     models.Baseline.model_validate(proposal.baseline)
     if item is not None and item.baseline != models.Baseline():
-        proposal.notes.append("the class has a baseline already: what stands there and not here (mounts, paths, modules) is yours to keep")
+        proposal.notes.append(
+            "the class has a baseline already: what stands there and not here (mounts, paths, modules) is yours to keep"
+        )
     if len(captures) == 1:
-        proposal.notes.append("one capture only: what differs between nodes of the class is not known; give some more")
+        proposal.notes.append(
+            "one capture only: what differs between nodes of the class is not known; give some more"
+        )
     return proposal
 
 
@@ -81,7 +101,13 @@ def text(proposal: baseline.Proposal) -> str:
     """Return the proposal as the YAML of a class file."""
     import yaml
 
-    dumped: str = yaml.safe_dump({"baseline": proposal.baseline}, sort_keys=False, default_flow_style=None, width=150, allow_unicode=True)
+    dumped: str = yaml.safe_dump(
+        {"baseline": proposal.baseline},
+        sort_keys=False,
+        default_flow_style=None,
+        width=150,
+        allow_unicode=True,
+    )
     return dumped
 
 
@@ -93,7 +119,9 @@ def patch(proposal: baseline.Proposal, file: Path) -> str:
     end = start + 1
     while own and end < len(before) and (before[end][:1] in (" ", "\t", "-", "\n", "#")):
         end += 1
-    while end > start + 1 and end <= len(before) and before[end - 1][:1] in ("\n", "#"):  # a blank line or remark belongs to what follows
+    while (
+        end > start + 1 and end <= len(before) and before[end - 1][:1] in ("\n", "#")
+    ):  # a blank line or remark belongs to what follows
         end -= 1
     after = [*before[:start], *text(proposal).splitlines(keepends=True), *before[end:]]
     return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))

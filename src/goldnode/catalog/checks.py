@@ -32,7 +32,12 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
     _check_os(entry)
     for index, name in enumerate(stack.archives):
         if name not in catalog.archives:
-            raise entry.error(f'archive "{name}" is not in the catalog', "archives", index, remedy=nearest(name, catalog.archives))
+            raise entry.error(
+                f'archive "{name}" is not in the catalog',
+                "archives",
+                index,
+                remedy=nearest(name, catalog.archives),
+            )
     _check_modules(entry)
     _check_toolkit(entry)
     driver = stack.driver
@@ -70,7 +75,10 @@ def _check_os(entry: Entry[models.Stack]) -> None:
     os = entry.item.os
     kernel = entry.item.kernel
     for key, value in (("flavour", kernel.flavour), ("release", kernel.release)):
-        other = next((name for name in ARCHITECTURES if value is not None and value.split("-")[-1] == name), os.architecture)
+        other = next(
+            (name for name in ARCHITECTURES if value is not None and value.split("-")[-1] == name),
+            os.architecture,
+        )
         if other != os.architecture:
             raise entry.error(
                 f"kernel {value} is of architecture {other}, and the stack of {os.architecture}",
@@ -96,7 +104,13 @@ def _check_modules(entry: Entry[models.Stack]) -> None:
     known: list[str] = []
     for index, module in enumerate(stack.modules):
         if module.name in (*known, *own):
-            raise entry.error(f'module "{module.name}" is declared twice', "modules", index, "name", remedy="keep one of the two")
+            raise entry.error(
+                f'module "{module.name}" is declared twice',
+                "modules",
+                index,
+                "name",
+                remedy="keep one of the two",
+            )
         if module.package is None and (stack.driver is None or stack.driver.in_tree):
             raise entry.error(
                 f'module "{module.name}" has no package, and the stack has no driver whose packages would bring it',
@@ -107,7 +121,13 @@ def _check_modules(entry: Entry[models.Stack]) -> None:
         if module.package is None and (module.dkms is not None or module.before_driver):
             key = "dkms" if module.dkms is not None else "before_driver"
             remedy = f"name its package, or remove `{key}`"
-            raise entry.error(f'module "{module.name}" is the driver\'s own, which settles `{key}`', "modules", index, key, remedy=remedy)
+            raise entry.error(
+                f'module "{module.name}" is the driver\'s own, which settles `{key}`',
+                "modules",
+                index,
+                key,
+                remedy=remedy,
+            )
         for place, name in enumerate(module.after):
             allowed = [*known, *([] if module.before_driver else own)]
             if name not in allowed:
@@ -138,7 +158,9 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     """Check a class's references and values. Raises CatalogError."""
     item = entry.item
     if item.stack not in catalog.stacks:
-        raise entry.error(f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks))
+        raise entry.error(
+            f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
+        )
     stack = catalog.stacks[item.stack].item
     _check_backend(entry, stack)
     if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":
@@ -161,7 +183,10 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     if gpu is None:
         if item.baseline.gpu is not None:
             raise entry.error(
-                "the class has no GPU, but its baseline speaks of one", "baseline", "gpu", remedy="remove it, or declare `gpu`"
+                "the class has no GPU, but its baseline speaks of one",
+                "baseline",
+                "gpu",
+                remedy="remove it, or declare `gpu`",
             )
         if item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
@@ -188,10 +213,21 @@ def _check_workloads(entry: Entry[models.NodeClass]) -> None:
         except WorkloadError as error:
             raise entry.error(error.message, "images", index, remedy=error.remedy) from None
         if image.metadata is not None and not (base / image.metadata).exists():
-            raise entry.error(f"there is no {base / image.metadata}", "images", index, "metadata", remedy="name it relative to this file")
+            raise entry.error(
+                f"there is no {base / image.metadata}",
+                "images",
+                index,
+                "metadata",
+                remedy="name it relative to this file",
+            )
     for index, text in enumerate(entry.item.requirements):
         if not (base / text).is_file():
-            raise entry.error(f"there is no file {base / text}", "requirements", index, remedy="name it relative to this file")
+            raise entry.error(
+                f"there is no file {base / text}",
+                "requirements",
+                index,
+                remedy="name it relative to this file",
+            )
 
 
 def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
@@ -206,24 +242,40 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     stack = stack_entry.item
     waiver = None
     if stack.waiver is not None:
-        waiver = Waiver(stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes))
-    found = rules.support(stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today)
+        waiver = Waiver(
+            stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes)
+        )
+    found = rules.support(
+        stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today
+    )
     if found is None or found.state == "waived" or entry.item.simulated:
         return
     if found.state == "expired":
-        raise stack_entry.error(f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy)
-    raise entry.error(found.message, "stack", remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""))
+        raise stack_entry.error(
+            f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy
+        )
+    raise entry.error(
+        found.message,
+        "stack",
+        remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""),
+    )
 
 
 def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
     """Refuse a waiver for a class that does not use the stack: it waives nothing, and looks as if it did. Raises CatalogError."""
     for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
-        users = [node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name]
+        users = [
+            node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name
+        ]
         if name not in users:
             other = catalog.classes.get(name)
             why = f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
-            remedy = "take it out" if other is not None or not users else f"{nearest(name, users)}, or take it out"
-            raise entry.error(f'the waiver is for class "{name}", which {why}', "waiver", "classes", index, remedy=remedy)
+            remedy = (
+                "take it out" if other is not None or not users else f"{nearest(name, users)}, or take it out"
+            )
+            raise entry.error(
+                f'the waiver is for class "{name}", which {why}', "waiver", "classes", index, remedy=remedy
+            )
 
 
 def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
@@ -238,7 +290,10 @@ def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> 
         where = ("compat", "accept", index)
         if item.rule not in known:
             raise entry.error(
-                f'there is no rule "{item.rule}" whose findings could be accepted', *where, "rule", remedy=nearest(item.rule, known)
+                f'there is no rule "{item.rule}" whose findings could be accepted',
+                *where,
+                "rule",
+                remedy=nearest(item.rule, known),
             )
         if item.rule == "end-of-life":
             raise entry.error(
@@ -312,9 +367,13 @@ def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:
             remedy=f'use backend "{backend}", or a stack with {_driver_of(wanted)}',
         )
     if item.backend == "cpu" and item.gpu is not None:
-        raise entry.error("a class of backend cpu declares GPUs", "gpu", remedy="remove `gpu` or change `backend`")
+        raise entry.error(
+            "a class of backend cpu declares GPUs", "gpu", remedy="remove `gpu` or change `backend`"
+        )
     if item.backend != "cpu" and item.gpu is None:
-        raise entry.error(f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}")
+        raise entry.error(
+            f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}"
+        )
 
 
 def _driver_of(vendor: str | None) -> str:
@@ -343,7 +402,9 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
                 if other.item.gpus is not None and item.gpu.model in other.item.gpus.models
             ]
             built = (
-                f"platform {' or '.join(fitting)}, which is built with it" if fitting else "another platform, or none: no platform names it"
+                f"platform {' or '.join(fitting)}, which is built with it"
+                if fitting
+                else "another platform, or none: no platform names it"
             )
             raise entry.error(
                 f'platform "{item.platform}" is not built with {item.gpu.model}, but with {", ".join(slots.models)}',
@@ -399,12 +460,19 @@ OPEN_FINDINGS = (
 
 def is_finding(pattern: str) -> bool:
     """Whether the health check has a finding that `pattern` (an id, with * and ? as in file names) can be."""
-    if any(fnmatchcase(name, pattern) for name in findings()) or fnmatchcase("nvidia.loaded", pattern) or pattern.endswith(".loaded"):
+    if (
+        any(fnmatchcase(name, pattern) for name in findings())
+        or fnmatchcase("nvidia.loaded", pattern)
+        or pattern.endswith(".loaded")
+    ):
         return True
     begins = re.split(r"[*?\[]", pattern)[0]
     whole = begins == pattern
     return any(
-        begins in (name, f"{name}.") or begins.startswith(f"{name}.") or (not whole and name.startswith(begins)) for name in OPEN_FINDINGS
+        begins in (name, f"{name}.")
+        or begins.startswith(f"{name}.")
+        or (not whole and name.startswith(begins))
+        for name in OPEN_FINDINGS
     )
 
 
@@ -446,7 +514,9 @@ _WORD_KEYS = {
     "transparent_hugepage": "transparent_hugepages",
     "numa_balancing": "numa_balancing",
 }
-_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ, and nothing that udev's rules would take for a pattern
+_INTERFACE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
+)  # IFNAMSIZ, and nothing that udev's rules would take for a pattern
 
 
 def _check_host(entry: Entry[models.NodeClass]) -> None:
@@ -456,7 +526,14 @@ def _check_host(entry: Entry[models.NodeClass]) -> None:
         key = word.partition("=")[0]
         rival = _WORD_KEYS.get(key)
         if word in seen:
-            raise entry.error(f'"{word}" stands twice in the command line', "policy", "host", "cmdline", index, remedy="remove one of them")
+            raise entry.error(
+                f'"{word}" stands twice in the command line',
+                "policy",
+                "host",
+                "cmdline",
+                index,
+                remedy="remove one of them",
+            )
         if rival is not None and getattr(host, rival) not in (None, {}):
             raise entry.error(
                 f'"{word}" says what `{rival}` of this class says already',
@@ -470,7 +547,14 @@ def _check_host(entry: Entry[models.NodeClass]) -> None:
     for name, interface in host.network.items():
         if not _INTERFACE.fullmatch(name):
             remedy = "write the name as `ip link` shows it, at most 15 letters and digits"
-            raise entry.error(f'"{name}" is not the name of a network interface', "policy", "host", "network", name, remedy=remedy)
+            raise entry.error(
+                f'"{name}" is not the name of a network interface',
+                "policy",
+                "host",
+                "network",
+                name,
+                remedy=remedy,
+            )
         healthy = network[name].mtu if name in network else None
         if healthy is not None and healthy != interface.mtu:
             raise entry.error(
@@ -509,10 +593,18 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
         where = ("policy", "overrides", index)
         name = override.model or override.uuid or ""
         if name in seen:
-            raise entry.error(f"overrides {seen[name] + 1} and {index + 1} are both for {name}", *where, remedy="make one of the two")
+            raise entry.error(
+                f"overrides {seen[name] + 1} and {index + 1} are both for {name}",
+                *where,
+                remedy="make one of the two",
+            )
         seen[name] = index
         if not set(override.model_dump(exclude_none=True)) - {"model", "uuid"}:
-            raise entry.error(f"the override for {name} changes nothing", *where, remedy="say what is different, or remove it")
+            raise entry.error(
+                f"the override for {name} changes nothing",
+                *where,
+                remedy="say what is different, or remove it",
+            )
         own = gpu
         if override.model is not None:
             try:
@@ -524,14 +616,18 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
                     f"{own.sku} needs {_driver_of(own.vendor)}, but the class is of {gpu.sku}",
                     *where,
                     "model",
-                    remedy=nearest(own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]),
+                    remedy=nearest(
+                        own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]
+                    ),
                 )
         _check_settings(entry, override, own, where)
         _check_mode_with_mig(entry, override, where)
     _check_mode_with_mig(entry, None, ("policy",))
 
 
-def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]) -> None:
+def _check_settings(
+    entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]
+) -> None:
     """What a GPU model can take, as far as the facts know it; the node holds it against the board itself once more."""
     for key in _AMD_ONLY if gpu.vendor == "nvidia" else _NVIDIA_ONLY:
         if getattr(policy, key, None) is not None and not (key == "mig" and gpu.vendor == "amd"):
@@ -545,7 +641,12 @@ def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gp
     # In an override, `mode` alone is something: the class's clocks, bound in another way.
     empty = clocks is not None and clocks.graphics_mhz is None and clocks.memory_mhz is None
     if clocks is not None and empty and (where == ("policy",) or "mode" not in clocks.model_fields_set):
-        raise entry.error("`clocks` names no clock", *where, "clocks", remedy="write graphics_mhz, memory_mhz or both, or remove `clocks`")
+        raise entry.error(
+            "`clocks` names no clock",
+            *where,
+            "clocks",
+            remedy="write graphics_mhz, memory_mhz or both, or remove `clocks`",
+        )
     limit = gpu.power_limit_default_w
     if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
         raise entry.error(
@@ -559,7 +660,9 @@ def _check_settings(entry: Entry[models.NodeClass], policy: models.GpuPolicy, gp
         return
     # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
-        raise entry.error(f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`")
+        raise entry.error(
+            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`"
+        )
     known = gpu.mig_profiles or ()
     for index, profile in enumerate(mig.profiles):
         if known and profile not in known:
@@ -589,7 +692,9 @@ def _slices(profile: str) -> int:
     return int(profile.partition("g")[0])
 
 
-def _check_mode_with_mig(entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]) -> None:
+def _check_mode_with_mig(
+    entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
+) -> None:
     """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed. Judged is what holds for the GPUs
     of an override: what it says, and of the class what it does not say."""
     policy = entry.item.policy
@@ -606,7 +711,9 @@ def _check_mode_with_mig(entry: Entry[models.NodeClass], override: models.GpuOve
                 f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes the compute mode to default (nvml.h)",
                 *where,
                 key if own else "mig",
-                remedy=f"remove `{key}`, or `mig`" if own else "add `compute_mode: default` to the override, or remove its `mig`",
+                remedy=f"remove `{key}`, or `mig`"
+                if own
+                else "add `compute_mode: default` to the override, or remove its `mig`",
             )
 
 
@@ -624,18 +731,28 @@ def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
     count = entry.item.gpu.count if entry.item.gpu is not None else 0
     if len(baseline.numa) > count:
         raise entry.error(
-            f"NUMA nodes of {len(baseline.numa)} GPUs, and a node has {count}", *where, "numa", remedy="keep one for each GPU"
+            f"NUMA nodes of {len(baseline.numa)} GPUs, and a node has {count}",
+            *where,
+            "numa",
+            remedy="keep one for each GPU",
         )
     if len(baseline.overrides) > count:
         raise entry.error(
-            f"{len(baseline.overrides)} overrides, and a node has {count} GPUs", *where, "overrides", remedy="remove those too many"
+            f"{len(baseline.overrides)} overrides, and a node has {count} GPUs",
+            *where,
+            "overrides",
+            remedy="remove those too many",
         )
     for index, override in enumerate(baseline.overrides):
         _check_hardware(entry, override, gpu, override.reason, (*where, "overrides", index))
 
 
 def _check_hardware(
-    entry: Entry[models.NodeClass], stated: models.GpuHealth, gpu: facts.Gpu, reason: str | None, where: tuple[str | int, ...]
+    entry: Entry[models.NodeClass],
+    stated: models.GpuHealth,
+    gpu: facts.Gpu,
+    reason: str | None,
+    where: tuple[str | int, ...],
 ) -> None:
     known = health.hardware(gpu.sku)
     more = "correct it, or say in `reason` why it is right"
@@ -649,15 +766,31 @@ def _check_hardware(
                 key,
                 remedy=f"use at most {have}" if want > have else more,
             )
-    if stated.nvlinks is not None and known.nvlinks is not None and stated.nvlinks != known.nvlinks and reason is None:
+    if (
+        stated.nvlinks is not None
+        and known.nvlinks is not None
+        and stated.nvlinks != known.nvlinks
+        and reason is None
+    ):
         raise entry.error(
-            f"{stated.nvlinks} NVLinks, and {gpu.sku} has {known.nvlinks} ({_origin(gpu, 'nvlink')})", *where, "nvlinks", remedy=more
+            f"{stated.nvlinks} NVLinks, and {gpu.sku} has {known.nvlinks} ({_origin(gpu, 'nvlink')})",
+            *where,
+            "nvlinks",
+            remedy=more,
         )
     for index, size in enumerate(stated.memory_mib):
-        if known.memory_mib and reason is None and all(abs(size - right) > _VRAM * right for right in known.memory_mib):
+        if (
+            known.memory_mib
+            and reason is None
+            and all(abs(size - right) > _VRAM * right for right in known.memory_mib)
+        ):
             sizes = " or ".join(str(right) for right in known.memory_mib)
             raise entry.error(
-                f"{size} MiB of VRAM, and {gpu.sku} has {sizes} ({_origin(gpu, 'memory')})", *where, "memory_mib", index, remedy=more
+                f"{size} MiB of VRAM, and {gpu.sku} has {sizes} ({_origin(gpu, 'memory')})",
+                *where,
+                "memory_mib",
+                index,
+                remedy=more,
             )
 
 

@@ -55,7 +55,9 @@ def class_document(
     checks.check_use(entry, catalog, on)
     stack_entry = catalog.stacks[item.stack]
     stack = stack_entry.item
-    lock = locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+    lock = (
+        locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+    )
     built = modules if modules is not None else _built(stack_entry, lock, site)
     replaced = {*(built.replaces if built is not None else ()), *without}
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
@@ -108,7 +110,10 @@ def class_document(
                 "requested": package.requested,
             }
             for package in sorted(
-                [*(row for row in lock.stack_set(nvswitch=nvswitch) if row.name not in replaced), *([built.package] if built else [])],
+                [
+                    *(row for row in lock.stack_set(nvswitch=nvswitch) if row.name not in replaced),
+                    *([built.package] if built else []),
+                ],
                 key=lambda row: row.name,
             )
         ],
@@ -118,9 +123,13 @@ def class_document(
     }
     document["health"] = _health(item, document["baseline"])
     if item.suppressions:
-        document["suppressions"] = [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions]
+        document["suppressions"] = [
+            row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
+        ]
     document |= _xid(gpu)
-    if item.compat != models.Compat():  # what its owner has decided travels with the class, and lies on each of its nodes
+    if (
+        item.compat != models.Compat()
+    ):  # what its owner has decided travels with the class, and lies on each of its nodes
         document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
     if item.serve is not None:
         document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
@@ -156,7 +165,11 @@ def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules |
 
 
 def _driver(
-    driver: models.Driver | None, lock: Lock, item: models.NodeClass, gpu: facts.Gpu | None, built: BuiltModules | None
+    driver: models.Driver | None,
+    lock: Lock,
+    item: models.NodeClass,
+    gpu: facts.Gpu | None,
+    built: BuiltModules | None,
 ) -> dict[str, Any] | None:
     if driver is None or gpu is None:
         return None
@@ -166,7 +179,12 @@ def _driver(
     # Only what comes built says so: documents of sites whose nodes build stay what they were.
     prebuilt: dict[str, Any] = {}
     if built is not None:
-        prebuilt = {"built": "prebuilt", "package": built.package.name, "replaces": list(built.replaces), "dkms": None}
+        prebuilt = {
+            "built": "prebuilt",
+            "package": built.package.name,
+            "replaces": list(built.replaces),
+            "dkms": None,
+        }
         prebuilt |= {"signed": built.signer is not None, "signer": built.signer}
     return {
         "vendor": driver.vendor,
@@ -198,7 +216,11 @@ def health_facts(model: str | None) -> dict[str, Any]:
         return found
     known = health.hardware(model)
     stated = {
-        "pcie": {key: value for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width)) if value is not None},
+        "pcie": {
+            key: value
+            for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width))
+            if value is not None
+        },
         "nvlinks": known.nvlinks,
         "memory_mib": list(known.memory_mib),
         "ecc": known.ecc,
@@ -210,7 +232,9 @@ def health_facts(model: str | None) -> dict[str, Any]:
     else:
         found["cuda"] = {
             "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
-            "bundled": {row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None},
+            "bundled": {
+                row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None
+            },
         }
     return found
 
@@ -230,7 +254,9 @@ def _policy(policy: models.Policy) -> dict[str, Any]:
     """The policy without what it leaves open. A node knows GPUs by PCI id, so an override for a model carries them."""
     found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     for override, stated in zip(found.get("overrides", ()), policy.overrides, strict=False):
-        if stated.clocks is not None and "mode" in stated.clocks.model_fields_set:  # a default that is not the class's own mode
+        if (
+            stated.clocks is not None and "mode" in stated.clocks.model_fields_set
+        ):  # a default that is not the class's own mode
             override["clocks"]["mode"] = stated.clocks.mode
         if "model" in override:
             override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
@@ -259,20 +285,37 @@ def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping
 
 def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None) -> dict[str, Any]:
     if built is not None and module.package in built.sources:
-        return {**module.model_dump(), "package": built.package.name, "dkms": None, "version": built.package.version}
+        return {
+            **module.model_dump(),
+            "package": built.package.name,
+            "dkms": None,
+            "version": built.package.version,
+        }
     versions = {package.name: package.version for package in lock.packages}
-    return {**module.model_dump(), "version": lock.driver_version if module.package is None else versions[module.package]}
+    return {
+        **module.model_dump(),
+        "version": lock.driver_version if module.package is None else versions[module.package],
+    }
 
 
-def _site(stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None) -> dict[str, Any]:
+def _site(
+    stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None
+) -> dict[str, Any]:
     """What a node needs to know of this site. `only`: what the stack is made of comes from these archives and from no other."""
     if site.mirror is not None and site.mirror.url is not None:
         packages = [*lock.packages, *([built.package] if built is not None else [])]
-        return {"archives": [mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")], "only": True}
+        return {
+            "archives": [
+                mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")
+            ],
+            "only": True,
+        }
     return {"archives": site_archives(stack, catalog, site)}
 
 
-def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site, command: str = "mirror") -> dict[str, Any]:
+def mirror_archive(
+    stack: str, packages: Iterable[LockedPackage], site: Site, command: str = "mirror"
+) -> dict[str, Any]:
     """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
 
     Raises MirrorError where there is none, or where nodes would be given another key than it is signed with.
@@ -283,15 +326,23 @@ def mirror_archive(stack: str, packages: Iterable[LockedPackage], site: Site, co
     where = publication.place(directory, stack, (item.sha256 for item in packages))
     again = f"run `goldnode {command} {stack}`"
     if not (where / publication.RECORD).is_file():
-        raise MirrorError(f'the mirror has no publication "{where.name}" of the lock of stack "{stack}"', file=directory, remedy=again)
+        raise MirrorError(
+            f'the mirror has no publication "{where.name}" of the lock of stack "{stack}"',
+            file=directory,
+            remedy=again,
+        )
     found = publication.Publication.read(where)
-    path = site.resolve(site.mirror.key) if site.mirror.key is not None else directory / publication.PUBLIC_KEY
+    path = (
+        site.resolve(site.mirror.key) if site.mirror.key is not None else directory / publication.PUBLIC_KEY
+    )
     try:
         key = openpgp.dearmor(path.read_bytes())
         fingerprints = openpgp.primary_fingerprints(key)
     except (OSError, openpgp.OpenPGPError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise MirrorError(f"the mirror's public key cannot be read: {why}", file=path, remedy="correct `mirror.key`") from error
+        raise MirrorError(
+            f"the mirror's public key cannot be read: {why}", file=path, remedy="correct `mirror.key`"
+        ) from error
     if found.fingerprint not in fingerprints:
         raise MirrorError(
             f"the publication is signed with {found.fingerprint}, and nodes would be given {', '.join(fingerprints)}",
@@ -340,7 +391,9 @@ def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes |
     Raises SigningKeyError for a key file that holds anything but the accepted keys, and where there is no key at all.
     """
     entry = site.archives.get(name)
-    fingerprints = list(entry.fingerprints) if entry is not None and entry.fingerprints else archive.fingerprints
+    fingerprints = (
+        list(entry.fingerprints) if entry is not None and entry.fingerprints else archive.fingerprints
+    )
     data = site.key_bytes(name)
     if data is None:
         if archive.keyring is None:
@@ -355,7 +408,9 @@ def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes |
         foreign = keys.unexpected(data, fingerprints)
         binary = openpgp.dearmor(data)
     except openpgp.OpenPGPError as error:
-        raise SigningKeyError(f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there") from error
+        raise SigningKeyError(
+            f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there"
+        ) from error
     if foreign:
         raise SigningKeyError(
             f'this is not the key of archive "{name}": it holds {", ".join(foreign)}, expected {", ".join(fingerprints)}',

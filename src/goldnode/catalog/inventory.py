@@ -18,7 +18,21 @@ from goldnode.yamlsource import Source
 
 _RANGE = re.compile(r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]")
 # What ansible-core leaves out of an inventory directory, and the folders that hold variables.
-_IGNORED = (".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry", ".csv")
+_IGNORED = (
+    ".pyc",
+    ".pyo",
+    ".swp",
+    ".bak",
+    "~",
+    ".rpm",
+    ".md",
+    ".txt",
+    ".rst",
+    ".orig",
+    ".cfg",
+    ".retry",
+    ".csv",
+)
 _FOLDERS = ("group_vars", "host_vars")
 
 
@@ -93,7 +107,11 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "correct its name, or who may read it"
+        remedy = (
+            "save it as UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else "correct its name, or who may read it"
+        )
         raise InventoryError(f"the inventory cannot be read: {error}", file=path, remedy=remedy) from error
     if text.startswith("#!"):
         return  # a script: Ansible runs it
@@ -106,7 +124,9 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
         _read_ini(text, path, groups)
 
 
-def _read_group(name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]) -> None:
+def _read_group(
+    name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]
+) -> None:
     group = groups.setdefault(name, _Group())
     if not isinstance(body, dict):
         return

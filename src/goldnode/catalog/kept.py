@@ -73,14 +73,24 @@ class ClassDocuments:
         self._compiler: Compiler | None = None
         self._checked: set[str] = set()
         self._unusable: dict[str, Json] = {}
-        self._first = [str(PACKAGE), str(PACKAGE.parents[1] / "catalog"), *MACHINE, "goldnode-site.yml", "/etc/goldnode/site.yml"]
-        self._first += [part for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS") for part in _parts(name)]
+        self._first = [
+            str(PACKAGE),
+            str(PACKAGE.parents[1] / "catalog"),
+            *MACHINE,
+            "goldnode-site.yml",
+            "/etc/goldnode/site.yml",
+        ]
+        self._first += [
+            part for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS") for part in _parts(name)
+        ]
         environment = {name: value for name, value in os.environ.items() if name.startswith("GOLDNODE_")}
         self._circumstances = [sys.version, str(Path.cwd()), sorted(environment.items())]
         key = hashlib.sha256(repr(self._circumstances).encode()).hexdigest()
         self._file = directory() / f"{key}.json"
         self._day = today()
-        self._before = state(self._first)  # before anything is read: what changes meanwhile is found by the next run
+        self._before = state(
+            self._first
+        )  # before anything is read: what changes meanwhile is found by the next run
         self._kept = self._read()
 
     def check(self, inventories: Iterable[str]) -> None:
@@ -118,7 +128,9 @@ class ClassDocuments:
     def told(self, name: str) -> list[str]:
         """What the compatibility check says of a class that is not blocked, a line for each finding. Raises GoldnodeError."""
         self.document(name)
-        found: list[str] = self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+        found: list[str] = (
+            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+        )
         return found
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
@@ -134,7 +146,11 @@ class ClassDocuments:
             self._compiler = self._make()
             if "made_from" not in self._kept:
                 also = self._compiler.places()
-                self._kept.update(classes=self._compiler.classes(), also=also, made_from=[self._day, self._before, state(also)])
+                self._kept.update(
+                    classes=self._compiler.classes(),
+                    also=also,
+                    made_from=[self._day, self._before, state(also)],
+                )
         return self._compiler
 
     def _read(self) -> Json:
@@ -154,7 +170,9 @@ class ClassDocuments:
         self._kept[part][name] = value
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False, encoding="utf-8") as out:
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._file.parent, delete=False, encoding="utf-8"
+            ) as out:
                 json.dump(self._kept, out)
             Path(out.name).replace(self._file)
             for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-FILES]:
@@ -212,7 +230,11 @@ class Compiler:
         try:
             fatal = [finding for finding in self._findings(name) if finding.fatal]
             if fatal:
-                return {"class": name, "error": "; ".join(map(brief, fatal)), "refusals": [refusal(finding) for finding in fatal]}
+                return {
+                    "class": name,
+                    "error": "; ".join(map(brief, fatal)),
+                    "refusals": [refusal(finding) for finding in fatal],
+                }
             return class_document(name, catalog=self.catalog, site=self.site)
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
@@ -222,7 +244,9 @@ class Compiler:
         from goldnode.compat.report import brief, mark
 
         try:
-            return [f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal]
+            return [
+                f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal
+            ]
         except GoldnodeError:
             return []  # `document` says so
 

@@ -82,11 +82,15 @@ def catalog_directories() -> list[Path]:
         if not part or path.resolve() in [item.resolve() for item in found]:
             continue
         if not path.is_dir():
-            raise CatalogError(f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable")
+            raise CatalogError(
+                f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
+            )
         _check_folders(path)
         found.append(path)
     if not found:
-        raise CatalogError("there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG")
+        raise CatalogError(
+            "there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG"
+        )
     return found
 
 
@@ -96,7 +100,10 @@ def _check_folders(path: Path) -> None:
     for name in there:
         close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
         if name not in FOLDERS and close and close[0] not in there:
-            raise CatalogError(f"{path / name} of a catalog of GOLDNODE_CATALOG is read by nobody", remedy=f'call it "{close[0]}"')
+            raise CatalogError(
+                f"{path / name} of a catalog of GOLDNODE_CATALOG is read by nobody",
+                remedy=f'call it "{close[0]}"',
+            )
     if not set(there) & set(FOLDERS) and not (path / "archives.yml").is_file():
         raise CatalogError(
             f"GOLDNODE_CATALOG names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
@@ -104,7 +111,9 @@ def _check_folders(path: Path) -> None:
         )
 
 
-def load_catalog(directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None) -> Catalog:
+def load_catalog(
+    directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None
+) -> Catalog:
     """Read and check the catalog in `directories`, or the one in force.
 
     What depends on the day (an end of life, a waiver) is judged when a class is used: see `checks.check_use`. Raises
@@ -127,7 +136,10 @@ def load_catalog(directories: Sequence[Path] | None = None, *, faults: list[Gold
         with keep.of(("platform", name), catalog.platforms):
             checks.check_platform(platform)
     for name, node_class in list(catalog.classes.items()):
-        if ("stack", node_class.item.stack) in keep.broken or ("platform", node_class.item.platform) in keep.broken:
+        if ("stack", node_class.item.stack) in keep.broken or (
+            "platform",
+            node_class.item.platform,
+        ) in keep.broken:
             del catalog.classes[name]  # what it refers to has to be mended first
             continue
         with keep.of(("class", name), catalog.classes):
@@ -173,7 +185,9 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
         into[name] = Entry(name, archive, source)
 
 
-def _read_folder(folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: _Faults) -> None:
+def _read_folder(
+    folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: _Faults
+) -> None:
     for path in _files(folder):
         with keep.of((key, path.stem)):
             _read_one(path, model, key, into)

@@ -11,7 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PositiveInt,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -24,7 +33,9 @@ _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
 
 def _name(value: str) -> str:
     if not _NAME.match(value):
-        raise ValueError(f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it')
+        raise ValueError(
+            f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it'
+        )
     return value
 
 
@@ -62,7 +73,9 @@ Sentence = Annotated[str, Field(min_length=1)]
 
 _VERSION = r"^\d+(\.\d+)*[A-Za-z0-9.+_-]*$"
 Version = Annotated[
-    str, _formed(_VERSION, "not a version | write numbers joined by dots, in quotes"), Field(json_schema_extra={"pattern": _VERSION})
+    str,
+    _formed(_VERSION, "not a version | write numbers joined by dots, in quotes"),
+    Field(json_schema_extra={"pattern": _VERSION}),
 ]
 
 # What is written into files that modprobe, dkms, the kernel's hook and GRUB read: each is one word there, and stays one.
@@ -75,7 +88,9 @@ ModuleName = Annotated[
     Field(json_schema_extra={"pattern": _MODULE}),
 ]
 DkmsName = Annotated[
-    str, _formed(_TREE, "not a name of DKMS | write it as `dkms status` shows it"), Field(json_schema_extra={"pattern": _TREE})
+    str,
+    _formed(_TREE, "not a name of DKMS | write it as `dkms status` shows it"),
+    Field(json_schema_extra={"pattern": _TREE}),
 ]
 OptionName = Annotated[
     str,
@@ -84,7 +99,10 @@ OptionName = Annotated[
 ]
 OptionValue = Annotated[
     str,
-    _formed(_OPTION_VALUE, "not one word of modprobe's configuration | write it without spaces, quotes and backslashes"),
+    _formed(
+        _OPTION_VALUE,
+        "not one word of modprobe's configuration | write it without spaces, quotes and backslashes",
+    ),
     Field(json_schema_extra={"pattern": _OPTION_VALUE}),
 ]
 CmdlineWord = Annotated[
@@ -108,21 +126,27 @@ PciAddress = Annotated[
     _formed(_PCI_ADDRESS, "not a PCI address | write it as sysfs does: 0000:18:00.0"),
     Field(json_schema_extra={"pattern": _PCI_ADDRESS}),
 ]
-AbsolutePath = Annotated[str, _formed(_PATH, "not an absolute path | begin it with /"), Field(json_schema_extra={"pattern": _PATH})]
+AbsolutePath = Annotated[
+    str, _formed(_PATH, "not an absolute path | begin it with /"), Field(json_schema_extra={"pattern": _PATH})
+]
 Unit = Annotated[
     str,
     _formed(_UNIT, "not the name of a unit | write it with its end: nvidia-persistenced.service"),
     Field(json_schema_extra={"pattern": _UNIT}),
 ]
 GpuUuid = Annotated[
-    str, _formed(_UUID, "not the UUID of a GPU | write it as `nvidia-smi -L` shows it"), Field(json_schema_extra={"pattern": _UUID})
+    str,
+    _formed(_UUID, "not the UUID of a GPU | write it as `nvidia-smi -L` shows it"),
+    Field(json_schema_extra={"pattern": _UUID}),
 ]
 
 
 class Strict(BaseModel):
     """Base of all catalog models: no unknown key, no silent conversion of types, not changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, populate_by_name=True, defer_build=True
+    )
 
 
 class OperatingSystem(Strict):
@@ -137,16 +161,22 @@ class OperatingSystem(Strict):
 class Kernel(Strict):
     """Which kernel: the newest release of a series whose image and headers both exist, or one exact release."""
 
-    series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(default=None, description='Mainline series, for instance "6.1".')
+    series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
+        default=None, description='Mainline series, for instance "6.1".'
+    )
     flavour: str | None = Field(default=None, description="End of the release name, for instance amd64.")
     release: str | None = Field(default=None, description="Exact release as `uname -r` shows it.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Kernel:
         if self.release is None and self.series is None:
-            raise ValueError("a kernel needs either `series` and `flavour`, or `release` | write one of the two")
+            raise ValueError(
+                "a kernel needs either `series` and `flavour`, or `release` | write one of the two"
+            )
         if self.release is not None and self.series is not None:
-            raise ValueError("a kernel needs either `series` and `flavour`, or `release` | keep one of the two")
+            raise ValueError(
+                "a kernel needs either `series` and `flavour`, or `release` | keep one of the two"
+            )
         if (self.series is None) != (self.flavour is None):
             raise ValueError("`series` and `flavour` belong together | write both, or `release` alone")
         return self
@@ -165,7 +195,8 @@ class Flavour(Strict):
     module: ModuleName = Field(description="Name modinfo knows the module by.")
     dkms: Dkms = Field(description="How DKMS knows this flavour's source.")
     replace: dict[Package, Package] = Field(
-        default_factory=dict, description="Packages of the stack's own flavour that others stand in for, beside the DKMS package."
+        default_factory=dict,
+        description="Packages of the stack's own flavour that others stand in for, beside the DKMS package.",
     )
 
 
@@ -186,9 +217,14 @@ class Driver(Strict):
         default=None,
         description="Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry both.",
     )
-    version: str | None = Field(default=None, description="Exact upstream version; null: the newest of the branch that is complete.")
+    version: str | None = Field(
+        default=None, description="Exact upstream version; null: the newest of the branch that is complete."
+    )
     module: ModuleName = Field(description="Name modinfo knows the module by.")
-    dkms: Dkms | None = Field(default=None, description="How DKMS knows the module's source; null: the module comes with the kernel.")
+    dkms: Dkms | None = Field(
+        default=None,
+        description="How DKMS knows the module's source; null: the module comes with the kernel.",
+    )
     library: str | None = Field(default=None, description="soname of the management library.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
     lockstep: list[Package] = Field(
@@ -203,7 +239,8 @@ class Driver(Strict):
         default=None, description="NVSwitch's daemon; installed only where the platform has NVSwitch."
     )
     other_flavours: dict[Literal["open", "proprietary"], Flavour] = Field(
-        default_factory=dict, description="Flavours the archive also has; never installed, only built by `goldnode modules matrix`."
+        default_factory=dict,
+        description="Flavours the archive also has; never installed, only built by `goldnode modules matrix`.",
     )
 
     @property
@@ -218,7 +255,9 @@ class Driver(Strict):
                 if getattr(self, key) is None:
                     raise ValueError(f"an NVIDIA driver needs `{key}` | add it")
             if self.version is not None and not self.version.startswith(f"{self.branch}."):
-                raise ValueError(f'version "{self.version}" is not of branch "{self.branch}" | correct one of the two')
+                raise ValueError(
+                    f'version "{self.version}" is not of branch "{self.branch}" | correct one of the two'
+                )
         elif self.branch is not None or self.flavour is not None:
             raise ValueError("`branch` and `flavour` are of NVIDIA drivers only | remove them")
         stray = [name for name in self.lockstep if name not in self.packages]
@@ -253,14 +292,18 @@ class Toolkit(Strict):
         default_factory=list,
         description="All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI spec.",
     )
-    version: str | None = Field(default=None, description="Exact upstream version; null: the newest at or above the safe floor.")
+    version: str | None = Field(
+        default=None, description="Exact upstream version; null: the newest at or above the safe floor."
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Toolkit:
         if self.vendor == "nvidia" and not self.packages:
             raise ValueError("NVIDIA's toolkit needs `packages` | name all of them")
         if self.vendor == "amd" and (self.packages or self.version):
-            raise ValueError("AMD's GPUs get into containers without packages | remove `packages` and `version`")
+            raise ValueError(
+                "AMD's GPUs get into containers without packages | remove `packages` and `version`"
+            )
         return self
 
 
@@ -270,7 +313,9 @@ class Runtime(Strict):
     engine: Literal["docker", "containerd", "podman"] = Field(description="The container engine.")
     package: Package = Field(description="The package whose version is the engine's.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
-    toolkit: Toolkit | None = Field(default=None, description="What lets containers see the GPUs; null: they see none.")
+    toolkit: Toolkit | None = Field(
+        default=None, description="What lets containers see the GPUs; null: they see none."
+    )
     default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
 
     @model_validator(mode="after")
@@ -284,11 +329,16 @@ class KernelModule(Strict):
     """Another out-of-tree module, in the order of loading."""
 
     name: ModuleName = Field(description="Name modinfo knows it by.")
-    package: Package | None = Field(default=None, description="Package that brings it; null: the GPU driver's own packages do.")
-    dkms: DkmsName | None = Field(
-        default=None, description="Name in `dkms status`; null: the package brings it built, or the driver's dkms does."
+    package: Package | None = Field(
+        default=None, description="Package that brings it; null: the GPU driver's own packages do."
     )
-    before_driver: bool = Field(default=False, description="Built and loaded before the GPU driver, as OFED is.")
+    dkms: DkmsName | None = Field(
+        default=None,
+        description="Name in `dkms status`; null: the package brings it built, or the driver's dkms does.",
+    )
+    before_driver: bool = Field(
+        default=False, description="Built and loaded before the GPU driver, as OFED is."
+    )
     load: bool = Field(default=True, description="Loaded at boot.")
     after: list[str] = Field(default_factory=list, description="Modules that have to be loaded before it.")
 
@@ -296,7 +346,9 @@ class KernelModule(Strict):
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release: intent, which a lock makes exact."""
 
-    stack: Name = Field(description="Name of the stack: small letters, digits and _; the file is called so as well.")
+    stack: Name = Field(
+        description="Name of the stack: small letters, digits and _; the file is called so as well."
+    )
     description: str | None = Field(default=None, description="What it is, for readers of the file.")
     os: OperatingSystem = Field(description="The OS release it is for.")
     exercised: Literal["debian-archive", "local-archive", "none"] = Field(
@@ -305,21 +357,35 @@ class Stack(Strict):
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
     kernel: Kernel = Field(description="Which kernel: `series` with `flavour`, or one exact `release`.")
     driver: Driver | None = Field(description="The GPU driver; null for machines without a GPU.")
-    runtime: Runtime | None = Field(default=None, description="The container engine, and its way to the GPUs; null: none.")
-    modules: list[KernelModule] = Field(default_factory=list, description="Other out-of-tree modules, in the order of loading.")
+    runtime: Runtime | None = Field(
+        default=None, description="The container engine, and its way to the GPUs; null: none."
+    )
+    modules: list[KernelModule] = Field(
+        default_factory=list, description="Other out-of-tree modules, in the order of loading."
+    )
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
-    secure_boot: bool = Field(default=False, description="Whether its modules are signed with the site's key (`module_signing`).")
-    fence: list[Package] = Field(default_factory=list, description="Metapackages that would drag the stack forward; kept from moving.")
-    end_of_life: EndOfLife = Field(description="The last day on which the stack is supported, and who says so.")
+    secure_boot: bool = Field(
+        default=False, description="Whether its modules are signed with the site's key (`module_signing`)."
+    )
+    fence: list[Package] = Field(
+        default_factory=list, description="Metapackages that would drag the stack forward; kept from moving."
+    )
+    end_of_life: EndOfLife = Field(
+        description="The last day on which the stack is supported, and who says so."
+    )
     limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
-    waiver: Waiver | None = Field(default=None, description="Leave to use the stack past its end of life; null: none.")
+    waiver: Waiver | None = Field(
+        default=None, description="Leave to use the stack past its end of life; null: none."
+    )
 
     @model_validator(mode="after")
     def _one_vendor(self) -> Stack:
         toolkit = self.runtime.toolkit if self.runtime is not None else None
         vendor = self.driver.vendor if self.driver is not None else None
         if toolkit is not None and toolkit.vendor != vendor:
-            raise ValueError(f"a container toolkit for {toolkit.vendor} on a stack whose driver is {vendor or 'none'} | use one vendor")
+            raise ValueError(
+                f"a container toolkit for {toolkit.vendor} on a stack whose driver is {vendor or 'none'} | use one vendor"
+            )
         return self
 
 
@@ -333,12 +399,18 @@ class Slots(Strict):
 class Platform(Strict):
     """A server model. What it does not say here is not declared, and nothing is checked against it."""
 
-    platform: Name = Field(description="Name of the platform: small letters, digits and _; the file is called so as well.")
+    platform: Name = Field(
+        description="Name of the platform: small letters, digits and _; the file is called so as well."
+    )
     description: Sentence = Field(description="What it is, for readers of the file.")
-    nvswitch: bool = Field(description="Whether the GPUs are joined by NVSwitch, which needs the fabric manager.")
+    nvswitch: bool = Field(
+        description="Whether the GPUs are joined by NVSwitch, which needs the fabric manager."
+    )
     gpus: Slots | None = Field(default=None, description="The GPU slots; null: not declared.")
     source: Sentence = Field(description="Where the statements of this file come from.")
-    not_declared: list[Sentence] = Field(default_factory=list, description="What is known to be missing here.")
+    not_declared: list[Sentence] = Field(
+        default_factory=list, description="What is known to be missing here."
+    )
 
 
 class Gpu(Strict):
@@ -352,8 +424,12 @@ class Clocks(Strict):
     """Clocks in MHz. `application` clocks are a target the driver keeps to and gives back when asked; `locked` ones hold, and no call of
     the driver reads them back. Branches that no longer have application clocks say so when they are set."""
 
-    graphics_mhz: PositiveInt | None = Field(default=None, description="Graphics clock, MHz; null: stays as it is.")
-    memory_mhz: PositiveInt | None = Field(default=None, description="Memory clock, MHz; null: stays as it is.")
+    graphics_mhz: PositiveInt | None = Field(
+        default=None, description="Graphics clock, MHz; null: stays as it is."
+    )
+    memory_mhz: PositiveInt | None = Field(
+        default=None, description="Memory clock, MHz; null: stays as it is."
+    )
     mode: Literal["application", "locked"] = Field(
         default="application",
         description="application: a target that the driver keeps to. locked: the clocks hold; no call of the driver reads them back.",
@@ -364,7 +440,9 @@ class Mig(Strict):
     """Partitioning of every GPU of the node."""
 
     enabled: bool = Field(description="Whether MIG is on; where the board needs it, from the next boot.")
-    profiles: list[str] = Field(default_factory=list, description="Instances of one GPU, for instance 3g.20gb.")
+    profiles: list[str] = Field(
+        default_factory=list, description="Instances of one GPU, for instance 3g.20gb."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Mig:
@@ -376,13 +454,16 @@ class Mig(Strict):
 class GpuPolicy(Strict):
     """What can be set per GPU; null means not touched."""
 
-    persistence_mode: bool | None = Field(default=None, description="Whether the driver keeps idle GPUs initialised. NVIDIA only.")
+    persistence_mode: bool | None = Field(
+        default=None, description="Whether the driver keeps idle GPUs initialised. NVIDIA only."
+    )
     clocks: Clocks | None = Field(default=None, description="Clocks of the GPUs, MHz. NVIDIA only.")
     power_limit_watts: PositiveInt | None = Field(
         default=None, description="Power limit of each GPU, W: NVIDIA's power limit, AMD's power cap."
     )
     ecc: bool | None = Field(
-        default=None, description="Whether the GPUs' memory has ECC on; a change holds from the next boot. NVIDIA only."
+        default=None,
+        description="Whether the GPUs' memory has ECC on; a change holds from the next boot. NVIDIA only.",
     )
     compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = Field(
         default=None, description="How many processes may use a GPU: any, one, none. NVIDIA only."
@@ -396,8 +477,12 @@ class GpuPolicy(Strict):
 class GpuOverride(GpuPolicy):
     """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
 
-    model: str | None = Field(default=None, description="GPUs of this model, a name in compat/facts/gpus.yml; this or `uuid`.")
-    uuid: GpuUuid | None = Field(default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`.")
+    model: str | None = Field(
+        default=None, description="GPUs of this model, a name in compat/facts/gpus.yml; this or `uuid`."
+    )
+    uuid: GpuUuid | None = Field(
+        default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> GpuOverride:
@@ -421,23 +506,31 @@ class HostPolicy(Strict):
         default=None, description="cpufreq's governor of every CPU."
     )
     swap: bool | None = Field(
-        default=None, description="false: swap is switched off and stays off. true: some has to be on; goldnode makes none."
+        default=None,
+        description="false: swap is switched off and stays off. true: some has to be on; goldnode makes none.",
     )
     hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(
-        default_factory=dict, description="Huge pages reserved, by size; those of 1G by the kernel command line."
+        default_factory=dict,
+        description="Huge pages reserved, by size; those of 1G by the kernel command line.",
     )
     transparent_hugepages: Literal["always", "madvise", "never"] | None = Field(
         default=None, description="Transparent huge pages, as the kernel calls its choices."
     )
-    numa_balancing: bool | None = Field(default=None, description="Whether the kernel moves memory between NUMA nodes by itself.")
+    numa_balancing: bool | None = Field(
+        default=None, description="Whether the kernel moves memory between NUMA nodes by itself."
+    )
     iommu: Literal["pt", "on", "off"] | None = Field(
         default=None, description="IOMMU, by the kernel command line. pt: passthrough, what GPUDirect wants."
     )
-    cmdline: list[CmdlineWord] = Field(default_factory=list, description="Further words of the kernel command line.")
+    cmdline: list[CmdlineWord] = Field(
+        default_factory=list, description="Further words of the kernel command line."
+    )
     memlock: Literal["unlimited"] | PositiveInt | None = Field(
         default=None, description="Limit of locked memory of logins and services, KiB."
     )
-    network: dict[str, HostInterface] = Field(default_factory=dict, description="Network interfaces, by the name that `ip link` shows.")
+    network: dict[str, HostInterface] = Field(
+        default_factory=dict, description="Network interfaces, by the name that `ip link` shows."
+    )
 
 
 class Policy(GpuPolicy):
@@ -452,28 +545,37 @@ class Policy(GpuPolicy):
         description="Other values for GPUs of one model, or one GPU, which go before its model's; null: as the class says.",
     )
     module_options: dict[OptionName, OptionValue] = Field(
-        default_factory=dict, description="Options of the GPU's kernel module, by name; values are text, one word each."
+        default_factory=dict,
+        description="Options of the GPU's kernel module, by name; values are text, one word each.",
     )
-    host: HostPolicy = Field(default_factory=HostPolicy, description="What is set on the host; null means not touched.")
+    host: HostPolicy = Field(
+        default_factory=HostPolicy, description="What is set on the host; null means not touched."
+    )
 
     @model_validator(mode="after")
     def _shared(self) -> Policy:
         if self.sharing in ("exclusive", "mps") and self.compute_mode not in (None, "exclusive_process"):
-            raise ValueError(f"`sharing: {self.sharing}` needs compute mode exclusive_process | remove `compute_mode`")
+            raise ValueError(
+                f"`sharing: {self.sharing}` needs compute mode exclusive_process | remove `compute_mode`"
+            )
         return self
 
 
 class PcieLink(Strict):
     """A PCIe link as it has to be."""
 
-    gen: Annotated[int, Field(ge=1, le=7)] | None = Field(default=None, description="PCIe generation under load.")
+    gen: Annotated[int, Field(ge=1, le=7)] | None = Field(
+        default=None, description="PCIe generation under load."
+    )
     width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(default=None, description="Number of lanes.")
 
 
 class MaxClocks(Strict):
     """The highest clocks of a GPU, MHz."""
 
-    graphics_mhz: PositiveInt | None = Field(default=None, description="Highest graphics clock, MHz, exactly.")
+    graphics_mhz: PositiveInt | None = Field(
+        default=None, description="Highest graphics clock, MHz, exactly."
+    )
     sm_mhz: PositiveInt | None = Field(default=None, description="Highest clock of the SMs, MHz, exactly.")
     memory_mhz: PositiveInt | None = Field(default=None, description="Highest memory clock, MHz, exactly.")
 
@@ -484,12 +586,17 @@ class GpuHealth(Strict):
     vbios: list[Sentence] = Field(default_factory=list, description="VBIOS versions that are right.")
     subsystem_ids: list[PciId] = Field(default_factory=list, description="PCI subsystem ids that are right.")
     memory_mib: list[PositiveInt] = Field(
-        default_factory=list, description="VRAM sizes that are right, MiB, exactly; they change with ECC and driver."
+        default_factory=list,
+        description="VRAM sizes that are right, MiB, exactly; they change with ECC and driver.",
     )
-    pcie: PcieLink | None = Field(default=None, description="Its PCIe link, held against every hop up to the root port.")
+    pcie: PcieLink | None = Field(
+        default=None, description="Its PCIe link, held against every hop up to the root port."
+    )
     nvlinks: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NVLinks that are active.")
     bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1, MiB, exactly.")
-    max_clocks: MaxClocks | None = Field(default=None, description="The highest clocks that the driver shows.")
+    max_clocks: MaxClocks | None = Field(
+        default=None, description="The highest clocks that the driver shows."
+    )
 
 
 class GpuHealthAt(GpuHealth):
@@ -501,18 +608,25 @@ class GpuHealthAt(GpuHealth):
     @model_validator(mode="after")
     def _says(self) -> GpuHealthAt:
         if not self.model_dump(exclude_defaults=True, exclude={"address", "reason"}):
-            raise ValueError(f"the override for {self.address} changes nothing | say what is different, or remove it")
+            raise ValueError(
+                f"the override for {self.address} changes nothing | say what is different, or remove it"
+            )
         return self
 
 
 class GpuBaseline(GpuHealth):
     """What the GPUs of a healthy node show."""
 
-    reason: Sentence | None = Field(default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots.")
-    numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
-        default_factory=dict, description="NUMA node of each GPU, by PCI address (`0000:18:00.0`); -1 where the firmware gives none."
+    reason: Sentence | None = Field(
+        default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots."
     )
-    overrides: list[GpuHealthAt] = Field(default_factory=list, description="What is otherwise, by design, at single PCI addresses.")
+    numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
+        default_factory=dict,
+        description="NUMA node of each GPU, by PCI address (`0000:18:00.0`); -1 where the firmware gives none.",
+    )
+    overrides: list[GpuHealthAt] = Field(
+        default_factory=list, description="What is otherwise, by design, at single PCI addresses."
+    )
 
     @model_validator(mode="after")
     def _once(self) -> GpuBaseline:
@@ -527,7 +641,9 @@ class GpuBaseline(GpuHealth):
 class Interface(Strict):
     """A network interface as it should be."""
 
-    mtu: PositiveInt | None = Field(default=None, description="MTU, bytes; only judged: `policy.host.network` sets it.")
+    mtu: PositiveInt | None = Field(
+        default=None, description="MTU, bytes; only judged: `policy.host.network` sets it."
+    )
     speed_mbps: PositiveInt | None = Field(default=None, description="Speed while it is up, Mb/s, exactly.")
     numa_node: Annotated[int, Field(ge=-1)] | None = Field(
         default=None, description="NUMA node of the card; -1 where the firmware gives none."
@@ -546,7 +662,9 @@ class InfinibandDevice(Strict):
 class Mount(Strict):
     """A filesystem that is there and writable."""
 
-    free_gib: PositiveInt | None = Field(default=None, description="Least free space, GiB; null: the facts' limit.")
+    free_gib: PositiveInt | None = Field(
+        default=None, description="Least free space, GiB; null: the facts' limit."
+    )
     type: Sentence | None = Field(default=None, description="Type, for instance ext4, nfs4, lustre.")
 
 
@@ -568,7 +686,8 @@ class Storage(Strict):
     """The storage of a healthy node."""
 
     mounts: dict[AbsolutePath, Mount] = Field(
-        default_factory=dict, description="Filesystems that are mounted and writable; NAME is the mount point."
+        default_factory=dict,
+        description="Filesystems that are mounted and writable; NAME is the mount point.",
     )
     devices: StorageDevices | None = Field(default=None, description="The node's own disks.")
     paths: dict[AbsolutePath, StoragePath] = Field(
@@ -590,7 +709,8 @@ class Memory(Strict):
 
     total_gib: PositiveInt | None = Field(default=None, description="RAM of the node, GiB; null: not judged.")
     tolerance: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = Field(
-        default=None, description="Share of `total_gib` by which it may be smaller or larger, 0.05 is 5 %; null: the facts' own."
+        default=None,
+        description="Share of `total_gib` by which it may be smaller or larger, 0.05 is 5 %; null: the facts' own.",
     )
 
 
@@ -598,15 +718,18 @@ class Baseline(Strict):
     """What a healthy node of the class looks like, beyond what the facts say of its GPUs. All of it is read and judged."""
 
     gpu: GpuBaseline | None = Field(
-        default=None, description="What the GPUs of a healthy node show; what is left out the facts decide, where they know it."
+        default=None,
+        description="What the GPUs of a healthy node show; what is left out the facts decide, where they know it.",
     )
     cpu: Cpu | None = Field(default=None, description="The processors of a healthy node.")
     memory: Memory | None = Field(default=None, description="The RAM of a healthy node.")
     network: dict[str, Interface] = Field(
-        default_factory=dict, description="Network interfaces that are there and up, by the name that `ip link` shows."
+        default_factory=dict,
+        description="Network interfaces that are there and up, by the name that `ip link` shows.",
     )
     infiniband: dict[str, InfinibandDevice] = Field(
-        default_factory=dict, description="InfiniBand and RoCE devices with all ports active, by the name that `ibstat` shows."
+        default_factory=dict,
+        description="InfiniBand and RoCE devices with all ports active, by the name that `ibstat` shows.",
     )
     storage: Storage | None = Field(default=None, description="The storage of a healthy node.")
     modules: list[ModuleName] = Field(default_factory=list, description="Kernel modules that are loaded.")
@@ -617,11 +740,18 @@ class Suppression(Strict):
     """A finding of the health check that is known and accepted for a while. It is told, and does not count."""
 
     id: Annotated[
-        str, _formed(r"[A-Za-z0-9_.*?\[\]@:-]+", "not the id of a finding | write it as a verdict shows it, `*` stands for any text")
+        str,
+        _formed(
+            r"[A-Za-z0-9_.*?\[\]@:-]+",
+            "not the id of a finding | write it as a verdict shows it, `*` stands for any text",
+        ),
     ] = Field(description="Id of the finding; * and ? as in file names.")
-    subject: Sentence | None = Field(default=None, description="What it is about, for instance a PCI address, with * and ?; null: all.")
+    subject: Sentence | None = Field(
+        default=None, description="What it is about, for instance a PCI address, with * and ?; null: all."
+    )
     severity: Literal["degraded", "drain"] = Field(
-        default="degraded", description="The worst that it accepts; a finding that drains the node only where this says so."
+        default="degraded",
+        description="The worst that it accepts; a finding that drains the node only where this says so.",
     )
     owner: Sentence = Field(description="Who has accepted it.")
     reason: Sentence = Field(description="Why it is accepted.")
@@ -639,16 +769,20 @@ class Image(Strict):
 
     ref: Annotated[str, Field(min_length=1)] = Field(description="[REGISTRY/]NAME[:TAG][@DIGEST].")
     metadata: str | None = Field(
-        default=None, description="File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image."
+        default=None,
+        description="File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image.",
     )
     cuda: Version | None = Field(default=None, description="Version of the CUDA runtime.")
-    forward_compat: bool | None = Field(default=None, description="Whether it carries NVIDIA's cuda-compat package.")
+    forward_compat: bool | None = Field(
+        default=None, description="Whether it carries NVIDIA's cuda-compat package."
+    )
     cudnn: Version | None = Field(default=None, description="Version of cuDNN.")
     nccl: Version | None = Field(default=None, description="Version of NCCL.")
     rocm: Version | None = Field(default=None, description="Version of ROCm.")
     python: Version | None = Field(default=None, description="Version of Python.")
     frameworks: dict[str, Version] = Field(
-        default_factory=dict, description="Versions by name: torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
+        default_factory=dict,
+        description="Versions by name: torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128.",
     )
 
     @model_validator(mode="before")
@@ -657,7 +791,9 @@ class Image(Strict):
         return {"ref": value} if isinstance(value, str) else value
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {"anyOf": [{"type": "string", "minLength": 1}, handler.resolve_ref_schema(handler(schema))]}
 
 
@@ -666,7 +802,8 @@ class Accepted(Strict):
 
     rule: str = Field(description="Id of the rule; `goldnode check --list-rules` lists them.")
     subject: Sentence | None = Field(
-        default=None, description="What the finding is about, for instance an image; null: whatever it is about."
+        default=None,
+        description="What the finding is about, for instance an image; null: whatever it is about.",
     )
     reason: Sentence = Field(description="Why it is accepted.")
     owner: Sentence = Field(description="Who has accepted it.")
@@ -676,8 +813,12 @@ class Accepted(Strict):
 class Compat(Strict):
     """What the user of a class decides about its compatibility findings."""
 
-    unknown: Literal["block", "warn", "accept"] = Field(default="warn", description="What is done with what no source says.")
-    accept: list[Accepted] = Field(default_factory=list, description="Findings that are accepted, until when, and by whom.")
+    unknown: Literal["block", "warn", "accept"] = Field(
+        default="warn", description="What is done with what no source says."
+    )
+    accept: list[Accepted] = Field(
+        default_factory=list, description="Findings that are accepted, until when, and by whom."
+    )
 
 
 def _listen(value: Any) -> Any:
@@ -717,10 +858,17 @@ class Serve(Strict):
     )
     accept_degraded: bool = Field(default=False, description="Whether /healthz of a degraded node is 200.")
     textfile: Folder | None = Field(
-        default=None, description="Directory of node_exporter's textfile collector, where goldnode.prom is written."
+        default=None,
+        description="Directory of node_exporter's textfile collector, where goldnode.prom is written.",
     )
-    slurm: bool = Field(default=False, description="Whether /usr/lib/goldnode/slurm-health is there, for Slurm's HealthCheckProgram.")
-    npd: bool = Field(default=False, description="Whether /usr/lib/goldnode/npd-plugin is there, for Kubernetes' node-problem-detector.")
+    slurm: bool = Field(
+        default=False,
+        description="Whether /usr/lib/goldnode/slurm-health is there, for Slurm's HealthCheckProgram.",
+    )
+    npd: bool = Field(
+        default=False,
+        description="Whether /usr/lib/goldnode/npd-plugin is there, for Kubernetes' node-problem-detector.",
+    )
 
 
 class NodeClass(Strict):
@@ -731,33 +879,48 @@ class NodeClass(Strict):
         description="Name of the class and of the Ansible group of its hosts: small letters, digits and _; the file is called so as well.",
     )
     description: str | None = Field(default=None, description="What it is, for readers of the file.")
-    backend: Backend = Field(description="What computes: decides the vendor of the stack's driver. cpu: no GPU.")
+    backend: Backend = Field(
+        description="What computes: decides the vendor of the stack's driver. cpu: no GPU."
+    )
     stack: str = Field(description="Stack that its nodes run, by name.")
     platform: str | None = Field(default=None, description="Server model, by name; null: not declared.")
     gpu: Gpu | None = Field(default=None, description="The GPUs of a node; null: backend cpu, none.")
     simulated: bool = Field(default=False, description="The hardware is simulated; everything shown says so.")
     gate: Literal["report", "drain", "block"] = Field(
-        default="report", description="What a bad verdict does: tell, drain the node, or keep container runtimes down."
+        default="report",
+        description="What a bad verdict does: tell, drain the node, or keep container runtimes down.",
     )
-    serve: Serve | None = Field(default=None, description="What the node tells others: endpoint, metrics, schedulers. null: nothing.")
-    policy: Policy = Field(default_factory=Policy, description="What is set on the GPUs and the host; null means not touched.")
+    serve: Serve | None = Field(
+        default=None, description="What the node tells others: endpoint, metrics, schedulers. null: nothing."
+    )
+    policy: Policy = Field(
+        default_factory=Policy, description="What is set on the GPUs and the host; null means not touched."
+    )
     baseline: Baseline = Field(
-        default_factory=Baseline, description="What a healthy node looks like, beyond what the facts say of its GPUs."
+        default_factory=Baseline,
+        description="What a healthy node looks like, beyond what the facts say of its GPUs.",
     )
     suppressions: list[Suppression] = Field(
         default_factory=list, description="Findings that are known and accepted, until when, and by whom."
     )
-    images: list[Image] = Field(default_factory=list, description="Images that run on its nodes; checked against the stack.")
-    requirements: list[Sentence] = Field(
-        default_factory=list, description="Python requirements files of what runs on its nodes, relative to this file."
+    images: list[Image] = Field(
+        default_factory=list, description="Images that run on its nodes; checked against the stack."
     )
-    compat: Compat = Field(default_factory=Compat, description="What is done with findings of `goldnode check`.")
+    requirements: list[Sentence] = Field(
+        default_factory=list,
+        description="Python requirements files of what runs on its nodes, relative to this file.",
+    )
+    compat: Compat = Field(
+        default_factory=Compat, description="What is done with findings of `goldnode check`."
+    )
 
 
 class SigningKey(Strict):
     """A key an archive signs with."""
 
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")] = Field(description="Fingerprint of the primary key.")
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")] = Field(
+        description="Fingerprint of the primary key."
+    )
     owner: Sentence = Field(description="User id of the key, or what it is called.")
 
 
@@ -766,11 +929,19 @@ class Archive(Strict):
 
     description: Sentence = Field(description="What it is, for readers of the file.")
     suite: str = Field(description="Suite, {codename} is the stack's; / for a flat repository.")
-    components: list[str] = Field(default_factory=list, description="Components of the suite; none for a flat repository.")
-    keys: list[SigningKey] = Field(min_length=1, description="Keys it signs with; a site file can name others.")
+    components: list[str] = Field(
+        default_factory=list, description="Components of the suite; none for a flat repository."
+    )
+    keys: list[SigningKey] = Field(
+        min_length=1, description="Keys it signs with; a site file can name others."
+    )
     source: Sentence = Field(description="Where the keys were read.")
-    keyring: str | None = Field(default=None, description="Keyring the OS ships; null: the site gives the key.")
-    mark: str | None = Field(default=None, description="Part of an address by which one of its sources is recognised on a node.")
+    keyring: str | None = Field(
+        default=None, description="Keyring the OS ships; null: the site gives the key."
+    )
+    mark: str | None = Field(
+        default=None, description="Part of an address by which one of its sources is recognised on a node."
+    )
 
     @model_validator(mode="after")
     def _flat(self) -> Archive:
@@ -789,7 +960,9 @@ class Archive(Strict):
 class Archives(Strict):
     """A catalog's archives.yml."""
 
-    archives: dict[str, Archive] = Field(description="Package archives, by the id that stacks and site files name.")
+    archives: dict[str, Archive] = Field(
+        description="Package archives, by the id that stacks and site files name."
+    )
 
 
 # What `goldnode schema NAME` knows, by the name of the thing a file holds.

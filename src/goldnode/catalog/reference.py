@@ -11,12 +11,18 @@ from goldnode.catalog.schema import schema
 
 # Of each kind, in the order of the page: its title, and where such a file is.
 FILES: Mapping[str, tuple[str, str]] = {
-    "class": ("Class", "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` names)."),
+    "class": (
+        "Class",
+        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` names).",
+    ),
     "site": (
         "Site file",
         "The file that `GOLDNODE_SITE` names, else `goldnode-site.yml` in the working directory, else `/etc/goldnode/site.yml`.",
     ),
-    "stack": ("Stack", "`stacks/NAME.yml` of a catalog. `goldnode lock NAME` makes it exact: [locks](locks.md)."),
+    "stack": (
+        "Stack",
+        "`stacks/NAME.yml` of a catalog. `goldnode lock NAME` makes it exact: [locks](locks.md).",
+    ),
     "platform": ("Platform", "`platforms/NAME.yml` of a catalog."),
     "archives": ("Archives", "`archives.yml` of a catalog."),
     "images": (
@@ -135,7 +141,9 @@ class _Reader:
         if isinstance(kind, list):
             return " or ".join(self.type({"type": item}) for item in kind)
         if kind == "array":
-            return f"list of {self.types(way.get('items', {}))}" + (", one at least" if way.get("minItems") else "")
+            return f"list of {self.types(way.get('items', {}))}" + (
+                ", one at least" if way.get("minItems") else ""
+            )
         if kind == "object" and "properties" in way:
             return "keys"
         if kind == "object":
@@ -250,7 +258,10 @@ def _variables() -> str:
         lines += ["", f"### {title}"] if title else []
         lines += ["", text] if text else []
         lines += ["", "| Variable | Default | Meaning |", "|---|---|---|"]
-        lines += [_row((", ".join(f"`{name}`" for name in row.name.split(", ")), row.default, row.meaning)) for row in rows]
+        lines += [
+            _row((", ".join(f"`{name}`" for name in row.name.split(", ")), row.default, row.meaning))
+            for row in rows
+        ]
     return "\n".join(lines) + "\n"
 
 

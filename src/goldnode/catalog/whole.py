@@ -70,7 +70,9 @@ def check() -> Found:
                     found.wrong.append(error(finding))
                 elif finding.accepted is None:
                     told = refusal(finding)
-                    found.told.append(f"{finding.severity}: class {name}: {told['message']} {told['remedy']}".rstrip())
+                    found.told.append(
+                        f"{finding.severity}: class {name}: {told['message']} {told['remedy']}".rstrip()
+                    )
             unlocked = host_of_class(name, catalog, site).unlocked
             if unlocked is not None:
                 found.unlocked.append((name, entry.item.stack, unlocked))
@@ -108,20 +110,41 @@ def site_faults(site: Site) -> Iterator[SiteError]:
         files.append((("mirror", "key"), site.mirror.key))
         place = site.resolve(site.mirror.directory)
         if not place.is_dir() and (place.exists() or not place.parent.is_dir()):
-            what = f"{place} is no directory" if place.exists() else f"there is no {place.parent} to make {place.name} in"
-            yield fault(f'"mirror.directory": {what}', "mirror", "directory", remedy="correct the path, or make the directory")
+            what = (
+                f"{place} is no directory"
+                if place.exists()
+                else f"there is no {place.parent} to make {place.name} in"
+            )
+            yield fault(
+                f'"mirror.directory": {what}',
+                "mirror",
+                "directory",
+                remedy="correct the path, or make the directory",
+            )
     for path, name in files:
         if name is not None and not site.resolve(name).is_file():
             where = ".".join(str(part) for part in path)
-            yield fault(f'"{where}" names {site.resolve(name)}, which is not a file', *path, remedy="put it there, or correct the path")
+            yield fault(
+                f'"{where}" names {site.resolve(name)}, which is not a file',
+                *path,
+                remedy="put it there, or correct the path",
+            )
     for index, text in enumerate(site.images.vulnerabilities):
         place_of = ("images", "vulnerabilities", index)
         kind, _, rest = text.partition("=")
         if kind not in KINDS or not rest:
             remedy = nearest(kind, KINDS) if kind not in KINDS else "add the file"
-            yield fault(f'"{text}" names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]', *place_of, remedy=remedy)
+            yield fault(
+                f'"{text}" names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]',
+                *place_of,
+                remedy=remedy,
+            )
         elif not site.resolve(re.sub(r"@\d{4}-\d\d-\d\d$", "", rest)).exists():
-            yield fault(f"the vulnerability database {rest} is not there", *place_of, remedy="fetch it, or correct its name")
+            yield fault(
+                f"the vulnerability database {rest} is not there",
+                *place_of,
+                remedy="fetch it, or correct its name",
+            )
     if site.indexes:
         from goldnode.images.matrix import load_matrix
 
@@ -133,8 +156,14 @@ def site_faults(site: Site) -> Iterator[SiteError]:
         for name in site.indexes:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                remedy = f'use "{close[0]}"' if close else "take it out, or name it as `index` of a component of the matrix"
-                yield fault(f'no image of the matrix comes from index "{name}"', "indexes", name, remedy=remedy)
+                remedy = (
+                    f'use "{close[0]}"'
+                    if close
+                    else "take it out, or name it as `index` of a component of the matrix"
+                )
+                yield fault(
+                    f'no image of the matrix comes from index "{name}"', "indexes", name, remedy=remedy
+                )
 
 
 def absent_secrets(site: Site) -> Iterator[str]:

@@ -29,7 +29,9 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")
         return found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's own, whose suggestion for a wrong name knows none of `elsewhere`."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
@@ -41,4 +43,9 @@ class LazyGroup(click.Group):
         """As click's own, without importing what is only listed."""
         own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl([(name, own[name] if name in own else self.elsewhere[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(
+                [
+                    (name, own[name] if name in own else self.elsewhere[name][1])
+                    for name in self.list_commands(ctx)
+                ]
+            )

@@ -52,17 +52,30 @@ KEY = click.option(
     help="Secret key (PEM) to sign with; its public half is trusted. Default: $GOLDNODE_IMAGE_KEY, else the site's.",
 )
 SIGNED = options(
-    click.option("--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name."),
+    click.option(
+        "--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name."
+    ),
     click.option("--reason", help="Why; recorded."),
 )
 WAIVED = options(
-    click.option("--waive", multiple=True, metavar="GATE", help="Let this gate pass; needs --by and --reason, which are recorded."),
+    click.option(
+        "--waive",
+        multiple=True,
+        metavar="GATE",
+        help="Let this gate pass; needs --by and --reason, which are recorded.",
+    ),
     SIGNED,
 )
-EXPECT = click.option("--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing.")
+EXPECT = click.option(
+    "--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing."
+)
 HISTORY = click.option("--history", "with_history", is_flag=True, help="Every move, oldest first.")
-FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-DAYS = click.option("--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays.")
+FORM = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+DAYS = click.option(
+    "--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays."
+)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would go.")
 # What evidence is made with.
 MADE_WITH = options(
@@ -102,7 +115,8 @@ def signer_of(key: Path | None) -> Signer:
         site = load_site()
         if site.images.signing_key is None:
             raise ImageError(
-                "no key is named to sign the history with", remedy="name it with --key, or as images.signing_key in the site file"
+                "no key is named to sign the history with",
+                remedy="name it with --key, or as images.signing_key in the site file",
             )
         key = site.resolve(site.images.signing_key)
     return load_signer(key)
@@ -131,7 +145,11 @@ def channels(asked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 
 
 def check_step(
-    step: str, asked: Mapping[str, Sequence[str]], waive: Sequence[str] = (), approve: Sequence[str] = (), parts: Sequence[str] = ()
+    step: str,
+    asked: Mapping[str, Sequence[str]],
+    waive: Sequence[str] = (),
+    approve: Sequence[str] = (),
+    parts: Sequence[str] = (),
 ) -> None:
     """Refuse a channel that there is not, and a gate or part that the step does not ask for: before keys, stores and names are looked at.
 
@@ -141,7 +159,13 @@ def check_step(
 
     if step not in asked:
         raise ImageError(f'there is no channel "{step}"', remedy=nearest(step, asked))
-    check_asked(step, asked[step], [Waiver(gate, "", "") for gate in waive], [Approval(part, "", "") for part in approve], parts)
+    check_asked(
+        step,
+        asked[step],
+        [Waiver(gate, "", "") for gate in waive],
+        [Approval(part, "", "") for part in approve],
+        parts,
+    )
 
 
 def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
@@ -161,7 +185,9 @@ def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> li
 def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
     """Who and why, for `what`. Raises ImageError where one of them is not said."""
     if not (by or "").strip() or not (reason or "").strip():
-        raise ImageError(f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY")
+        raise ImageError(
+            f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY"
+        )
     return str(by), str(reason)
 
 
@@ -252,7 +278,10 @@ def show_status(
         if str(line) not in names:
             found = status(place, store, line)
             if not found.history.entries and not found.stands:
-                raise ImageError(f'there is no "{line}", and {place.name} has no history of it', remedy=nearest(str(line), names))
+                raise ImageError(
+                    f'there is no "{line}", and {place.name} has no history of it',
+                    remedy=nearest(str(line), names),
+                )
 
     documents: list[dict[str, Any]] = []
     bad = False
@@ -284,7 +313,11 @@ def show_status(
 
 def _show_stand(document: dict[str, Any], with_history: bool) -> None:
     """Print how the channels of a line stand, from what `status --format json` prints."""
-    signed = "signatures verified" if document["verified"] else "signatures NOT verified: no key was given (--trust)"
+    signed = (
+        "signatures verified"
+        if document["verified"]
+        else "signatures NOT verified: no key was given (--trust)"
+    )
     if not document["history"]:
         signed = "no history: no channel ever stood for anything"
     click.echo(f"{document['place']}/{document['line']}  ({signed})")
@@ -295,7 +328,9 @@ def _show_stand(document: dict[str, Any], with_history: bool) -> None:
             "moved": f"  MOVED: the tag is {row['found']}, which the history does not say",
             "absent": "  GONE: there is no such tag; --repair brings it back",
         }[row["state"]]
-        click.echo(f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{told}")
+        click.echo(
+            f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{told}"
+        )
     if document["pending"]:
         click.echo(
             f"  {document['pending']} moves were made in this store and wait for the registry: the next move, or --repair, brings them there"

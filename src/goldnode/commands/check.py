@@ -10,10 +10,23 @@ import click
 
 @click.command()
 @click.option("-c", "--class", "classes", multiple=True, help="Check this node class.")
-@click.option("-s", "--stack", "stacks", multiple=True, help="Check this stack alone, with the GPUs of no class.")
-@click.option("-i", "--inventory", "inventories", multiple=True, help="Check the classes of this inventory's hosts, and its cohorts.")
+@click.option(
+    "-s", "--stack", "stacks", multiple=True, help="Check this stack alone, with the GPUs of no class."
+)
+@click.option(
+    "-i",
+    "--inventory",
+    "inventories",
+    multiple=True,
+    help="Check the classes of this inventory's hosts, and its cohorts.",
+)
 @click.option("-l", "--limit", help="Only hosts of the inventory that this pattern of Ansible's names.")
-@click.option("--image", "images", multiple=True, help="On each of them: an image reference, docker:REF, or a file of its metadata.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    help="On each of them: an image reference, docker:REF, or a file of its metadata.",
+)
 @click.option(
     "--requirements",
     "requirements",
@@ -21,8 +34,14 @@ import click
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="On each of them: a Python requirements file.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True)
-@click.option("--require-lock", is_flag=True, help="End with 1 where a class cannot be applied yet, because its stack has no lock.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True
+)
+@click.option(
+    "--require-lock",
+    is_flag=True,
+    help="End with 1 where a class cannot be applied yet, because its stack has no lock.",
+)
 @click.option("--explain", metavar="RULE", help="Tell what RULE compares, why, and what it rests on.")
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(

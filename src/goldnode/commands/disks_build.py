@@ -41,7 +41,11 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
     rows = []
     for name, entry in sorted(catalog.classes.items()):
         stack = catalog.stacks[entry.item.stack].item
-        row: dict[str, object] = {"class": name, "os": f"{stack.os.id} {stack.os.version}", "simulated": entry.item.simulated}
+        row: dict[str, object] = {
+            "class": name,
+            "os": f"{stack.os.id} {stack.os.version}",
+            "simulated": entry.item.simulated,
+        }
         try:
             lock = find_disk_lock(target(name, definition, catalog, site))
             row |= {"lock": f"locked {lock.resolved}", "packages": len(lock.debs), "fetched_bytes": lock.size}
@@ -76,12 +80,19 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
 @_DEFINITION
 @_STORE
 @click.option(
-    "--check", "only_check", is_flag=True, help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is."
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is.",
 )
-@click.option("--upgrade", is_flag=True, help="Let what is no part of the stack move to what the archives have now.")
+@click.option(
+    "--upgrade", is_flag=True, help="Let what is no part of the stack move to what the archives have now."
+)
 @click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write to; default: where each lock is searched first."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory to write to; default: where each lock is searched first.",
 )
 def lock(
     names: tuple[str, ...],
@@ -106,9 +117,13 @@ def lock(
     if only_check and upgrade:
         raise click.UsageError("--check and --upgrade exclude each other")
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
-    chosen = names or tuple(name for name in sorted(catalog.classes) if locking.lock_file(name, definition) is not None)
+    chosen = names or tuple(
+        name for name in sorted(catalog.classes) if locking.lock_file(name, definition) is not None
+    )
     if not chosen:
-        raise DiskError("no class has a lock of its disk image yet", file=definition.locks, remedy="name the classes")
+        raise DiskError(
+            "no class has a lock of its disk image yet", file=definition.locks, remedy="name the classes"
+        )
     for name in names:
         catalog.node_class(name)
     wrong = 0
@@ -118,7 +133,10 @@ def lock(
             problems: list[str] = []
             try:
                 item = locking.target(name, definition, catalog, site)
-                problems = [f"{row.kind}: {row.message}" for row in locking.check(item, locking.find_disk_lock(item), offline=offline)]
+                problems = [
+                    f"{row.kind}: {row.message}"
+                    for row in locking.check(item, locking.find_disk_lock(item), offline=offline)
+                ]
             except GoldnodeError as problem:
                 problems = [str(problem)]
             for text in problems:
@@ -128,7 +146,14 @@ def lock(
                 click.echo(f"{name}: good")
             continue
         item = locking.target(name, definition, catalog, site)
-        result = locking.relock(item, store.pool, upgrade=upgrade, offline=offline, out=out, say=lambda text: click.echo(text, err=True))
+        result = locking.relock(
+            item,
+            store.pool,
+            upgrade=upgrade,
+            offline=offline,
+            out=out,
+            say=lambda text: click.echo(text, err=True),
+        )
         click.echo(locking.line(result))
     if wrong:
         click.echo(f"error: {wrong} locks are not good as they are. Run `goldnode disks lock`.", err=True)
@@ -148,7 +173,10 @@ def lock(
 )
 @click.option("--offline", is_flag=True, help="Fetch nothing: every package has to be in the pool already.")
 @click.option(
-    "--twice", "again", is_flag=True, help="Build a second time, elsewhere, from the pool alone, and compare. Exit 1: they differ."
+    "--twice",
+    "again",
+    is_flag=True,
+    help="Build a second time, elsewhere, from the pool alone, and compare. Exit 1: they differ.",
 )
 @click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
 @click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -201,11 +229,23 @@ def build(
             rootfs.needs_root()
         if not there and not offline:
             with _fetching() as progress:
-                locking.fetch(plan.item, plan.lock, store.pool, progress=progress, say=lambda text: click.echo(text, err=True))
+                locking.fetch(
+                    plan.item,
+                    plan.lock,
+                    store.pool,
+                    progress=progress,
+                    say=lambda text: click.echo(text, err=True),
+                )
         with _showing() as say:
             disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=say)
         if form == "json":
-            click.echo(json.dumps({**disk.manifest(), "directory": str(disk.directory), "made": made}, indent=1, sort_keys=True))
+            click.echo(
+                json.dumps(
+                    {**disk.manifest(), "directory": str(disk.directory), "made": made},
+                    indent=1,
+                    sort_keys=True,
+                )
+            )
         else:
             click.echo(f"{disk.directory}  {'built' if made else 'is there'}")
             for item in disk.files:
@@ -215,7 +255,10 @@ def build(
                     + (f" ({disk.raw.allocated / 1e6:.1f} MB on disk)" if item.format == "raw" else "")
                 )
         if made and [row for row in authenticate(disk, (), content=False).rows if row.state == "refused"]:
-            click.echo(f"what is beside {plan.name} tells of the formats it had before: `goldnode disks evidence` writes it anew", err=True)
+            click.echo(
+                f"what is beside {plan.name} tells of the formats it had before: `goldnode disks evidence` writes it anew",
+                err=True,
+            )
         if again:
             with second_build(store.cache / "twice") as place, _showing() as say:
                 found = building.twice(plan, store, place, say=say)

@@ -13,8 +13,12 @@ import click
 @click.command()
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Lines that are shown; 0: all.")
-@click.option("--json", "as_json", is_flag=True, help="Print all differences as one JSON document instead of text.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=50, show_default=True, help="Lines that are shown; 0: all."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print all differences as one JSON document instead of text."
+)
 def compare(first: Path, second: Path, limit: int, as_json: bool) -> None:
     """Show what differs between two raw disks.
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from goldnode.images.evidence.signatures import Signer
 
 _STORE = click.option(
-    "--store", type=click.Path(file_okay=False, path_type=Path), help="Store of disks; default: $GOLDNODE_DISKS, else .goldnode/disks."
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Store of disks; default: $GOLDNODE_DISKS, else .goldnode/disks.",
 )
 _TO = click.option(
     "--to",
@@ -31,10 +33,16 @@ _TO = click.option(
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS…")
 @_STORE
 @shared.MADE_WITH
-@click.option("--against", metavar="DIR|NAME|CLASS:CHANNEL", help="Write the difference to this earlier disk too; for one disk.")
+@click.option(
+    "--against",
+    metavar="DIR|NAME|CLASS:CHANNEL",
+    help="Write the difference to this earlier disk too; for one disk.",
+)
 @click.option("--backend", help="Backend to inspect it for; default: that of the class in the disk.")
 @click.option(
-    "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Another purity.yml, with a site's own waivers."
+    "--policy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another purity.yml, with a site's own waivers.",
 )
 @shared.FORM
 def evidence(
@@ -55,7 +63,9 @@ def evidence(
 
     kept = _store(store)
     if against and len(disks) > 1:
-        raise DiskError(f"--against is for one disk, and {len(disks)} are named", remedy="name the one that it precedes")
+        raise DiskError(
+            f"--against is for one disk, and {len(disks)} are named", remedy="name the one that it precedes"
+        )
     signer, known, builder = shared.made_with(key, databases)
     options = Options(
         cache=kept.cache,
@@ -79,7 +89,9 @@ def evidence(
     if form == "json":
         shared.show_json(told)
     if options.signer is None:
-        click.echo("Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True)
+        click.echo(
+            "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
+        )
     if not passed:
         sys.exit(1)
 
@@ -88,9 +100,13 @@ def evidence(
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS…")
 @_STORE
 @shared.TRUST
-@click.option("--no-content", is_flag=True, help="Take the disk's own files on trust; only the documents are read.")
+@click.option(
+    "--no-content", is_flag=True, help="Take the disk's own files on trust; only the documents are read."
+)
 @shared.FORM
-def authenticate(disks: tuple[str, ...], store: Path | None, trust: tuple[Path, ...], no_content: bool, form: str) -> None:
+def authenticate(
+    disks: tuple[str, ...], store: Path | None, trust: tuple[Path, ...], no_content: bool, form: str
+) -> None:
     """Check that disks are whole, that every document is about them, and who signed it. Exit 1 where that is not so.
 
     What `goldnode images verify` does for an image; `goldnode disks verify` boots a disk.
@@ -159,31 +175,63 @@ def publish(
         click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
         shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
         # What is published never changes, so what a later channel will ask for has to be in it now.
-        short = [gate.name for gate in judge("stable", disk, trust=(*keys, signer.public), only=LATER) if not gate.open]
+        short = [
+            gate.name
+            for gate in judge("stable", disk, trust=(*keys, signer.public), only=LATER)
+            if not gate.open
+        ]
         if not done.before and short:
-            click.echo(f"note: canary or stable will also ask for {', '.join(short)}, which this publication lacks", err=True)
+            click.echo(
+                f"note: canary or stable will also ask for {', '.join(short)}, which this publication lacks",
+                err=True,
+            )
 
 
 @click.command()
 @click.argument("name", metavar="CLASS[:CHANNEL|:BUILDID]")
 @click.option(
-    "--from", "origin", required=True, metavar="URL|DIR", envvar="GOLDNODE_DISKS_FROM", help="Published directory, or its address."
+    "--from",
+    "origin",
+    required=True,
+    metavar="URL|DIR",
+    envvar="GOLDNODE_DISKS_FROM",
+    help="Published directory, or its address.",
 )
 @_STORE
 @shared.TRUST
-@click.option("--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of the server's authority, PEM.")
-@click.option("--format", "formats", multiple=True, help="What to bring (repeat); default: raw.zst, of which the raw disk is made.")
-def pull(name: str, origin: str, store: Path | None, trust: tuple[Path, ...], ca: Path | None, formats: tuple[str, ...]) -> None:
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate of the server's authority, PEM.",
+)
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    help="What to bring (repeat); default: raw.zst, of which the raw disk is made.",
+)
+def pull(
+    name: str,
+    origin: str,
+    store: Path | None,
+    trust: tuple[Path, ...],
+    ca: Path | None,
+    formats: tuple[str, ...],
+) -> None:
     """Bring a published disk into the store, every byte held against what a trusted key signed; a cut pull goes on where it stopped."""
     from goldnode.disks.publish import pull as pulling
     from goldnode.disks.publish import source_of
 
     class_, _, wanted = name.partition(":")
     source, kept, keys = source_of(origin, ca), _store(store), shared.trusted(trust)
-    done = pulling(source, kept, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=shared.say)
+    done = pulling(
+        source, kept, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=shared.say
+    )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
-    click.echo(f"{done.disk.directory}  {done.digest[:19]}  {done.fetched} files fetched, {done.there} were there")
+    click.echo(
+        f"{done.disk.directory}  {done.digest[:19]}  {done.fetched} files fetched, {done.there} were there"
+    )
 
 
 @click.command()
@@ -194,7 +242,12 @@ def pull(name: str, origin: str, store: Path | None, trust: tuple[Path, ...], ca
 @shared.TRUST
 @shared.KEY
 @shared.WAIVED
-@click.option("--approve-major", multiple=True, metavar="PART", help="Approve another series of kernel or driver; needs --by and --reason.")
+@click.option(
+    "--approve-major",
+    multiple=True,
+    metavar="PART",
+    help="Approve another series of kernel or driver; needs --by and --reason.",
+)
 @shared.EXPECT
 def promote(
     channel: str,
@@ -249,8 +302,16 @@ def promote(
 @shared.KEY
 @shared.SIGNED
 @click.option("--channel", default="stable", show_default=True)
-@click.option("--to-disk", metavar="DISK", help="`known-good`, or a build id or digest of the history; default: what it was before.")
-@click.option("--offline", is_flag=True, help="Use and change this store alone; the place gets it with the next move that reaches it.")
+@click.option(
+    "--to-disk",
+    metavar="DISK",
+    help="`known-good`, or a build id or digest of the history; default: what it was before.",
+)
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Use and change this store alone; the place gets it with the next move that reaches it.",
+)
 def rollback(
     class_: str,
     store: Path | None,
@@ -270,8 +331,15 @@ def rollback(
     shared.check_step(channel, shared.channels(ASKED))
     kept, signer = _store(store), shared.signer_of(key)
     place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, signer)
-    given: dict[str, Any] = {"channel": channel, "to": to_disk, "trust": shared.trusted(trust), "say": shared.say}
-    done = rolling(place, kept, line_of(class_), signer, by=by or shared.user(), reason=reason or "rollback", **given)
+    given: dict[str, Any] = {
+        "channel": channel,
+        "to": to_disk,
+        "trust": shared.trusted(trust),
+        "say": shared.say,
+    }
+    done = rolling(
+        place, kept, line_of(class_), signer, by=by or shared.user(), reason=reason or "rollback", **given
+    )
     shared.show_moved(place.name, done)
 
 
@@ -321,7 +389,9 @@ def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float
     if to is None:
         gone, stays = collecting.collect(kept, keeps, days=days, dry_run=dry_run)
     else:
-        gone, stays = collecting.collect_place(_directory(to, kept, None), kept, keeps, keys, days=days, dry_run=dry_run)
+        gone, stays = collecting.collect_place(
+            _directory(to, kept, None), kept, keeps, keys, days=days, dry_run=dry_run
+        )
     shared.show_gone(gone, stays, dry_run)
 
 
@@ -343,7 +413,9 @@ def _find(kept: ChannelStore, text: str) -> Any:
 
     class_, colon, rest = text.partition(":")
     if colon and "/" not in text:
-        return standing(kept, line_of(class_), rest) if rest in CHANNELS else find(f"{class_}-{rest}", kept.root)
+        return (
+            standing(kept, line_of(class_), rest) if rest in CHANNELS else find(f"{class_}-{rest}", kept.root)
+        )
     return find(text, kept.root)
 
 
@@ -351,7 +423,9 @@ def _directory(to: Path | None, kept: ChannelStore, signer: Signer | None) -> Di
     from goldnode.disks.channels import DirectoryPlace
 
     if to is None:
-        raise DiskError("no directory to publish to is named", remedy="name it with --to, or in GOLDNODE_DISKS_PLACE")
+        raise DiskError(
+            "no directory to publish to is named", remedy="name it with --to, or in GOLDNODE_DISKS_PLACE"
+        )
     return DirectoryPlace(to, kept, signer)
 
 
@@ -402,5 +476,11 @@ def _locks() -> dict[str, str]:
     from goldnode.disks.definition import load_definition
     from goldnode.disks.locking import load_disk_lock, lock_directories
 
-    files = {path.name: path for place in reversed(lock_directories(load_definition())) for path in place.glob(f"*{LOCK_SUFFIX}")}
-    return shared.lock_digests({name.removesuffix(LOCK_SUFFIX): path for name, path in files.items()}, load_disk_lock, "disk lock")
+    files = {
+        path.name: path
+        for place in reversed(lock_directories(load_definition()))
+        for path in place.glob(f"*{LOCK_SUFFIX}")
+    }
+    return shared.lock_digests(
+        {name.removesuffix(LOCK_SUFFIX): path for name, path in files.items()}, load_disk_lock, "disk lock"
+    )

@@ -10,16 +10,45 @@ import click
 
 @click.command()
 @click.argument("node")
-@click.option("-i", "--inventory", help="Inventory that NODE is a name of; without it NODE is an ssh destination.")
 @click.option(
-    "--image", help="Directory of a build, its disk.json or raw disk, its name, or a class; default: the newest of the node's class."
+    "-i", "--inventory", help="Inventory that NODE is a name of; without it NODE is an ssh destination."
 )
-@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Directory of disk images; default: $GOLDNODE_DISKS.")
-@click.option("--back", is_flag=True, help="Have the other slot's last good image boot next, instead of writing one.")
-@click.option("--reboot", is_flag=True, help="Boot it, drained as the inventory says (goldnode_drain), and wait until it is good.")
-@click.option("--unverified", metavar="REASON", help="Why an image may be written that nobody has booted; it is recorded on the node.")
-@click.option("--tries", type=click.IntRange(1, 9), default=3, show_default=True, help="Boots that the image may take to be good.")
-@click.option("--timeout", type=click.FloatRange(min=60), default=2400, show_default=True, help="Seconds for the boot, all tries included.")
+@click.option(
+    "--image",
+    help="Directory of a build, its disk.json or raw disk, its name, or a class; default: the newest of the node's class.",
+)
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of disk images; default: $GOLDNODE_DISKS.",
+)
+@click.option(
+    "--back", is_flag=True, help="Have the other slot's last good image boot next, instead of writing one."
+)
+@click.option(
+    "--reboot",
+    is_flag=True,
+    help="Boot it, drained as the inventory says (goldnode_drain), and wait until it is good.",
+)
+@click.option(
+    "--unverified",
+    metavar="REASON",
+    help="Why an image may be written that nobody has booted; it is recorded on the node.",
+)
+@click.option(
+    "--tries",
+    type=click.IntRange(1, 9),
+    default=3,
+    show_default=True,
+    help="Boots that the image may take to be good.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=60),
+    default=2400,
+    show_default=True,
+    help="Seconds for the boot, all tries included.",
+)
 @click.option("-b", "--become", is_flag=True, help="Work as root on the node through sudo.")
 @click.option("--format", "shape", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def update(
@@ -65,4 +94,6 @@ def update(
         say(f"checking {image}")
         chosen = updating.open_image(find(image, store_directory(store)), unverified, tries)
     after = updating.run(target, updating.Wish(chosen, reboot, timeout), say)
-    click.echo(json.dumps(after, indent=1, sort_keys=True) if shape == "json" else updating.text(after, target.name))
+    click.echo(
+        json.dumps(after, indent=1, sort_keys=True) if shape == "json" else updating.text(after, target.name)
+    )

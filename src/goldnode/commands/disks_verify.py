@@ -11,14 +11,32 @@ import click
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="DIR|CLASS…")
-@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Where disk images are kept; default: $GOLDNODE_DISKS.")
 @click.option(
-    "--clones/--no-clones", default=True, show_default=True, help="Boot a second copy beside the first, and compare who they are."
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where disk images are kept; default: $GOLDNODE_DISKS.",
 )
-@click.option("--simulated-gpu", is_flag=True, help="Two more boots with simulated GPUs: all of them, and one missing.")
-@click.option("--memory", type=click.IntRange(512), default=2048, show_default=True, metavar="MIB", help="Of each guest.")
 @click.option(
-    "--work", type=click.Path(file_okay=False, path_type=Path), help="Where overlays go while it runs; default: beside the image."
+    "--clones/--no-clones",
+    default=True,
+    show_default=True,
+    help="Boot a second copy beside the first, and compare who they are.",
+)
+@click.option(
+    "--simulated-gpu", is_flag=True, help="Two more boots with simulated GPUs: all of them, and one missing."
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(512),
+    default=2048,
+    show_default=True,
+    metavar="MIB",
+    help="Of each guest.",
+)
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where overlays go while it runs; default: beside the image.",
 )
 @click.option("--keep", is_flag=True, help="Leave overlays, consoles and what the guests said there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as one JSON object by name.")
@@ -59,5 +77,7 @@ def verify(
         if not as_json:
             click.echo(report.table(everything=everything))
     if as_json:
-        click.echo(json.dumps({name: report.to_json() for name, report in reports.items()}, indent=1, sort_keys=True))
+        click.echo(
+            json.dumps({name: report.to_json() for name, report in reports.items()}, indent=1, sort_keys=True)
+        )
     sys.exit(0 if all(report.outcome == "passed" for report in reports.values()) else 1)

@@ -12,7 +12,10 @@ _ELSEWHERE = {
     "build": ("images_build", "Build images from their locks, offline."),
     "inspect": ("images_inspect", "Search an image, wheel, root or disk for what is foreign to its backend."),
     "smoke": ("images_smoke", "Run the smoke tests of an image."),
-    "evidence": ("images_evidence", "Write and attach what proves an image: SBOM, provenance, report, signature."),
+    "evidence": (
+        "images_evidence",
+        "Write and attach what proves an image: SBOM, provenance, report, signature.",
+    ),
     "verify": ("images_evidence", "Check signatures, and that every document is about this image."),
     "diff": ("images_evidence", "Show what differs between two images."),
     "publish": ("images_publish", "Push images and their evidence to a registry."),

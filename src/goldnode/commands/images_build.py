@@ -35,11 +35,22 @@ Say = Callable[[str, str, float], None]
     help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
 )
 @click.option(
-    "--engine", "engine_name", metavar="NAME", help="buildkit or buildah; default: $GOLDNODE_IMAGE_ENGINE, else what this machine has."
+    "--engine",
+    "engine_name",
+    metavar="NAME",
+    help="buildkit or buildah; default: $GOLDNODE_IMAGE_ENGINE, else what this machine has.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="How many things are made at once; default: as many as there are processors.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="How many things are made at once; default: as many as there are processors.",
+)
 @click.option("--offline", is_flag=True, help="Fetch nothing: every file has to be in the pool already.")
-@click.option("--twice", is_flag=True, help="Build a second time, in another directory, from the pool alone, and compare the digests.")
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="Build a second time, in another directory, from the pool alone, and compare the digests.",
+)
 @click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def build(
@@ -72,7 +83,9 @@ def build(
     store = open_store(store_path)
     engine = engines.choose(engine_name, store=store.cache)
     # What a pattern takes in and this project has never locked is left out; by its own name it is an error.
-    left = {row.name for row in rows if not row.exercised and row.name not in patterns and lock_file(row) is None}
+    left = {
+        row.name for row in rows if not row.exercised and row.name not in patterns and lock_file(row) is None
+    }
     for name in sorted(left):
         click.echo(f"left out: {name} is declared and has no lock", err=True)
     locks = [(row, find_lock(row)) for row in rows if row.name not in left and row.image.parent not in left]
@@ -86,7 +99,12 @@ def build(
         return
     if pending and not offline:
         with _fetching() as progress:
-            fetch_all([(row, lock) for row, lock in locks if row.name in waiting], store.pool, progress, verify=False)
+            fetch_all(
+                [(row, lock) for row, lock in locks if row.name in waiting],
+                store.pool,
+                progress,
+                verify=False,
+            )
     if pending and offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
     with _showing() as say:
@@ -111,7 +129,10 @@ def build(
     else:
         for item, recipe in zip(built, recipes, strict=True):
             click.echo(f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}")
-        click.echo(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}", err=True)
+        click.echo(
+            f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}",
+            err=True,
+        )
     if twice:
         with second_build(store.cache / "twice") as place, _showing() as say:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=say)
@@ -152,7 +173,10 @@ def _showing() -> Iterator[Say]:
     shown: dict[str, TaskID] = {}
     lock = threading.Lock()
     with Progress(
-        SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
     ) as progress:
 
         def bar(what: str, state: str, seconds: float) -> None:

@@ -9,7 +9,9 @@ import click
 from goldnode.commands import channel_moves as shared
 
 _STORE = click.option(
-    "--store", type=click.Path(file_okay=False, path_type=Path), help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images."
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images.",
 )
 
 
@@ -23,7 +25,9 @@ _STORE = click.option(
     help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
 )
 @shared.MADE_WITH
-@click.option("--against", metavar="REF", help="Attach the difference to this earlier image too; for one NAME.")
+@click.option(
+    "--against", metavar="REF", help="Attach the difference to this earlier image too; for one NAME."
+)
 @shared.FORM
 def evidence(
     patterns: tuple[str, ...],
@@ -58,23 +62,36 @@ def evidence(
         builder=builder,
     )
     matrix = load_matrix(matrix_file)
-    rows = [row for row in matrix.select(patterns) if patterns or any(item.image == row.name for item in built)]
+    rows = [
+        row for row in matrix.select(patterns) if patterns or any(item.image == row.name for item in built)
+    ]
     if against and len(rows) > 1:
-        raise ImageError(f"--against is for one image, and {len(rows)} are named", remedy="name the one that it precedes")
+        raise ImageError(
+            f"--against is for one image, and {len(rows)} are named", remedy="name the one that it precedes"
+        )
     told = []
     for row in rows:
         locks = [find_lock(item) for item in matrix.chain(row.name)]
         # An image whose lock and parents' locks are as they were may still have been built by other tools: the newest of these is meant.
-        fits = [item for item in built if item.image == row.name and item.lock == locks[-1].digest and kept.layout.has(item.digest)]
+        fits = [
+            item
+            for item in built
+            if item.image == row.name and item.lock == locks[-1].digest and kept.layout.has(item.digest)
+        ]
         if not fits:
             # A backend or a glob also means images that are not built yet, and a name the images it stands on.
             if row.name not in patterns:
                 click.echo(f"{row.name}: not built from its present lock", err=True)
                 continue
-            raise ImageError(f"{row.name} is not built from its present lock", remedy=f"run `goldnode images build {row.name}`")
+            raise ImageError(
+                f"{row.name} is not built from its present lock",
+                remedy=f"run `goldnode images build {row.name}`",
+            )
         for item in fits:
             written = write(kept.layout, row.image, item, locks, options)
-            told.append({"image": row.name, "digest": item.digest, "documents": [vars(one) for one in written]})
+            told.append(
+                {"image": row.name, "digest": item.digest, "documents": [vars(one) for one in written]}
+            )
             if form == "text":
                 click.echo(f"{row.name} {item.build_id} {item.digest}")
                 for one in written:
@@ -84,7 +101,9 @@ def evidence(
     elif not told:
         click.echo("no image of the matrix is built from its present lock", err=True)
     if options.signer is None:
-        click.echo("Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True)
+        click.echo(
+            "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
+        )
 
 
 @click.command()
@@ -95,7 +114,9 @@ def evidence(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Public keys, PEM; default: images.public_key of the site file.",
 )
-@click.option("--no-layers", is_flag=True, help="Take the layers' content on trust; only their sizes are looked at.")
+@click.option(
+    "--no-layers", is_flag=True, help="Take the layers' content on trust; only their sizes are looked at."
+)
 @click.option(
     "--export",
     "export_to",
@@ -103,7 +124,14 @@ def evidence(
     help="Also write the manifest and all documents below this directory, verified or not, for other programs.",
 )
 @shared.FORM
-def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_layers: bool, export_to: Path | None, form: str) -> None:
+def verify(
+    names: tuple[str, ...],
+    store: Path | None,
+    trust: Path | None,
+    no_layers: bool,
+    export_to: Path | None,
+    form: str,
+) -> None:
     """Check that images are whole, that everything attached is about them, and who signed it. Exit 1 where that is not so.
 
     NAME is a reference of the store, a digest, or an image of the matrix.
@@ -119,7 +147,9 @@ def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_la
     file = trust or (site.resolve(site.images.public_key) if site.images.public_key else None)
     keys = signatures.load_public(file) if file is not None else []
     built = list(kept.built().values())
-    results = [check(kept.layout, find(kept.layout, name, built), keys, layers=not no_layers) for name in names]
+    results = [
+        check(kept.layout, find(kept.layout, name, built), keys, layers=not no_layers) for name in names
+    ]
     if export_to is not None:
         for result in results:
             export(kept.layout, result.digest, export_to / result.digest.removeprefix("sha256:")[:12])
@@ -131,7 +161,9 @@ def verify(names: tuple[str, ...], store: Path | None, trust: Path | None, no_la
 @click.argument("new")
 @_STORE
 @click.option("--files", is_flag=True, help="Name every file, not the first ones.")
-@click.option("--attach", is_flag=True, help="Attach the difference to NEW; an earlier signature does not cover it.")
+@click.option(
+    "--attach", is_flag=True, help="Attach the difference to NEW; an earlier signature does not cover it."
+)
 @shared.FORM
 def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form: str) -> None:
     """Show what differs between OLD and NEW: packages, files, libraries, settings, size. Exit 0 whether they differ or not.

@@ -14,13 +14,20 @@ import click
 @click.argument("targets", nargs=-1, required=True, metavar="PATH|IMAGE…")
 @click.option("--backend", help="Policy to hold it against; default: what the image says of itself.")
 @click.option(
-    "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Another purity.yml, with a site's own waivers."
+    "--policy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another purity.yml, with a site's own waivers.",
 )
 @click.option(
-    "--store", type=click.Path(file_okay=False, path_type=Path), help="Directory of images; default: $GOLDNODE_IMAGES, .goldnode/images."
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of images; default: $GOLDNODE_IMAGES, .goldnode/images.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(0), default=0, help="Processes that scan layers and wheels; default: one per processor, at most four."
+    "--jobs",
+    type=click.IntRange(0),
+    default=0,
+    help="Processes that scan layers and wheels; default: one per processor, at most four.",
 )
 @click.option("--fresh", is_flag=True, help="Scan layers again that were scanned before.")
 @click.option("--no-attach", is_flag=True, help="Do not attach the result to the image.")
@@ -49,7 +56,9 @@ def inspect(
     rules = policies.load(policy)
     if backend is not None:
         rules.backend(backend)
-    kept = open_store(store) if store is not None or any(not Path(name).exists() for name in targets) else None
+    kept = (
+        open_store(store) if store is not None or any(not Path(name).exists() for name in targets) else None
+    )
     results: list[dict[str, Any]] = []
     passed, told = True, True
     for name in targets:
@@ -58,7 +67,13 @@ def inspect(
             found, truth = examine(target, rules, backend)
             told = told and bool(found.backend)
             passed = passed and found.passed and (truth is None or truth.passed)
-            if target.image is not None and kept is not None and target.image.layout is kept.layout and not no_attach and found.backend:
+            if (
+                target.image is not None
+                and kept is not None
+                and target.image.layout is kept.layout
+                and not no_attach
+                and found.backend
+            ):
                 report.attach(target.image, found, truth)
             if as_json:
                 results.append(
@@ -74,6 +89,9 @@ def inspect(
     if as_json:
         click.echo(json.dumps(results, indent=1, sort_keys=True))
     if not told:
-        raise ImageError("of some of it the backend is not known, so that there is no verdict", remedy="name it with --backend")
+        raise ImageError(
+            "of some of it the backend is not known, so that there is no verdict",
+            remedy="name it with --backend",
+        )
     if not passed:
         sys.exit(1)

@@ -59,7 +59,9 @@ def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> Non
     table = [("image", "stands on", "lock", "adds (MB)", "publish", "")]
     for row, state, size in rows:
         note = "" if row.exercised else "declared, not exercised"
-        table.append((row.name, row.image.parent or "-", state, f"{size / 1e6:.1f}", row.redistribution, note))
+        table.append(
+            (row.name, row.image.parent or "-", state, f"{size / 1e6:.1f}", row.redistribution, note)
+        )
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -69,14 +71,32 @@ def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> Non
 @_PATTERNS
 @_MATRIX
 @click.option(
-    "--check", "only_check", is_flag=True, help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is."
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is.",
 )
-@click.option("--upgrade", is_flag=True, help="Let the named images move to what archives and indexes have now.")
-@click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are, and keep wheels as they are locked.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory to write to; default: where each lock is searched first."
+    "--upgrade", is_flag=True, help="Let the named images move to what archives and indexes have now."
 )
-def lock(patterns: tuple[str, ...], matrix_file: Path | None, only_check: bool, upgrade: bool, offline: bool, out: Path | None) -> None:
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Use the archive indexes of the cache as they are, and keep wheels as they are locked.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory to write to; default: where each lock is searched first.",
+)
+def lock(
+    patterns: tuple[str, ...],
+    matrix_file: Path | None,
+    only_check: bool,
+    upgrade: bool,
+    offline: bool,
+    out: Path | None,
+) -> None:
     """Resolve images with apt and pip and write NAME.lock.yml; without NAME, all that this project builds.
 
     A lock that is good is kept as it is. Versions move only where they left their archive, or with --upgrade.
@@ -94,7 +114,9 @@ def lock(patterns: tuple[str, ...], matrix_file: Path | None, only_check: bool, 
             if not problems:
                 click.echo(f"{name}: good")
         if wrong:
-            click.echo(f"error: {wrong} locks are not good as they are. Run `goldnode images lock`.", err=True)
+            click.echo(
+                f"error: {wrong} locks are not good as they are. Run `goldnode images lock`.", err=True
+            )
             sys.exit(1)
         return
     for line in lock_images(patterns, matrix_file=matrix_file, upgrade=upgrade, offline=offline, out=out):

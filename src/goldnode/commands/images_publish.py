@@ -26,10 +26,18 @@ _STORE = click.option(
     help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
 )
 _CA = click.option(
-    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of the registry's authority, PEM."
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate of the registry's authority, PEM.",
 )
 _TO = shared.options(
-    click.option("--to", "to", metavar="HOST[:PORT][/PREFIX]", envvar="GOLDNODE_REGISTRY", help="Registry; default: $GOLDNODE_REGISTRY."),
+    click.option(
+        "--to",
+        "to",
+        metavar="HOST[:PORT][/PREFIX]",
+        envvar="GOLDNODE_REGISTRY",
+        help="Registry; default: $GOLDNODE_REGISTRY.",
+    ),
     _CA,
 )
 
@@ -40,7 +48,11 @@ _TO = shared.options(
 @_TO
 @shared.TRUST
 @shared.WAIVED
-@click.option("--private", is_flag=True, help="Publish parts whose licence forbids redistribution: the registry is read by us alone.")
+@click.option(
+    "--private",
+    is_flag=True,
+    help="Publish parts whose licence forbids redistribution: the registry is read by us alone.",
+)
 @click.option("--full", is_flag=True, help="Read every blob back, not the manifests and documents alone.")
 def publish(
     names: tuple[str, ...],
@@ -72,10 +84,22 @@ def publish(
     with _registry(to, ca) as (where, registry):
         for ref in refs:
             with _moving(registry, f"publishing {ref}"):
-                done = publishing(layout, ref, where, registry, trust=keys, waivers=waivers, private=private, full=full, mounts=mounts)
+                done = publishing(
+                    layout,
+                    ref,
+                    where,
+                    registry,
+                    trust=keys,
+                    waivers=waivers,
+                    private=private,
+                    full=full,
+                    mounts=mounts,
+                )
             listed = "Referrers API" if done.api else "tag sha256-…"
             said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
-            click.echo(f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})")
+            click.echo(
+                f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})"
+            )
             shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
 
 
@@ -83,7 +107,9 @@ def publish(
 @click.argument("reference")
 @_STORE
 @_CA
-@click.option("--platform", "system", metavar="OS/ARCH", help="Which image of an index; default: this machine's.")
+@click.option(
+    "--platform", "system", metavar="OS/ARCH", help="Which image of an index; default: this machine's."
+)
 @click.option("--no-evidence", is_flag=True, help="Leave what is attached to the image.")
 def pull(reference: str, store: Path | None, ca: Path | None, system: str | None, no_evidence: bool) -> None:
     """Bring HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store, every byte held against its digest."""
@@ -102,9 +128,14 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
     target = registry.repository(found.name)
     with _moving(registry, f"pulling {found.name}"):
         done = pulling(_layout(store), target, wanted, evidence=not no_evidence, system=system)
-    click.echo(f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents")
+    click.echo(
+        f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents"
+    )
     if found.digest is None:
-        click.echo(f"{done.name} was this image now: a tag may move, so that machines should name the digest", err=True)
+        click.echo(
+            f"{done.name} was this image now: a tag may move, so that machines should name the digest",
+            err=True,
+        )
 
 
 @click.command()
@@ -116,7 +147,10 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
 @shared.KEY
 @shared.WAIVED
 @click.option(
-    "--approve-major", multiple=True, metavar="PART", help="Approve a new major version of cudnn or nccl; needs --by and --reason."
+    "--approve-major",
+    multiple=True,
+    metavar="PART",
+    help="Approve a new major version of cudnn or nccl; needs --by and --reason.",
 )
 @shared.EXPECT
 def promote(
@@ -143,7 +177,9 @@ def promote(
     if not tag:
         found = _builds(store, layout, name)
         if len(found) > 1:
-            raise ImageError(f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them")
+            raise ImageError(
+                f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them"
+            )
         repository, _, tag = found[0].partition(":")
     waivers = shared.waivers_of(waive, by, reason)
     approvals = shared.approvals_of(approve_major, by, reason)
@@ -176,8 +212,16 @@ def promote(
 @shared.KEY
 @shared.SIGNED
 @click.option("--channel", default="stable", show_default=True)
-@click.option("--to-image", metavar="IMAGE", help="`known-good`, or a digest or immutable tag of the history; default: what it was before.")
-@click.option("--offline", is_flag=True, help="Use and change this store alone; the registry gets it with the next move that reaches it.")
+@click.option(
+    "--to-image",
+    metavar="IMAGE",
+    help="`known-good`, or a digest or immutable tag of the history; default: what it was before.",
+)
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Use and change this store alone; the registry gets it with the next move that reaches it.",
+)
 def rollback(
     line: str,
     store: Path | None,
@@ -205,12 +249,36 @@ def rollback(
     try:
         if offline and to is not None:
             place: ImagePlace = StorePlace(layout, str(where(to)))
-            done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=shared.say)
+            done = rolling(
+                place,
+                layout,
+                wanted,
+                signer,
+                by=who,
+                reason=why,
+                channel=channel,
+                to=to_image,
+                trust=keys,
+                say=shared.say,
+            )
         else:
             with _place(to, ca, layout) as place:
-                done = rolling(place, layout, wanted, signer, by=who, reason=why, channel=channel, to=to_image, trust=keys, say=shared.say)
+                done = rolling(
+                    place,
+                    layout,
+                    wanted,
+                    signer,
+                    by=who,
+                    reason=why,
+                    channel=channel,
+                    to=to_image,
+                    trust=keys,
+                    say=shared.say,
+                )
     except UnreachableError as problem:
-        problem.remedy = f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
+        problem.remedy = (
+            f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
+        )
         raise
     shared.show_moved(place.name, done)
 
@@ -223,7 +291,10 @@ def rollback(
 @shared.HISTORY
 @click.option("--offline", is_flag=True, help="This store's copy of what the registry has.")
 @click.option(
-    "--repair", "mend", is_flag=True, help="Give tags back to what the verified history says, and bring there what was decided offline."
+    "--repair",
+    "mend",
+    is_flag=True,
+    help="Give tags back to what the verified history says, and bring there what was decided offline.",
 )
 @shared.FORM
 def status(
@@ -246,9 +317,13 @@ def status(
     with _place(None if offline else to, ca, layout) as place:
         if offline and to is not None:
             place = channels.StorePlace(layout, str(where(to)))
-        wanted = [read_line(line) for line in lines] or [line for name in _BACKENDS for line in place.lines(name)]
+        wanted = [read_line(line) for line in lines] or [
+            line for name in _BACKENDS for line in place.lines(name)
+        ]
         mending = (lambda line: channels.repair(place, layout, line, keys, say=shared.say)) if mend else None
-        shared.show_status(place, layout, wanted, keys, mending, form, with_history, _lines if lines else None)
+        shared.show_status(
+            place, layout, wanted, keys, mending, form, with_history, _lines if lines else None
+        )
 
 
 @click.command()
@@ -256,7 +331,9 @@ def status(
 @_TO
 @shared.TRUST
 @shared.DAYS
-@click.option("--repository", "repositories", multiple=True, help=f"With --to; default: {', '.join(_BACKENDS)}.")
+@click.option(
+    "--repository", "repositories", multiple=True, help=f"With --to; default: {', '.join(_BACKENDS)}."
+)
 @shared.DRY_RUN
 def gc(
     store: Path | None,
@@ -279,7 +356,9 @@ def gc(
     else:
         with _registry(to, ca) as (where, registry):
             place = RegistryPlace(where, registry, layout)
-            gone, stays = collecting.collect_registry(place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run)
+            gone, stays = collecting.collect_registry(
+                place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run
+            )
     shared.show_gone(gone, stays, dry_run)
 
 
@@ -308,7 +387,9 @@ def _lines() -> list[str]:
     from goldnode.images.model import BUILD_ID_LENGTH
 
     rows = load_matrix().images.values()
-    return sorted({str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH))) for row in rows})
+    return sorted(
+        {str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH))) for row in rows}
+    )
 
 
 def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
@@ -321,13 +402,21 @@ def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
     if ":" in name:
         return [find(layout, name)[0]]
     matrix, built = load_matrix(), open_store(store).built().values()
-    rows = {row.name for row in matrix.images.values() if name in (row.name, row.image.backend) or fnmatchcase(row.name, name)}
+    rows = {
+        row.name
+        for row in matrix.images.values()
+        if name in (row.name, row.image.backend) or fnmatchcase(row.name, name)
+    }
     found: list[str] = []
     for row in (matrix.images[one] for one in sorted(rows)):
         own = [item for item in built if item.image == row.name]
         if own:
             lock = find_lock(row).digest
-            found += [f"{row.image.backend}:{row.image.immutable_tag(item.build_id)}" for item in own if item.lock == lock]
+            found += [
+                f"{row.image.backend}:{row.image.immutable_tag(item.build_id)}"
+                for item in own
+                if item.lock == lock
+            ]
     return found or [find(layout, name)[0]]
 
 
@@ -362,7 +451,13 @@ def _moving(registry: Registry, what: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with Progress(TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn(), console=console, transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task(what, total=None)
         registry.moved = lambda size: bar.advance(task, size)
         yield

@@ -17,15 +17,39 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Where images are kept; default: $GOLDNODE_IMAGES.")
-@click.option("--engine", type=click.Choice(["auto", "docker", "chroot"]), default="auto", show_default=True, help="What runs the image.")
-@click.option("--runner", type=click.Choice(["image", "own"]), default="image", show_default=True, help="Whose goldnode-smoke runs.")
-@click.option("--gpus", metavar="all|N", help="Hand in NVIDIA GPUs, as docker's --gpus; the gpu tier is then required.")
 @click.option(
-    "--device", "devices", multiple=True, metavar="FILE", help="Hand in a device file (/dev/kfd, /dev/dri/renderD128) and its group."
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where images are kept; default: $GOLDNODE_IMAGES.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "docker", "chroot"]),
+    default="auto",
+    show_default=True,
+    help="What runs the image.",
+)
+@click.option(
+    "--runner",
+    type=click.Choice(["image", "own"]),
+    default="image",
+    show_default=True,
+    help="Whose goldnode-smoke runs.",
+)
+@click.option(
+    "--gpus", metavar="all|N", help="Hand in NVIDIA GPUs, as docker's --gpus; the gpu tier is then required."
+)
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="FILE",
+    help="Hand in a device file (/dev/kfd, /dev/dri/renderD128) and its group.",
 )
 @click.option("--tier", type=click.Choice(["cpu", "gpu", "all"]), default="all", show_default=True)
-@click.option("--limit", type=click.FloatRange(1), default=1800, show_default=True, help="Seconds for one image.")
+@click.option(
+    "--limit", type=click.FloatRange(1), default=1800, show_default=True, help="Seconds for one image."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the records as one JSON object by name.")
 @click.option("--no-attach", is_flag=True, help="Attach nothing to the images.")
 def smoke(
@@ -87,7 +111,9 @@ def digest_of(store: Store, name: str) -> str:
         return refs[name].digest
     builds = [built for built in store.built().values() if built.image == name]
     if builds:  # the one that was built last
-        return max(builds, key=lambda built: (store.records / f"{built.build_id}.json").stat().st_mtime).digest
+        return max(
+            builds, key=lambda built: (store.records / f"{built.build_id}.json").stat().st_mtime
+        ).digest
     from goldnode.images.matrix import absent
 
     known = {*refs, *(built.image for built in store.built().values())}

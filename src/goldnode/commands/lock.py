@@ -12,7 +12,11 @@ import click
 
 @click.command()
 @click.argument("stack")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the lock to keep, write or check.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the lock to keep, write or check.",
+)
 @click.option(
     "--on",
     "status",
@@ -22,11 +26,28 @@ import click
 @click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
 @click.option("--upgrade", is_flag=True, help="Let everything move to what the archives have now.")
 @click.option(
-    "--upgrade-package", "packages", multiple=True, metavar="NAME", help="Let this package move, and what is bound to it; repeatable."
+    "--upgrade-package",
+    "packages",
+    multiple=True,
+    metavar="NAME",
+    help="Let this package move, and what is bound to it; repeatable.",
 )
-@click.option("--security", is_flag=True, help="Move kernel and driver module as a pair to the newest security kernel it builds on.")
-@click.option("--allow-unknown", is_flag=True, help="With --security: take a pair of which nobody knows whether it builds.")
-@click.option("--check", "only_check", is_flag=True, help="Write nothing; tell what moved, vanished or waits. Exit 1: not good as it is.")
+@click.option(
+    "--security",
+    is_flag=True,
+    help="Move kernel and driver module as a pair to the newest security kernel it builds on.",
+)
+@click.option(
+    "--allow-unknown",
+    is_flag=True,
+    help="With --security: take a pair of which nobody knows whether it builds.",
+)
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Write nothing; tell what moved, vanished or waits. Exit 1: not good as it is.",
+)
 @click.option("--dry-run", is_flag=True, help="Write nothing; show what would change.")
 @click.option(
     "--diff",
@@ -34,7 +55,14 @@ import click
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Show what differs between this lock file and the lock in force; asks no archive.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to tell it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to tell it.",
+)
 def lock(
     stack: str,
     out: Path | None,
@@ -72,10 +100,21 @@ def lock(
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
-        _tell(form, {"schema": updates.REPORT, "stack": stack, "diff": diff.data()}, [diff.text() or "the two locks are the same"])
+        _tell(
+            form,
+            {"schema": updates.REPORT, "stack": stack, "diff": diff.data()},
+            [diff.text() or "the two locks are the same"],
+        )
         return
     if only_check:
-        _check(updates.check(entry, catalog, site, mode=mode, out=out, offline=offline, allow_unknown=allow_unknown), stack, mode, form)
+        _check(
+            updates.check(
+                entry, catalog, site, mode=mode, out=out, offline=offline, allow_unknown=allow_unknown
+            ),
+            stack,
+            mode,
+            form,
+        )
         return
     done = updates.update(
         entry,
@@ -116,12 +155,18 @@ def _refuse(
     status: Path | None,
 ) -> None:
     """Options that contradict each other. Raises click.UsageError."""
-    chosen = [name for name, given in (("--upgrade", upgrade), ("--upgrade-package", packages), ("--security", security)) if given]
+    chosen = [
+        name
+        for name, given in (("--upgrade", upgrade), ("--upgrade-package", packages), ("--security", security))
+        if given
+    ]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
     if allow_unknown and not security:
         raise click.UsageError("--allow-unknown belongs to --security")
-    told = [name for name, given in (("--check", only_check), ("--dry-run", dry_run), ("--diff", before)) if given]
+    told = [
+        name for name, given in (("--check", only_check), ("--dry-run", dry_run), ("--diff", before)) if given
+    ]
     if len(told) > 1:
         raise click.UsageError(f"{' and '.join(told)} exclude each other")
     if only_check and (packages or status):
@@ -143,7 +188,11 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
     if found.wrong:
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
         gone = len({problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")})
-        what = f"{gone} of {count} locked packages" if gone else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
+        what = (
+            f"{gone} of {count} locked packages"
+            if gone
+            else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
+        )
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
         if found.lane is not None and found.lane.state == "held-back" and found.lane.taken is None:
             remedy = "The reasons are above."
@@ -154,7 +203,9 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
 def _summary(lock: Any) -> str:
     held = len([item for item in lock.packages if item.set == "stack"])
     driver = f", driver {lock.driver_version}" if lock.driver_version else ""
-    return f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"
+    return (
+        f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"
+    )
 
 
 def _tell(form: str, data: dict[str, Any], lines: list[str]) -> None:

@@ -8,8 +8,12 @@ import click
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(["text", "markdown", "html"]), default="text", show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; default: print it.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "markdown", "html"]), default="text", show_default=True
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; default: print it."
+)
 def matrix(form: str, out: Path | None) -> None:
     """Print the blessed matrix: every stack and class with what runs on it, and what speaks against it.
 
@@ -19,7 +23,9 @@ def matrix(form: str, out: Path | None) -> None:
     from goldnode.compat import matrix as tables
     from goldnode.site import load_site
 
-    shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](tables.matrix(load_catalog(), load_site()))
+    shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](
+        tables.matrix(load_catalog(), load_site())
+    )
     if out is None:
         click.echo(shown, nl=False)
         return

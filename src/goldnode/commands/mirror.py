@@ -33,8 +33,15 @@ def mirror() -> None:
 
 @mirror.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="STACK…")
-@click.option("--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files fetched at once.")
-@click.option("--wait", type=click.FloatRange(0), default=0, help="Seconds to wait for another run on this mirror; default: refuse.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files fetched at once."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0,
+    help="Seconds to wait for another run on this mirror; default: refuse.",
+)
 @click.option(
     "--on",
     "status",
@@ -60,21 +67,38 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
             sys.exit(1)
         for name, lock in locks.items():
             found = place.publish(name, lock, signer=signer, status=status)
-            click.echo(f"{name}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}")
+            click.echo(
+                f"{name}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}"
+            )
 
 
 @mirror.command()
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory for the two files.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Directory for the two files.",
+)
 @click.option("--name", default="goldnode mirror", show_default=True, help="User id of the key.")
 @click.option("--algorithm", type=click.Choice(["ed25519", "rsa4096"]), default="ed25519", show_default=True)
-@click.option("--expire", default="never", show_default=True, help="When it ends, as gpg writes it: never, 2y, 2030-01-31.")
+@click.option(
+    "--expire",
+    default="never",
+    show_default=True,
+    help="When it ends, as gpg writes it: never, 2y, 2030-01-31.",
+)
 def key(out: Path, name: str, algorithm: str, expire: str) -> None:
     """Make a key to sign the mirror with, and keep it in --out."""
     from goldnode.lock.signing import create
 
     fingerprint, secret, public = create(out, name, algorithm=algorithm, expire=expire)
-    click.echo(f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}")
-    click.echo("\nThe secret key has no passphrase: keep that file to yourself, with a copy in a safe place.", err=True)
+    click.echo(
+        f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}"
+    )
+    click.echo(
+        "\nThe secret key has no passphrase: keep that file to yourself, with a copy in a safe place.",
+        err=True,
+    )
 
 
 @mirror.command()
@@ -104,14 +128,25 @@ def verify(stacks: tuple[str, ...], mend: bool) -> None:
             click.echo(f"not mended: {damage}")
     if found:
         again = "" if mend else " Bring damaged files back with --repair;"
-        click.echo(f"error: {len(found)} faults.{again} indexes and signatures are made anew by `goldnode mirror STACK`.", err=True)
+        click.echo(
+            f"error: {len(found)} faults.{again} indexes and signatures are made anew by `goldnode mirror STACK`.",
+            err=True,
+        )
         sys.exit(1)
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
-    click.echo(f"{place.directory}: {published} publications{'' if stacks else f', {stored} files'}: no faults")
+    click.echo(
+        f"{place.directory}: {published} publications{'' if stacks else f', {stored} files'}: no faults"
+    )
 
 
 @mirror.command()
-@click.option("--keep-days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays in any case.")
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(0),
+    default=30,
+    show_default=True,
+    help="What is younger stays in any case.",
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would go.")
 @click.option(
     "--nodes",
@@ -131,12 +166,16 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
     catalog, site = load_catalog(), load_site()
     place = Mirror.of(site)
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
-    keep = upkeep.needed(place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])]))
+    keep = upkeep.needed(
+        place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
+    )
     gone, stays = place.gc(keep, days=keep_days, dry_run=dry_run)
     for path, why in stays.items():
         click.echo(f"stays: {path.relative_to(place.directory)}: {why}")
     for item in gone:
-        click.echo(f"{'would go' if dry_run else 'gone'}: {item.path.relative_to(place.directory)} ({item.size / 1e6:.1f} MB): {item.why}")
+        click.echo(
+            f"{'would go' if dry_run else 'gone'}: {item.path.relative_to(place.directory)} ({item.size / 1e6:.1f} MB): {item.why}"
+        )
     click.echo(f"{'would free' if dry_run else 'freed'} {sum(item.size for item in gone) / 1e6:.1f} MB")
 
 
@@ -155,7 +194,9 @@ def status() -> None:
         current = "current" if link.is_symlink() and link.readlink().name == found.id else ""
         size = sum(row["size"] for row in found.packages) / 1e6
         locks = ", ".join(digest.removeprefix("sha256:")[:12] for digest in found.locks)
-        rows.append((found.stack, found.id, current, found.published, str(len(found.packages)), f"{size:.1f}", locks))
+        rows.append(
+            (found.stack, found.id, current, found.published, str(len(found.packages)), f"{size:.1f}", locks)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -174,7 +215,9 @@ def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
     known = {found.parent.name for found in _publications(place, ())}
     for stack in stacks:
         if stack not in known:
-            raise MirrorError(f'nothing of stack "{stack}" is published', file=place.directory, remedy=nearest(stack, known))
+            raise MirrorError(
+                f'nothing of stack "{stack}" is published', file=place.directory, remedy=nearest(stack, known)
+            )
     if not known:
         raise MirrorError("nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`")
 
@@ -212,9 +255,22 @@ class _Bar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
         self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task("fetching", total=None)
         self._left = 0
@@ -247,7 +303,9 @@ def _tell(faults: list[Fault], stacks: list[str]) -> None:
     kinds = {fault.kind for fault in faults}
     advice = []
     if kinds & {"vanished", "altered"}:
-        advice.append(f"point the site's archives at a mirror or snapshot that kept them, or lock again (`goldnode lock {stacks[0]}`)")
+        advice.append(
+            f"point the site's archives at a mirror or snapshot that kept them, or lock again (`goldnode lock {stacks[0]}`)"
+        )
     if "altered" in kinds:
         advice.append("ask the archive's owner why a file changed under its version")
     if "refused" in kinds:

@@ -30,8 +30,17 @@ def _say(text: str) -> None:
 @click.argument("stack")
 @_ON
 @_OFFLINE
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of STACK.modules.yml; default: beside the lock.")
-@click.option("--wait", type=click.FloatRange(0), default=0, help="Seconds to wait for another run on this mirror; default: refuse.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of STACK.modules.yml; default: beside the lock.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0,
+    help="Seconds to wait for another run on this mirror; default: refuse.",
+)
 def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: float) -> None:
     """Build the modules of STACK's lock, put their package into the mirror, publish it, and write STACK.modules.yml.
 
@@ -45,23 +54,46 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
 
     catalog, site = load_catalog(), load_site()
     root = Base.read(base) if base is not None else None
-    made = build_stack(catalog.stack(stack), catalog, site, say=_say, base=root, offline=offline, out=out, wait=wait)
+    made = build_stack(
+        catalog.stack(stack), catalog, site, say=_say, base=root, offline=offline, out=out, wait=wait
+    )
     row = made.modules.package
     click.echo(f"{made.file}: {', '.join(made.modules.names)} for {made.result.kernel}")
-    click.echo(f"{row.name} {row.version} in {made.publication}; {len(made.modules.replaces)} packages leave nodes with it")
+    click.echo(
+        f"{row.name} {row.version} in {made.publication}; {len(made.modules.replaces)} packages leave nodes with it"
+    )
     if site.modules != "prebuilt":
         click.echo("Nodes go on building their own until the site file says modules: prebuilt.", err=True)
 
 
 @modules.command()
 @click.argument("stacks", nargs=-1, metavar="[STACK]…")
-@click.option("--kernel", "kernels", multiple=True, metavar="RELEASE", help="Build for this release instead of the locked one.")
-@click.option("--flavour", "flavours", multiple=True, type=click.Choice(["open", "proprietary"]), help="Instead of the stack's own.")
-@click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
+@click.option(
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="RELEASE",
+    help="Build for this release instead of the locked one.",
+)
+@click.option(
+    "--flavour",
+    "flavours",
+    multiple=True,
+    type=click.Choice(["open", "proprietary"]),
+    help="Instead of the stack's own.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True
+)
 @_ON
 @_OFFLINE
 def matrix(
-    stacks: tuple[str, ...], kernels: tuple[str, ...], flavours: tuple[str, ...], form: str, base: Path | None, offline: bool
+    stacks: tuple[str, ...],
+    kernels: tuple[str, ...],
+    flavours: tuple[str, ...],
+    form: str,
+    base: Path | None,
+    offline: bool,
 ) -> None:
     """Build kernel x driver flavour, and print what builds and the compiler's own line for what does not.
 
@@ -78,7 +110,15 @@ def matrix(
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)
     root = Base.read(base) if base is not None else None
     results = modulebuild.matrix(
-        chosen, catalog, site, kernels=kernels, flavours=flavours, everywhere=not stacks, base=root, offline=offline, say=_say
+        chosen,
+        catalog,
+        site,
+        kernels=kernels,
+        flavours=flavours,
+        everywhere=not stacks,
+        base=root,
+        offline=offline,
+        say=_say,
     )
     if form == "json":
         click.echo(json.dumps([asdict(item) for item in results], indent=1))

@@ -30,11 +30,16 @@ def xid(what: tuple[str, ...], as_json: bool) -> None:
     texts = list(what)
     if not texts or texts == ["-"]:
         if sys.stdin.isatty():
-            raise GoldnodeError("nothing to explain", remedy="give a number (`goldnode xid 79`), a line, or a log on standard input")
+            raise GoldnodeError(
+                "nothing to explain",
+                remedy="give a number (`goldnode xid 79`), a line, or a log on standard input",
+            )
         texts = [sys.stdin.read(64 << 20)]
     rows = [row for text in texts for row in table.explain(text)]
     if not rows:
-        raise GoldnodeError("there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it")
+        raise GoldnodeError(
+            "there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it"
+        )
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return

@@ -76,7 +76,9 @@ def _settled(finding: Finding, host: Host | None) -> Finding:
 def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
     in_force = host.on is None or item.expires >= host.on
     return (
-        in_force and item.rule == finding.rule and (item.subject is None or item.subject in (finding.subject, *finding.subject.split(" ")))
+        in_force
+        and item.rule == finding.rule
+        and (item.subject is None or item.subject in (finding.subject, *finding.subject.split(" ")))
     )
 
 

@@ -57,7 +57,10 @@ def look(
         named = sorted(catalog.classes)
         if not named:
             places = ", ".join(str(place) for place in catalog.directories)
-            raise CatalogError(f"the catalog has no class to check ({places})", remedy="declare one, or name a stack with --stack")
+            raise CatalogError(
+                f"the catalog has no class to check ({places})",
+                remedy="declare one, or name a stack with --stack",
+            )
     given = _given(images, requirements)
     subjects: list[tuple[str, Place | None]] = []
     found: list[Finding] = []
@@ -68,7 +71,10 @@ def look(
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
         seen[name] = (host, [*workloads_of_class(entry), *given])
-    everything = [*seen.values(), *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks))]
+    everything = [
+        *seen.values(),
+        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks)),
+    ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
         found += check(host, workloads)
@@ -78,10 +84,19 @@ def look(
     return Report(
         subjects,
         found,
-        _not_checked([host for host, _ in everything], [name for name, (_, loads) in seen.items() if not loads], left_out) + odd,
+        _not_checked(
+            [host for host, _ in everything],
+            [name for name, (_, loads) in seen.items() if not loads],
+            left_out,
+        )
+        + odd,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
-        unlocked=[(name, host.stack, host.unlocked) for name, (host, _) in seen.items() if host.unlocked is not None and host.stack],
+        unlocked=[
+            (name, host.stack, host.unlocked)
+            for name, (host, _) in seen.items()
+            if host.unlocked is not None and host.stack
+        ],
     )
 
 
@@ -90,12 +105,19 @@ def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload
         return []
     from goldnode.compat import workloads
 
-    return [*(workloads.of_text(item) for item in images), *(workloads.requirements(path) for path in requirements)]
+    return [
+        *(workloads.of_text(item) for item in images),
+        *(workloads.requirements(path) for path in requirements),
+    ]
 
 
-def _cohorts(cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]) -> list[Finding]:
+def _cohorts(
+    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]
+) -> list[Finding]:
     members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
-    return settle(rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None)
+    return settle(
+        rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
+    )
 
 
 def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
@@ -116,7 +138,9 @@ def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequen
 
 
 def _few(names: Sequence[str], most: int = 6) -> str:
-    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+    return (
+        ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+    )
 
 
 # Inventories
@@ -152,12 +176,14 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
         for host in sorted(_members(name, data, members)):
             if host in of_class:
                 raise InventoryError(
-                    f'host "{host}" is in the groups of two classes: {of_class[host][0]} and {name}', remedy="keep it in one of the groups"
+                    f'host "{host}" is in the groups of two classes: {of_class[host][0]} and {name}',
+                    remedy="keep it in one of the groups",
                 )
             cohort = variables.get(host, {}).get("goldnode_cohort")
             if cohort is not None and "{{" in str(cohort):
                 raise InventoryError(
-                    f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here', remedy="write its value"
+                    f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here',
+                    remedy="write its value",
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
@@ -176,7 +202,9 @@ def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set
     if name not in known:
         known[name] = set()
         group = data.get(name, {})
-        known[name] = set(group.get("hosts", ())).union(*(_members(child, data, known) for child in group.get("children", ())))
+        known[name] = set(group.get("hosts", ())).union(
+            *(_members(child, data, known) for child in group.get("children", ()))
+        )
     return known[name]
 
 
@@ -187,15 +215,29 @@ def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
     environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
     try:
         done = subprocess.run(
-            command + (["--limit", limit] if limit else []), capture_output=True, text=True, check=False, timeout=300, env=environment
+            command + (["--limit", limit] if limit else []),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=environment,
         )
     except (OSError, subprocess.SubprocessError) as problem:
-        raise InventoryError(f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode") from problem
+        raise InventoryError(
+            f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
+        ) from problem
     listed: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     if limit and not _members("all", listed, {}):
         whole = _listed(inventory, None)  # where that goes well it is the limit
         raise no_host(inventory, limit, {*whole, *_members("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()[-1:] or ["no reason given"]
-        raise InventoryError(f'Ansible cannot read inventory "{inventory}": {said[0].strip()}', remedy="correct it, or its path")
+        said = (
+            [line for line in done.stderr.splitlines() if "ERROR" in line]
+            or done.stderr.splitlines()[-1:]
+            or ["no reason given"]
+        )
+        raise InventoryError(
+            f'Ansible cannot read inventory "{inventory}": {said[0].strip()}',
+            remedy="correct it, or its path",
+        )
     return listed

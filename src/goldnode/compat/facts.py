@@ -57,7 +57,9 @@ class Gpu:
     open_modules_required: bool | None
     open_modules_supported: bool | None
     source: Mapping[str, Any]
-    min_driver: tuple[str, ...] = ()  # first versions that list it, one per branch where it came to several at once
+    min_driver: tuple[
+        str, ...
+    ] = ()  # first versions that list it, one per branch where it came to several at once
     min_driver_branch: str | None = None
     min_rocm: str | None = None
     min_amdgpu: str | None = None
@@ -120,7 +122,12 @@ class KernelBuild:
         patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
         derived = "derived from the versions that are known to build"
         said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
-        return "; ".join([*said, *([derived] if self.confidence == "derived" and self.outcome != "unknown" else [])]) or None
+        return (
+            "; ".join(
+                [*said, *([derived] if self.confidence == "derived" and self.outcome != "unknown" else [])]
+            )
+            or None
+        )
 
 
 @cache
@@ -128,7 +135,10 @@ def load(name: str) -> dict[str, Any]:
     """Return the content of facts file `name` ("gpus.yml"). Raises FactsError for an unknown one."""
     path = FACTS / name
     if not path.is_file():
-        raise FactsError(f'there is no facts file "{name}"', remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]))
+        raise FactsError(
+            f'there is no facts file "{name}"',
+            remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]),
+        )
     content = path.read_bytes()
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
     data = _kept(kept)
@@ -202,7 +212,9 @@ def doubt(row: Mapping[str, Any]) -> str | None:
 
 def compiled() -> dt.date:
     """Return the day on which the newest of the facts were compiled."""
-    return max(dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml"))
+    return max(
+        dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml")
+    )
 
 
 @cache
@@ -239,7 +251,9 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         open_modules_required=row.get("open_modules_required"),
         open_modules_supported=row.get("open_modules_supported"),
         source=row["source"],
-        min_driver=tuple(part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()),
+        min_driver=tuple(
+            part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
+        ),
         min_driver_branch=None if row.get("min_driver_branch") is None else str(row["min_driver_branch"]),
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
@@ -255,7 +269,10 @@ def branch(name: str) -> Branch:
     if name not in rows:
         raise FactsError(f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows))
     row = rows[name]
-    ends = tuple((origins("nvidia_drivers.yml", key)[0], str(value)) for key, value in (row.get("eol_sources") or {}).items())
+    ends = tuple(
+        (origins("nvidia_drivers.yml", key)[0], str(value))
+        for key, value in (row.get("eol_sources") or {}).items()
+    )
     return Branch(
         name=name,
         kind=row.get("type"),
@@ -283,7 +300,11 @@ def branches() -> tuple[str, ...]:
 @cache
 def fixed_branches() -> tuple[str, ...]:
     """Return the branches that the newest security bulletin has fixes for, oldest first."""
-    return tuple(str(row["branch"]) for row in load("security.yml")["floor_per_branch"] if row["covers_newest_bulletin"])
+    return tuple(
+        str(row["branch"])
+        for row in load("security.yml")["floor_per_branch"]
+        if row["covers_newest_bulletin"]
+    )
 
 
 @cache
@@ -307,7 +328,9 @@ def security_floor(name: str) -> SecurityFloor:
 def distribution(os: str) -> dict[str, Any] | None:
     """Return the row of an OS ("debian 12") in distros.yml, or None."""
     name = re.sub(r"[ .]", "", os)
-    found: dict[str, Any] | None = next((row for row in load("distros.yml")["distributions"] if row["id"] == name), None)
+    found: dict[str, Any] | None = next(
+        (row for row in load("distros.yml")["distributions"] if row["id"] == name), None
+    )
     return found
 
 
@@ -320,7 +343,9 @@ def kernels_built() -> tuple[str, ...]:
 
 
 @cache
-def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None) -> KernelBuild:
+def kernel_build(
+    kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
+) -> KernelBuild:
     """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
 
     A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
@@ -340,23 +365,40 @@ def kernel_build(kernel: str, driver: str, flavour: Flavour = "proprietary", pac
     for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
         reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
         source = origins("nvidia_drivers.yml", row["source"])
-        if reached and flavour == "proprietary" and package is not None and _patched(table["entries"], row, package):
-            proof = KernelBuild("ok", f"{where}: Debian's package {package} is patched for it", "stated", source)
+        if (
+            reached
+            and flavour == "proprietary"
+            and package is not None
+            and _patched(table["entries"], row, package)
+        ):
+            proof = KernelBuild(
+                "ok", f"{where}: Debian's package {package} is patched for it", "stated", source
+            )
             continue
         if reached:
             if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
-                return KernelBuild("fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source)
+                return KernelBuild(
+                    "fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source
+                )
             newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
             newer = [item for item in newer if item[:1] == version[:1] and item > version]
             if newer:
                 failing = _text(min(newer))
                 return KernelBuild(
-                    "fails", f"{where} is older than {failing}, which is known to fail since {_text(reached[0])}", "derived", source
+                    "fails",
+                    f"{where} is older than {failing}, which is known to fail since {_text(reached[0])}",
+                    "derived",
+                    source,
                 )
             fixes = _fixes(row, version, flavour)
             if fixes and version < min(fixes):
                 fix = _text(min(fixes))
-                return KernelBuild("fails", f"{where} is older than {fix}, the first of its branch that builds", "derived", source)
+                return KernelBuild(
+                    "fails",
+                    f"{where} is older than {fix}, the first of its branch that builds",
+                    "derived",
+                    source,
+                )
         series = _points(row["kernel"])[-1][:2]
         fixes = _fixes(row, version, flavour)
         if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):

@@ -114,7 +114,9 @@ class ForwardCompat:
 def families() -> dict[int, Family]:
     """Return the CUDA families by major number."""
     return {
-        row["major"]: Family(row["major"], row["min_driver_minor_version_compat"], origins(CUDA, row["source"]))
+        row["major"]: Family(
+            row["major"], row["min_driver_minor_version_compat"], origins(CUDA, row["source"])
+        )
         for row in load(CUDA)["driver_minimum_per_major"]
     }
 
@@ -145,7 +147,10 @@ def architectures() -> dict[str, Architecture]:
     found = {}
     for row in load(CUDA)["architectures"]:
         first, last = row["first_cuda"], row["last_cuda"]
-        remarks = [doubt(row), None if first is None or re.fullmatch(r"[\d.]+", first) else f"as the source has it: {first}"]
+        remarks = [
+            doubt(row),
+            None if first is None or re.fullmatch(r"[\d.]+", first) else f"as the source has it: {first}",
+        ]
         for capability in row["cc"]:
             found[capability] = Architecture(
                 name=row["arch"],
@@ -200,7 +205,11 @@ def native_cuda() -> dict[int, str | None]:
 def oldest_of_branch() -> dict[int, Key]:
     """Return the oldest known version of each driver branch."""
     rows = load("nvidia_drivers.yml")["branches"]
-    return {int(row["branch"]): min(key(str(item[0])) for item in row["point_releases"]) for row in rows if row["point_releases"]}
+    return {
+        int(row["branch"]): min(key(str(item[0])) for item in row["point_releases"])
+        for row in rows
+        if row["point_releases"]
+    }
 
 
 # -- cuDNN and NCCL
@@ -229,7 +238,9 @@ class CudnnRow:
     def has_cuda(self, version: str) -> bool:
         """Whether the row lists CUDA `version`."""
         wanted = key(version)[:2]
-        return any(low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high for low, high in self.cuda)
+        return any(
+            low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high for low, high in self.cuda
+        )
 
     def has_capability(self, capability: str) -> bool:
         """Whether the row covers a GPU of `capability`, by its own number or by an older one of the same major."""
@@ -304,7 +315,9 @@ class TorchBuild:
     release: str
     build: str | None  # cu128, rocm6.2, cpu
     default: bool  # whether it is what the package index gives without being asked
-    known: bool | None  # whether the release is known to have this build; None: the release's builds are not known
+    known: (
+        bool | None
+    )  # whether the release is known to have this build; None: the release's builds are not known
     cudnn: str | None
     nccl: str | None
     requires_python: str | None
@@ -386,7 +399,11 @@ class BuiltFor:
 def torch_built_for(release: str, build: str, machine: str) -> BuiltFor:
     """Return what PyTorch `release` ("2.8") in `build` ("cu128") has code for on `machine` (x86_64, aarch64)."""
     for row in load(FRAMEWORKS)["torch_compute_capabilities"]:
-        if build in str(row["build"]).split(" and ") and row["arch"] == machine and _within(release, row["releases"]):
+        if (
+            build in str(row["build"]).split(" and ")
+            and row["arch"] == machine
+            and _within(release, row["releases"])
+        ):
             listed = row["compute_capabilities"]
             if listed is None:
                 break
@@ -441,7 +458,11 @@ def tensorflow() -> dict[str, Mapping[str, Any]]:
 @cache
 def jax_plugin(major: str) -> dict[str, Mapping[str, Any]]:
     """Return the versions of JAX's plugin for CUDA `major`; empty where there is none."""
-    return {row["version"]: row for row in load(FRAMEWORKS)["jax_plugins"] if row["plugin"] == f"jax-cuda{major}-plugin"}
+    return {
+        row["version"]: row
+        for row in load(FRAMEWORKS)["jax_plugins"]
+        if row["plugin"] == f"jax-cuda{major}-plugin"
+    }
 
 
 @cache
@@ -546,7 +567,9 @@ def _current_gfx() -> Sequence[str]:
 @cache
 def rocm(version: str) -> Rocm | None:
     """Return the ROCm release `version` names; of "6.2" the newest patch."""
-    matching = [item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))]
+    matching = [
+        item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))
+    ]
     return matching[-1] if matching else None
 
 
@@ -603,8 +626,17 @@ def window(driver: str) -> Window | None:
 def glibc(system: str) -> tuple[str, tuple[Origin, ...]] | None:
     """Return the glibc of an OS ("ubuntu 22.04", "debian 12", "rocky 9") and who says so, or None where no source does."""
     name, _, version = system.partition(" ")
-    names = {"rocky": "rhel", "rockylinux": "rhel", "redhat": "rhel", "ubi": "rhel", "ol": "rhel", "almalinux": "rhel"}
-    identity = names.get(name, name) + (version.replace(".", "") if name == "ubuntu" else version.split(".")[0])
+    names = {
+        "rocky": "rhel",
+        "rockylinux": "rhel",
+        "redhat": "rhel",
+        "ubi": "rhel",
+        "ol": "rhel",
+        "almalinux": "rhel",
+    }
+    identity = names.get(name, name) + (
+        version.replace(".", "") if name == "ubuntu" else version.split(".")[0]
+    )
     for row in load("distros.yml")["distributions"]:
         if row["id"] == identity and row.get("glibc"):
             source = row["source"]

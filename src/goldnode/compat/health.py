@@ -50,7 +50,9 @@ def hardware(sku: str) -> Hardware:
     model = facts.gpu(sku)
     row: dict[str, Any] = next(item for item in load("gpus.yml")[model.vendor] if item["sku"] == sku)
     pcie = row.get("pcie") or {}
-    sets: list[int] = next((item["memory_mib"] for item in load(HEALTH)["memory_sets"] if item["sku"] == sku), [])
+    sets: list[int] = next(
+        (item["memory_mib"] for item in load(HEALTH)["memory_sets"] if item["sku"] == sku), []
+    )
     return Hardware(
         pcie_gen=pcie.get("gen"),
         pcie_width=pcie.get("width"),

@@ -16,7 +16,9 @@ from goldnode.node.state.family import kernel_packages
 from goldnode.site import Site
 
 
-def host_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None) -> Host:
+def host_of_class(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> Host:
     """Return the host of class `name`: its GPUs, platform and stack, with the versions of the stack's lock where there is one.
 
     `lock` None: it is searched as `lock.model.find_lock` says. `on` is the day it is judged for, today by default. Raises GoldnodeError
@@ -31,7 +33,10 @@ def host_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = N
         "platform": item.platform,
         "simulated": item.simulated,
         "unknown": item.compat.unknown,
-        "accept": tuple(Acceptance(each.rule, each.reason, each.owner, each.expires, each.subject) for each in item.compat.accept),
+        "accept": tuple(
+            Acceptance(each.rule, each.reason, each.owner, each.expires, each.subject)
+            for each in item.compat.accept
+        ),
         "cmdline": tuple(item.policy.host.cmdline) or None,
         "features": _features(item, catalog.stacks[item.stack].item),
     }
@@ -45,7 +50,9 @@ def host_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = N
     return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
 
 
-def findings_of_class(name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None) -> list[Finding]:
+def findings_of_class(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> list[Finding]:
     """Return what the check finds of class `name` with the images and requirements it names; see `compat.check.check`.
 
     Raises CatalogError where it accepts findings of no rule, or no longer, and WorkloadError for an image or file that cannot be read.
@@ -65,7 +72,10 @@ def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, si
     from goldnode.compat.check import settle
 
     hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
-    loads = {host.subject: workloads_of_class(catalog.node_class(name)) for host, name in zip(hosts, classes, strict=True)}
+    loads = {
+        host.subject: workloads_of_class(catalog.node_class(name))
+        for host, name in zip(hosts, classes, strict=True)
+    }
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
@@ -78,10 +88,14 @@ def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
     return workloads.of_class(entry)
 
 
-def host_of_stack(name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None) -> Host:
+def host_of_stack(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> Host:
     """Return the host of stack `name` alone: with the GPUs of no class. See `host_of_class`."""
     entry = catalog.stack(name)
-    return _host(f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",))))
+    return _host(
+        f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",)))
+    )
 
 
 def _host(
@@ -110,20 +124,30 @@ def _host(
     if toolkit is not None and toolkit.vendor == "nvidia":
         toolkit_version = versions.get(toolkit.packages[0]) or toolkit.version
     engine_version = versions.get(runtime.package) if runtime is not None else None
-    mode = rules.toolkit_mode(runtime.engine, engine_version, toolkit_version) if runtime and toolkit and engine_version else None
-    manager = driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    mode = (
+        rules.toolkit_mode(runtime.engine, engine_version, toolkit_version)
+        if runtime and toolkit and engine_version
+        else None
+    )
+    manager = (
+        driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    )
     fields: dict[str, object] = {
         "subject": subject,
         "os": f"{stack.os.id} {stack.os.version}",
         "architecture": stack.os.architecture,
         "kernel": release,
-        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0])) if release is not None else None,
+        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0]))
+        if release is not None
+        else None,
         "vendor": driver.vendor if driver is not None else None,
         "branch": driver.branch if driver is not None else None,
         "driver": (lock.driver_version if lock is not None else driver.version)
         if driver is not None and driver.vendor == "nvidia"
         else None,
-        "driver_package": versions.get(driver.dkms.package) if driver is not None and driver.dkms is not None else None,
+        "driver_package": versions.get(driver.dkms.package)
+        if driver is not None and driver.dkms is not None
+        else None,
         "flavour": _flavour(driver, gpus),
         "gpus": gpus,
         "fabric_manager": _upstream(versions.get(manager)) if manager is not None else None,
@@ -132,8 +156,14 @@ def _host(
         "engine_version": engine_version,
         "toolkit": None if toolkit_version is None else rules.upstream(toolkit_version),
         "toolkit_mode": mode.mode if mode is not None else None,
-        "amdgpu": _upstream(versions.get(driver.dkms.package)) if driver is not None and driver.vendor == "amd" and driver.dkms else None,
-        "modules": {module.name: _upstream(versions.get(module.package)) or "" for module in stack.modules if module.package is not None},
+        "amdgpu": _upstream(versions.get(driver.dkms.package))
+        if driver is not None and driver.vendor == "amd" and driver.dkms
+        else None,
+        "modules": {
+            module.name: _upstream(versions.get(module.package)) or ""
+            for module in stack.modules
+            if module.package is not None
+        },
         "place": place,
         "stack": entry.name,
         "unlocked": unlocked,
@@ -150,8 +180,13 @@ def _host(
 
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
     """What of the features that facts speak of the class says to be in use."""
-    mig = any(policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides))
-    return {"MIG": mig, "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules)}
+    mig = any(
+        policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides)
+    )
+    return {
+        "MIG": mig,
+        "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules),
+    }
 
 
 def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:
@@ -171,7 +206,9 @@ def _upstream(version: str | None) -> str | None:
 
 
 def _waiver(waiver: models.Waiver | None) -> Waiver | None:
-    return None if waiver is None else Waiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
+    return (
+        None if waiver is None else Waiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
+    )
 
 
 # Where in a stack's file each thing that a rule speaks of is written.
@@ -190,4 +227,8 @@ _PLACES: dict[str, tuple[str | int, ...]] = {
 
 
 def _places(entry: Entry[models.Stack]) -> dict[str, Place]:
-    return {name: Place(entry.file, entry.source.line(path)) for name, path in _PLACES.items() if path in entry.source.key_lines}
+    return {
+        name: Place(entry.file, entry.source.line(path))
+        for name, path in _PLACES.items()
+        if path in entry.source.key_lines
+    }

@@ -15,7 +15,9 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationErro
 from goldnode.errors import WorkloadError
 
 _LARGEST = 8 << 20  # bytes of one JSON document
-_REMEDY = "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
+_REMEDY = (
+    "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
+)
 _DEEPEST = 4  # an index may name another index
 
 
@@ -36,7 +38,9 @@ class Metadata(BaseModel):
     """An image's configuration. `history` is None where it was not given, which is not the same as empty."""
 
     run: Run | None = Field(validation_alias=AliasChoices("Config", "config"))
-    architecture: str | None = Field(default=None, validation_alias=AliasChoices("Architecture", "architecture"))
+    architecture: str | None = Field(
+        default=None, validation_alias=AliasChoices("Architecture", "architecture")
+    )
     history: list[Step] | None = None
     tags: list[str] | None = Field(default=None, alias="RepoTags")
 
@@ -101,12 +105,16 @@ def inspect(reference: str) -> Metadata:
         return Metadata.model_validate(found.attrs).model_copy(update={"history": made})
     except ImageNotFound:
         message = f"the local Docker engine does not hold image {reference}"
-        raise WorkloadError(message, remedy=f"run `docker pull {reference}`, or check its name alone") from None
+        raise WorkloadError(
+            message, remedy=f"run `docker pull {reference}`, or check its name alone"
+        ) from None
     except (DockerException, OSError) as problem:
         message = f"the local Docker engine does not answer: {problem}"
         raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
     except ValidationError as problem:
-        raise WorkloadError(f"the local Docker engine tells no metadata of {reference}: {_said(problem)}") from problem
+        raise WorkloadError(
+            f"the local Docker engine tells no metadata of {reference}: {_said(problem)}"
+        ) from problem
 
 
 def _said(problem: ValidationError) -> str:
@@ -116,7 +124,11 @@ def _said(problem: ValidationError) -> str:
         return "it is not valid JSON"
     if first["type"] == "missing":
         return f'it has no key "{where}"'
-    return f'"{where}": {first["msg"][:1].lower()}{first["msg"][1:]}' if where else first["msg"][:1].lower() + first["msg"][1:]
+    return (
+        f'"{where}": {first["msg"][:1].lower()}{first["msg"][1:]}'
+        if where
+        else first["msg"][:1].lower() + first["msg"][1:]
+    )
 
 
 def _plain(data: bytes) -> Metadata:
@@ -144,10 +156,15 @@ def _packed(member: Callable[[str], bytes | None]) -> Metadata:
     for _ in range(_DEEPEST):
         if manifest.manifests is None:
             break
-        images = [item for item in manifest.manifests if item.platform is None or item.platform.os != "unknown"]  # not attestations
+        images = [
+            item for item in manifest.manifests if item.platform is None or item.platform.os != "unknown"
+        ]  # not attestations
         if not images:
             raise ValueError("its index names no image")
-        chosen = next((item for item in images if item.platform is not None and item.platform.architecture == "amd64"), images[0])
+        chosen = next(
+            (item for item in images if item.platform is not None and item.platform.architecture == "amd64"),
+            images[0],
+        )
         manifest = _Manifest.model_validate_json(_held(member, _blob(chosen.digest)))
     if manifest.config is None:
         raise ValueError("its manifest names no configuration")

@@ -100,10 +100,27 @@ def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | N
             return None  # told once, by rule no-lock
         message = f"may be what is known to be bad ({row.id}): {row.symptom}; not known is {_listed(_WORDS.get(key, key) for key in open_)}"
         severity = "unknown"
-    return Finding(RULE, severity, subject, message, row.origins, _remedy(row.fix), place, row.doubt, row=row.id)  # type: ignore[arg-type]
+    return Finding(
+        RULE, severity, subject, message, row.origins, _remedy(row.fix), place, row.doubt, row=row.id
+    )  # type: ignore[arg-type]
 
 
-_VERBS = ("use", "stay", "plan", "do", "set", "turn", "install", "enable", "reload", "remove", "keep", "blacklist", "take", "reboot")
+_VERBS = (
+    "use",
+    "stay",
+    "plan",
+    "do",
+    "set",
+    "turn",
+    "install",
+    "enable",
+    "reload",
+    "remove",
+    "keep",
+    "blacklist",
+    "take",
+    "reboot",
+)
 
 
 def _remedy(fix: str) -> str | None:
@@ -122,7 +139,9 @@ def without_repetitions(found: list[Finding]) -> list[Finding]:
         if finding.row is None:
             heaviest[finding.rule] = max(heaviest.get(finding.rule, 0), weight[finding.severity])
     return [
-        finding for finding in found if finding.row is None or weight[finding.severity] > heaviest.get(rule_of.get(finding.row) or "", -1)
+        finding
+        for finding in found
+        if finding.row is None or weight[finding.severity] > heaviest.get(rule_of.get(finding.row) or "", -1)
     ]
 
 
@@ -148,8 +167,17 @@ def _listed(words: Any) -> str:
 
 def _lines(row: Row) -> tuple[str, ...]:
     keys = [key for part in row.match for key in part]
-    lines = {"gpu": "gpu", "toolkit": "toolkit", "engine": "engine", "kernel": "kernel", "driver": "driver", "cmdline_lacks": "policy"}
-    return tuple(lines[key] for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu") if key in keys)
+    lines = {
+        "gpu": "gpu",
+        "toolkit": "toolkit",
+        "engine": "engine",
+        "kernel": "kernel",
+        "driver": "driver",
+        "cmdline_lacks": "policy",
+    }
+    return tuple(
+        lines[key] for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu") if key in keys
+    )
 
 
 @dataclass(frozen=True)
@@ -189,7 +217,9 @@ def in_range(version: str, wanted: str | Sequence[str]) -> bool:
 @lru_cache(maxsize=16384)
 def _within(version: str, ranges: tuple[str, ...]) -> bool:
     """As `in_range`. Many checks ask the same few questions again and again."""
-    return any(all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
+    return any(
+        all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges
+    )
 
 
 @cache
@@ -254,7 +284,9 @@ def _package(host: Host, wanted: Any) -> Answer:
         return None if host.branch is not None else False
     version = host.driver_package
     ranges = [wanted] if isinstance(wanted, str) else wanted
-    return any(all(_compares(compare(version, limit), sign) for sign, limit in _parts(item)) for item in ranges)
+    return any(
+        all(_compares(compare(version, limit), sign) for sign, limit in _parts(item)) for item in ranges
+    )
 
 
 def _fabric_manager(host: Host, wanted: Any) -> Answer:
@@ -266,7 +298,11 @@ def _fabric_manager(host: Host, wanted: Any) -> Answer:
 def _engine(host: Host, wanted: Mapping[str, Any]) -> Answer:
     if host.engine is None or host.engine not in wanted:
         return False
-    return None if host.engine_version is None else in_range(rules.upstream(host.engine_version), wanted[host.engine])
+    return (
+        None
+        if host.engine_version is None
+        else in_range(rules.upstream(host.engine_version), wanted[host.engine])
+    )
 
 
 def _mixed(host: Host, wanted: Any) -> Answer:
@@ -306,7 +342,9 @@ HOST: Mapping[str, Callable[[Host, Any], Answer]] = {
     "driver": _driver,
     "package": _package,
     "package_not": lambda host, wanted: (
-        None if host.driver_package is None and host.branch else not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
+        None
+        if host.driver_package is None and host.branch
+        else not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
     ),
     "branch": lambda host, wanted: _version(host.branch if host.vendor == "nvidia" else None, wanted),
     "toolkit": lambda host, wanted: _version(host.toolkit, wanted),
@@ -365,6 +403,8 @@ WORKLOAD: Mapping[str, Callable[[Workload, Any], Answer]] = {
     "rocm": lambda workload, wanted: _version(workload.rocm, wanted),
     "torch": lambda workload, wanted: _version(workload.frameworks.get("torch"), wanted),
     "torch_cuda": _torch_cuda,
-    "forward_compat": lambda workload, wanted: _known(workload.forward_compat, workload.cuda is not None, wanted),
+    "forward_compat": lambda workload, wanted: _known(
+        workload.forward_compat, workload.cuda is not None, wanted
+    ),
     "image": _image,
 }

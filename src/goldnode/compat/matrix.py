@@ -110,7 +110,8 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
     stack, host = catalog.stacks[name].item, host_of_stack(name, catalog, site, on=day)
     found = check(host)
     cells = {
-        "OS": f"{stack.os.id.capitalize()} {stack.os.version}" + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
+        "OS": f"{stack.os.id.capitalize()} {stack.os.version}"
+        + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
         "Kernel": _kernel(host),
         "Driver": _driver(stack, host),
         "Containers": _containers(stack, host),
@@ -124,7 +125,11 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
 def _kernel(host: Host) -> str:
     if host.unlocked is not None:
         return f"{host.kernel}, not locked"
-    exact = f" ({host.kernel_version})" if host.kernel_version and host.kernel_version not in str(host.kernel) else ""
+    exact = (
+        f" ({host.kernel_version})"
+        if host.kernel_version and host.kernel_version not in str(host.kernel)
+        else ""
+    )
     return f"{host.kernel}{exact}"
 
 
@@ -159,7 +164,11 @@ def _support(stack: models.Stack, day: dt.date) -> str:
     if ends >= day:
         return str(ends)
     waiver = stack.waiver
-    given = f"; waived until {waiver.expires} for {', '.join(waiver.classes) or 'all'}" if waiver is not None else ""
+    given = (
+        f"; waived until {waiver.expires} for {', '.join(waiver.classes) or 'all'}"
+        if waiver is not None
+        else ""
+    )
     return f"{ends}, past{given}"
 
 
@@ -171,7 +180,11 @@ def _security(host: Host) -> str:
     except FactsError:
         return "not known"
     if not floor.fixed:
-        return f"no fixes after bulletin {floor.bulletin} ({floor.bulletin_date})" if floor.bulletin else "no fixes"
+        return (
+            f"no fixes after bulletin {floor.bulletin} ({floor.bulletin_date})"
+            if floor.bulletin
+            else "no fixes"
+        )
     if host.driver is None:
         return f"needs {floor.floor}"
     short = facts.numbers(host.driver) < facts.numbers(floor.floor or "")
@@ -201,7 +214,9 @@ class _Asked:
         self.host, self.known = host, frozenset(known)
 
     def __call__(self, **stated: Any) -> list[Finding]:
-        return [finding for finding in check(self.host, [Workload("it", **stated)]) if finding not in self.known]
+        return [
+            finding for finding in check(self.host, [Workload("it", **stated)]) if finding not in self.known
+        ]
 
     def newest(
         self, candidates: Iterable[str], ask: Callable[[str], Mapping[str, Any]], *, most: str = "ok"
@@ -221,7 +236,9 @@ _RANK = ("ok", "warn", "unknown", "block")
 
 
 def _heaviest(found: Iterable[Finding]) -> str:
-    return max((finding.severity for finding in found if finding.accepted is None), key=_RANK.index, default="ok")
+    return max(
+        (finding.severity for finding in found if finding.accepted is None), key=_RANK.index, default="ok"
+    )
 
 
 def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
@@ -235,20 +252,34 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
     limited, _ = ask.newest(newer, lambda version: {"cuda": version, "forward_compat": False}, most="warn")
     cells["CUDA, minor"] = limited or NONE
     beyond = newer[: newer.index(limited)] if limited else newer
-    forward, open_ = ask.newest(beyond, lambda version: {"cuda": version, "forward_compat": True}, most="warn")
+    forward, open_ = ask.newest(
+        beyond, lambda version: {"cuda": version, "forward_compat": True}, most="warn"
+    )
     cells["CUDA, forward"] = forward or NONE
     for version, package in ((limited, False), (forward, True)):
         if version is not None:
             notes += _notes(ask(cuda=version, forward_compat=package), sure=True)
     if open_:
-        notes.append(Note("unknown", f"No source says whether CUDA {_list(open_)} runs with a forward-compatibility package"))
+        notes.append(
+            Note(
+                "unknown",
+                f"No source says whether CUDA {_list(open_)} runs with a forward-compatibility package",
+            )
+        )
     major = native.split(".")[0]
     for library, title in (("cudnn", "cuDNN"), ("nccl", "NCCL")):
         versions = list(reversed(software.wheels(library, major)))
-        newest, open_ = ask.newest(versions, lambda version, library=library: {"cuda": native, library: version})  # type: ignore[misc]
+        newest, open_ = ask.newest(
+            versions, lambda version, library=library: {"cuda": native, library: version}
+        )  # type: ignore[misc]
         cells[title] = newest or NONE
         if open_:
-            notes.append(Note("unknown", f"No source says whether {title} {_list(open_)} goes with CUDA {native} on these GPUs"))
+            notes.append(
+                Note(
+                    "unknown",
+                    f"No source says whether {title} {_list(open_)} goes with CUDA {native} on these GPUs",
+                )
+            )
     newest, open_ = ask.newest(_torch_builds(), _torch, most="warn")
     if newest is not None:  # of that version, a build that runs without limits
         same = [build for build in _torch_builds() if build.split("+")[0] == newest.split("+")[0]]
@@ -258,7 +289,10 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
         notes += _notes(ask(**_torch(newest)), sure=True)
     if open_:
         notes.append(
-            Note("unknown", f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has code for these GPUs")
+            Note(
+                "unknown",
+                f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has code for these GPUs",
+            )
         )
     return notes
 
@@ -284,7 +318,10 @@ def _rocm(ask: _Asked, cells: dict[str, str]) -> list[Note]:
     cells["ROCm"] = newest or "not known"
     if not open_:
         return []
-    return [*_notes(ask(rocm=open_[0])), Note("unknown", f"No source says enough of ROCm {_list(open_)} on this node")]
+    return [
+        *_notes(ask(rocm=open_[0])),
+        Note("unknown", f"No source says enough of ROCm {_list(open_)} on this node"),
+    ]
 
 
 def _list(versions: Iterable[str]) -> str:

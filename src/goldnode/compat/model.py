@@ -99,9 +99,15 @@ class Host:
     name: str | None = None  # of the class
     stack: str | None = None
     simulated: bool = False  # the hardware is; what needs it is not judged
-    unlocked: str | None = None  # why there is no lock to take exact versions from; None: there is one, or none is needed
-    kernel_version: str | None = None  # upstream's, where the release does not carry it: 6.1.192 of 6.1.0-56-amd64
-    driver_package: str | None = None  # version of the package that brings the module, Debian's revision included
+    unlocked: str | None = (
+        None  # why there is no lock to take exact versions from; None: there is one, or none is needed
+    )
+    kernel_version: str | None = (
+        None  # upstream's, where the release does not carry it: 6.1.192 of 6.1.0-56-amd64
+    )
+    driver_package: str | None = (
+        None  # version of the package that brings the module, Debian's revision included
+    )
     packages: tuple[str, ...] = ()  # what the stack asks for by name
     archives: tuple[str, ...] = ()
     fabric_manager_package: str | None = None
@@ -111,10 +117,14 @@ class Host:
     waiver: Waiver | None = None
     on: dt.date | None = None  # the day it is judged for; None: what has a date is not judged
     cmdline: tuple[str, ...] | None = None  # words of the kernel's command line; None: not known
-    features: Mapping[str, bool] = field(default_factory=dict)  # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, where that is known
+    features: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, where that is known
     unknown: Literal["block", "warn", "accept"] = "warn"  # what is done with what no source says
     accept: tuple[Acceptance, ...] = ()
-    places: Mapping[str, Place] = field(default_factory=dict)  # lines of driver, kernel, os, engine, toolkit, gpu, platform …
+    places: Mapping[str, Place] = field(
+        default_factory=dict
+    )  # lines of driver, kernel, os, engine, toolkit, gpu, platform …
 
     def at(self, *names: str) -> Place | None:
         """Where the first of `names` that was written stands, else where the whole is declared."""
@@ -165,4 +175,6 @@ class Rule:
     title: str
     explanation: str
     check: Any  # Callable[[Host | None, Workload | None], Iterable[Finding]]
-    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what it rests on: keys of `sources`, by facts file
+    facts: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # what it rests on: keys of `sources`, by facts file

@@ -32,7 +32,9 @@ class Report:
     not_checked: Sequence[str] = field(default_factory=list)
     images: int = 0
     requirements: int = 0
-    unlocked: Sequence[tuple[str, str, str]] = field(default_factory=list)  # class, stack, what is wrong with its lock
+    unlocked: Sequence[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # class, stack, what is wrong with its lock
 
     @property
     def fatal(self) -> bool:
@@ -41,7 +43,10 @@ class Report:
 
     def counts(self) -> dict[str, int]:
         """How many findings of each severity nobody accepted, and how many somebody did."""
-        found = {name: sum(1 for item in self.findings if item.severity == name and item.accepted is None) for name in _LEVELS}
+        found = {
+            name: sum(1 for item in self.findings if item.severity == name and item.accepted is None)
+            for name in _LEVELS
+        }
         return {**found, "accepted": sum(1 for item in self.findings if item.accepted is not None)}
 
 
@@ -57,18 +62,30 @@ def text(report: Report, base: Path | None = None) -> str:
     fine: list[str] = []
     told: set[int] = set()
     for subject, place in report.subjects:
-        mine = [item for item in report.findings if item.subject == subject or item.subject.endswith(f" on {subject}")]
+        mine = [
+            item
+            for item in report.findings
+            if item.subject == subject or item.subject.endswith(f" on {subject}")
+        ]
         told |= {id(item) for item in mine}
         if not mine:
             fine.append(subject)
             continue
-        lines += [heading(subject, place, base), *(line for item in mine for line in _finding(item, subject, base)), ""]
+        lines += [
+            heading(subject, place, base),
+            *(line for item in mine for line in _finding(item, subject, base)),
+            "",
+        ]
     rest: dict[str, list[Finding]] = {}
     for item in report.findings:
         if id(item) not in told:
             rest.setdefault(item.subject, []).append(item)
     for subject, items in rest.items():
-        lines += [heading(subject, items[0].place, base), *(line for item in items for line in _finding(item, subject, base)), ""]
+        lines += [
+            heading(subject, items[0].place, base),
+            *(line for item in items for line in _finding(item, subject, base)),
+            "",
+        ]
     if fine:
         lines += [*_wrapped("nothing found: ", ", ".join(fine), ""), ""]
     return "\n".join([*lines, *last_lines(report)])
@@ -125,12 +142,22 @@ def last_lines(report: Report) -> list[str]:
         kind = subject.split(" ")[0]
         kinds[kind] = kinds.get(kind, 0) + 1
     plural = {"class": "classes"}
-    things = [f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in kinds.items()]
+    things = [
+        f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in kinds.items()
+    ]
     things += [f"{report.images} image{'s' * (report.images != 1)}"] if report.images else []
-    things += [f"{report.requirements} requirements file{'s' * (report.requirements != 1)}"] if report.requirements else []
+    things += (
+        [f"{report.requirements} requirements file{'s' * (report.requirements != 1)}"]
+        if report.requirements
+        else []
+    )
     counts = report.counts()
     found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "block")
-    rules = f"{len(registry())} rules" if report.images or report.requirements else f"{len(rules_host.RULES)} rules of nodes"
+    rules = (
+        f"{len(registry())} rules"
+        if report.images or report.requirements
+        else f"{len(rules_host.RULES)} rules of nodes"
+    )
     line = f"{', '.join(things)} held against {rules} and facts of {facts.compiled()}: {found}."
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
@@ -144,8 +171,13 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
     stacks: dict[str, list[str]] = {}
     for name, stack, _ in unlocked:
         stacks.setdefault(stack, []).append(name)
-    why = {stack: "no lock" if "has no lock" in problem else "no lock that is good" for _, stack, problem in unlocked}
-    said = "; ".join(f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})" for stack, names in stacks.items())
+    why = {
+        stack: "no lock" if "has no lock" in problem else "no lock that is good"
+        for _, stack, problem in unlocked
+    }
+    said = "; ".join(
+        f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})" for stack, names in stacks.items()
+    )
     return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {said}."
 
 
@@ -159,14 +191,21 @@ def refusal(finding: Finding) -> dict[str, str]:
     """Return a finding of a class in the words of a plan's refusals: whole sentences."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
-    return {"code": finding.rule, "subject": finding.subject, "message": _sentence(about + finding.message), "remedy": remedy}
+    return {
+        "code": finding.rule,
+        "subject": finding.subject,
+        "message": _sentence(about + finding.message),
+        "remedy": remedy,
+    }
 
 
 def error(finding: Finding) -> CatalogError:
     """Return a finding of a class as the error of the line that it is about."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     place = finding.place or Place(Path())
-    return CatalogError(f"{about}{finding.message} [{finding.rule}]", file=place.file, line=place.line, remedy=finding.remedy)
+    return CatalogError(
+        f"{about}{finding.message} [{finding.rule}]", file=place.file, line=place.line, remedy=finding.remedy
+    )
 
 
 def explain(rule: Rule) -> str:
@@ -179,11 +218,20 @@ def explain(rule: Rule) -> str:
     lines = [f"{rule.id}: {rule.title}", "", *textwrap.wrap(rule.explanation, WIDTH), ""]
     if not origins:
         return "\n".join([*lines, "It rests on no one source: each finding names its own."])
-    return "\n".join([*lines, "It rests on:", *(line for origin in origins for line in _wrapped("- ", origin, "  "))])
+    return "\n".join(
+        [*lines, "It rests on:", *(line for origin in origins for line in _wrapped("- ", origin, "  "))]
+    )
 
 
 def _wrapped(first: str, said: str, after: str) -> list[str]:
-    return textwrap.wrap(said, WIDTH, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        said,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=after,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _sentence(said: str) -> str:
@@ -220,7 +268,9 @@ def document(report: Report) -> dict[str, Any]:
             for item in report.findings
         ],
         "not_checked": list(report.not_checked),
-        "unlocked": [{"class": name, "stack": stack, "message": message} for name, stack, message in report.unlocked],
+        "unlocked": [
+            {"class": name, "stack": stack, "message": message} for name, stack, message in report.unlocked
+        ],
     }
 
 
@@ -249,7 +299,9 @@ def sarif(report: Report) -> dict[str, Any]:
                                 "id": rule.id,
                                 "shortDescription": {"text": rule.title},
                                 "fullDescription": {"text": rule.explanation},
-                                "help": {"text": f"{rule.explanation} See `goldnode check --explain {rule.id}`."},
+                                "help": {
+                                    "text": f"{rule.explanation} See `goldnode check --explain {rule.id}`."
+                                },
                             }
                             for rule in rules
                         ],

@@ -30,9 +30,13 @@ def open_modules(architecture: str) -> Modules:
     limits = rules["open_modules"]
     name = architecture.casefold()
     if name not in order:
-        return Modules("required", f'architecture "{architecture}" is not in the facts and taken for a newer one')
+        return Modules(
+            "required", f'architecture "{architecture}" is not in the facts and taken for a newer one'
+        )
     if order.index(name) >= order.index(limits["required_from_architecture"].casefold()):
-        return Modules("required", f"{limits['required_from_architecture']} and later work with the open modules only")
+        return Modules(
+            "required", f"{limits['required_from_architecture']} and later work with the open modules only"
+        )
     if order.index(name) >= order.index(limits["first_architecture"].casefold()):
         return Modules("supported", f"the open modules work on {limits['first_architecture']} and later")
     return Modules("impossible", f"the open modules work on {limits['first_architecture']} and later only")
@@ -97,7 +101,9 @@ class Support:
     remedy: str
 
 
-def support(stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date) -> Support | None:
+def support(
+    stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date
+) -> Support | None:
     """Return what stands on day `on` against stack `stack`, supported until and including `ended`; None where it is supported.
 
     `node_class` None: the stack alone, as a class would find it that the waiver does not name.
@@ -106,13 +112,21 @@ def support(stack: str, ended: dt.date, source: str, waiver: Waiver | None, node
         return None
     said = f'stack "{stack}" is past its end of life since {ended} ({source})'
     if waiver is None:
-        return Support("ended", f"{said} and has no waiver", "choose a supported stack, or record a waiver with reason, owner and expiry")
+        return Support(
+            "ended",
+            f"{said} and has no waiver",
+            "choose a supported stack, or record a waiver with reason, owner and expiry",
+        )
     if waiver.classes and node_class not in waiver.classes:
         message = f"{said}, and its waiver is for {', '.join(waiver.classes)} only"
-        return Support("foreign", message, "choose a supported stack, or have the waiver's owner add the class")
+        return Support(
+            "foreign", message, "choose a supported stack, or have the waiver's owner add the class"
+        )
     if waiver.expires < on:
         message = f"{said}, and its waiver expired on {waiver.expires}"
-        return Support("expired", message, f"move to a supported stack, or have {waiver.owner} renew the waiver")
+        return Support(
+            "expired", message, f"move to a supported stack, or have {waiver.owner} renew the waiver"
+        )
     return Support("waived", said, "move to a supported stack before the waiver ends")
 
 
@@ -136,7 +150,11 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
     writes = str(newer["toolkit"])
     if toolkit_version is None or not _before(toolkit_version, writes):
         least = newer.get(engine)
-        what = "specs with numeric groups" if toolkit_version is None else f"what toolkit {writes} and later writes"
+        what = (
+            "specs with numeric groups"
+            if toolkit_version is None
+            else f"what toolkit {writes} and later writes"
+        )
         what = f"CDI 0.7 ({what})"
     else:
         least = limits["cdi_in_docker"]["docker"] if engine == "docker" else None
@@ -144,7 +162,10 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
     if least is None:
         return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}", known=False)
     if _before(engine_version, least):
-        return ToolkitMode("legacy", f"{engine} {upstream(engine_version)} does not read {what}, {least} is the first that does")
+        return ToolkitMode(
+            "legacy",
+            f"{engine} {upstream(engine_version)} does not read {what}, {least} is the first that does",
+        )
     return ToolkitMode("cdi", f"{engine} {upstream(engine_version)} reads {what}: {least} or later does")
 
 

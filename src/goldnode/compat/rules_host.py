@@ -63,9 +63,7 @@ def _too_old(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
     if least is None:
         newest = _order(branch.newest_architecture)
         if newest is not None and (_order(gpu.architecture) or 0) > newest:
-            message = (
-                f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends with {branch.newest_architecture}"
-            )
+            message = f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends with {branch.newest_architecture}"
             yield _gpu_finding(host, "block", message, branch.architecture_origins, _from_branch(gpu))
         return
     # Of some models only the oldest branch that lists them is known.
@@ -81,21 +79,38 @@ def _too_old(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
     if short:
         first = f"driver {least}" if "." in least else f"driver branch {least}"
         message = f"{gpu.sku} needs {first} or later, and the stack has {_driver(host)}"
-        yield _gpu_finding(host, "block", message, origins, f"use {first} or later; {_supported(gpu)}", _doubt(gpu))
+        yield _gpu_finding(
+            host, "block", message, origins, f"use {first} or later; {_supported(gpu)}", _doubt(gpu)
+        )
 
 
 def _dropped(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
     oldest, own = _order(branch.oldest_architecture), _order(gpu.architecture)
     if oldest is not None and own is not None and own < oldest:
-        last = [name for name in facts.branches() if (_order(facts.branch(name).oldest_architecture) or 0) <= own][-1]
+        last = [
+            name for name in facts.branches() if (_order(facts.branch(name).oldest_architecture) or 0) <= own
+        ][-1]
         message = f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} is {gpu.architecture}"
         yield _gpu_finding(
-            host, "block", message, branch.architecture_origins, f"use driver branch {last}, the last for {gpu.architecture}"
+            host,
+            "block",
+            message,
+            branch.architecture_origins,
+            f"use driver branch {last}, the last for {gpu.architecture}",
         )
 
 
-def _gpu_finding(host: Host, severity: object, message: str, origins: tuple[Origin, ...], remedy: str, doubt: str | None = None) -> Finding:
-    return Finding("gpu-driver", severity, host.subject, message, origins, remedy, host.at("gpu", "driver"), doubt)  # type: ignore[arg-type]
+def _gpu_finding(
+    host: Host,
+    severity: object,
+    message: str,
+    origins: tuple[Origin, ...],
+    remedy: str,
+    doubt: str | None = None,
+) -> Finding:
+    return Finding(
+        "gpu-driver", severity, host.subject, message, origins, remedy, host.at("gpu", "driver"), doubt
+    )  # type: ignore[arg-type]
 
 
 def _least(gpu: Gpu, branch: str) -> str | None:
@@ -120,7 +135,11 @@ def _supported(gpu: Gpu) -> str:
         for name in facts.fixed_branches()
         if (_order(facts.branch(name).oldest_architecture) or 0) <= own and numbers(name) >= least[:1]
     ]
-    return f"branches {', '.join(names)} support it and get fixes" if names else "no branch that gets fixes supports it"
+    return (
+        f"branches {', '.join(names)} support it and get fixes"
+        if names
+        else "no branch that gets fixes supports it"
+    )
 
 
 def _from_branch(gpu: Gpu) -> str:
@@ -183,19 +202,34 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
     if host is None or host.vendor != "nvidia" or host.branch is None:
         return
     kernel, branch = _kernel(host), _branch(host)
-    driver = host.driver or (branch.point_releases[-1] if branch is not None and branch.point_releases else None)
+    driver = host.driver or (
+        branch.point_releases[-1] if branch is not None and branch.point_releases else None
+    )
     if kernel is None or driver is None:
         return
     flavour = host.flavour or "proprietary"
     version, exact = kernel
     built = facts.kernel_build(version, driver, flavour, host.driver_package)
-    newest = facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package) if not exact else built
+    newest = (
+        facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package)
+        if not exact
+        else built
+    )
     if host.unlocked and (built.outcome != "fails"):
         return  # what is not exact is told by `no-lock`
     if built.outcome == "ok" and newest.outcome == "fails":
         message = f"whether driver {driver} builds depends on the update of kernel {version}, which is not known: {newest.reason}"
         remedy = "name the exact kernel: lock the stack"
-        yield Finding("kernel-driver", "unknown", host.subject, message, newest.origins, remedy, host.at("kernel"), newest.doubt)
+        yield Finding(
+            "kernel-driver",
+            "unknown",
+            host.subject,
+            message,
+            newest.origins,
+            remedy,
+            host.at("kernel"),
+            newest.doubt,
+        )
     elif built.outcome == "fails":
         which = "" if host.driver else ", the newest of its branch"
         message = f"the driver's module does not build: {built.reason}{which}"
@@ -227,10 +261,14 @@ _ANY_UPDATE = 9999  # of a stable series: later than each that the table names
 
 def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str:
     """The nearest pairs of kernel and driver that build, for a remedy."""
-    kernels = [name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"]
+    kernels = [
+        name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"
+    ]
     older = [name for name in kernels if numbers(name) < numbers(kernel)] or kernels
     drivers = [
-        item for item in facts.branch(driver.split(".")[0]).point_releases if facts.kernel_build(kernel, item, flavour).outcome == "ok"
+        item
+        for item in facts.branch(driver.split(".")[0]).point_releases
+        if facts.kernel_build(kernel, item, flavour).outcome == "ok"
     ]
     others = [
         version
@@ -241,12 +279,19 @@ def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str
     ]
     said = []
     if older:
-        said.append(f"use kernel {max(older, key=numbers)}, the newest before it on which {driver} is known to build")
+        said.append(
+            f"use kernel {max(older, key=numbers)}, the newest before it on which {driver} is known to build"
+        )
     if drivers:
-        said.append(f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build on {kernel}")
+        said.append(
+            f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build on {kernel}"
+        )
     elif others:
         said.append(f"use driver {', '.join(others)}: known to build on {kernel}")
-    return ", or ".join(said) or "build it in a clean root first (goldnode modules build), and keep what came of it"
+    return (
+        ", or ".join(said)
+        or "build it in a clean root first (goldnode modules build), and keep what came of it"
+    )
 
 
 def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
@@ -254,18 +299,35 @@ def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
     if host is None or len({gpu.architecture for gpu in host.gpus}) < 2:
         return
     nvidia = [gpu for gpu in host.gpus if gpu.vendor == "nvidia"]
-    allowed = {gpu.sku: "required" if gpu.open_modules_required else rules.open_modules(gpu.architecture).open_modules for gpu in nvidia}
+    allowed = {
+        gpu.sku: "required"
+        if gpu.open_modules_required
+        else rules.open_modules(gpu.architecture).open_modules
+        for gpu in nvidia
+    }
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     sources = facts.origins("nvidia_drivers.yml", limits["source"])
     needs = [name for name, open_modules in allowed.items() if open_modules == "required"]
     cannot = [name for name, open_modules in allowed.items() if open_modules == "impossible"]
     if needs and cannot:
         message = f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no driver serves both"
-        yield Finding("gpu-mix", "block", host.subject, message, sources, "put them into different nodes", host.at("gpu"))
+        yield Finding(
+            "gpu-mix",
+            "block",
+            host.subject,
+            message,
+            sources,
+            "put them into different nodes",
+            host.at("gpu"),
+        )
         return
     names = ", ".join(f"{gpu.sku} ({gpu.architecture})" for gpu in host.gpus)
-    message = f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
-    yield Finding("gpu-mix", "warn", host.subject, message, (), "make a class of its own for each model", host.at("gpu"))
+    message = (
+        f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
+    )
+    yield Finding(
+        "gpu-mix", "warn", host.subject, message, (), "make a class of its own for each model", host.at("gpu")
+    )
 
 
 def other_modules(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
@@ -279,11 +341,11 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
         if row is not None:
             least, origins = row["open_modules_from"], facts.origins("nvidia_drivers.yml", row["source"])
             if host.flavour == "proprietary" and version and numbers(version) >= numbers(least):
-                message = (
-                    f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} comes with the proprietary ones"
-                )
+                message = f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} comes with the proprietary ones"
                 remedy = f"use a stack with the open modules, or a version of {name} before {least}"
-                yield Finding("other-modules", "block", host.subject, message, origins, remedy, host.at("modules"))
+                yield Finding(
+                    "other-modules", "block", host.subject, message, origins, remedy, host.at("modules")
+                )
                 continue
         kernel = _kernel(host)
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
@@ -304,8 +366,17 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
     if kernel is None:
         return
     if row is None or not row.get("kernels"):
-        known = ", ".join(item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels"))
-        yield _os(host, "os-kernel", "unknown", f"no source says which kernels {_os_name(host)} carries", (), f"the facts know {known}")
+        known = ", ".join(
+            item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels")
+        )
+        yield _os(
+            host,
+            "os-kernel",
+            "unknown",
+            f"no source says which kernels {_os_name(host)} carries",
+            (),
+            f"the facts know {known}",
+        )
         return
     version, exact = kernel
     carried = {suite: str(text).split(" ")[0] for suite, text in row["kernels"].items()}
@@ -317,14 +388,30 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
-        yield _os(host, "os-kernel", "unknown", message, origins, f"use a kernel of series {'.'.join(best.split('.')[:2])}", row, "kernel")
+        yield _os(
+            host,
+            "os-kernel",
+            "unknown",
+            message,
+            origins,
+            f"use a kernel of series {'.'.join(best.split('.')[:2])}",
+            row,
+            "kernel",
+        )
         return
     suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
     if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
         day = facts.load("distros.yml")["meta"]["compiled"]
         message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
         yield _os(
-            host, "os-kernel", "warn", message, origins, f"lock the stack again, with a driver that builds on {newest}", row, "kernel"
+            host,
+            "os-kernel",
+            "warn",
+            message,
+            origins,
+            f"lock the stack again, with a driver that builds on {newest}",
+            row,
+            "kernel",
         )
 
 
@@ -339,7 +426,16 @@ def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[
     last = late or standard
     if last is not None and last < host.on:
         remedy = "move to a supported release, or accept it in the class with reason, owner and expiry"
-        yield _os(host, "os-support", "block", f"{row['name']} gets no fixes since {last}", origins, remedy, row, "os")
+        yield _os(
+            host,
+            "os-support",
+            "block",
+            f"{row['name']} gets no fixes since {last}",
+            origins,
+            remedy,
+            row,
+            "os",
+        )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
         message = f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and covers less"
@@ -358,18 +454,40 @@ def driver_packages(host: Host | None, workload: Workload | None = None) -> Iter
         carried = _carried(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
-            yield _os(host, "driver-packages", "unknown", message, (), "name the archive that the driver comes from", row, "driver")
+            yield _os(
+                host,
+                "driver-packages",
+                "unknown",
+                message,
+                (),
+                "name the archive that the driver comes from",
+                row,
+                "driver",
+            )
         elif host.branch not in {version.split(".")[0] for version in carried}:
             have = ", ".join(sorted(set(carried), key=numbers))
-            message = f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
+            message = (
+                f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
+            )
             remedy = f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository (archive nvidia-cuda) to the stack"
-            yield _os(host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver")
+            yield _os(
+                host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver"
+            )
     elif "nvidia-cuda" in host.archives:
         names = data["repositories"]["distro_names"]
         if host.os.replace(" ", "").replace(".", "") not in names:
             message = f"NVIDIA's repository has no directory for {_os_name(host)}"
             origins = facts.origins("distros.yml", data["repositories"]["source"])
-            yield _os(host, "driver-packages", "block", message, origins, f"use one of {', '.join(names)}", row, "os")
+            yield _os(
+                host,
+                "driver-packages",
+                "block",
+                message,
+                origins,
+                f"use one of {', '.join(names)}",
+                row,
+                "os",
+            )
     yield from _package_names(host, data["package_names"])
 
 
@@ -377,7 +495,9 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
     branch = str(host.branch)
     for item in names["deb_nvidia_repo"]:
         pattern = re.escape(item["name"]).replace("<branch>", r"(?P<branch>\d+)")
-        flavour = next((word for word in ("open", "proprietary") if f"{word} modules" in str(item.get("meaning"))), None)
+        flavour = next(
+            (word for word in ("open", "proprietary") if f"{word} modules" in str(item.get("meaning"))), None
+        )
         for package in host.packages:
             match = re.fullmatch(pattern, package)
             if match is None:
@@ -386,22 +506,56 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
             own = match.groupdict().get("branch")
             if flavour is not None and host.flavour is not None and flavour != host.flavour:
                 message = f"package {package} brings the {flavour} kernel modules, and the stack declares the {host.flavour} ones"
-                yield _os(host, "driver-packages", "block", message, origins, f"declare `flavour: {flavour}`", None, "driver_packages")
+                yield _os(
+                    host,
+                    "driver-packages",
+                    "block",
+                    message,
+                    origins,
+                    f"declare `flavour: {flavour}`",
+                    None,
+                    "driver_packages",
+                )
             if own is not None and own != branch:
                 message = f"package {package} is of branch {own}, and the stack declares branch {branch}"
                 yield _os(
-                    host, "driver-packages", "block", message, origins, f"use {package.replace(own, branch)}", None, "driver_packages"
+                    host,
+                    "driver-packages",
+                    "block",
+                    message,
+                    origins,
+                    f"use {package.replace(own, branch)}",
+                    None,
+                    "driver_packages",
                 )
     change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
-    if change is None or host.os is None or not host.os.startswith("ubuntu") or "nvidia-cuda" not in host.archives:
+    if (
+        change is None
+        or host.os is None
+        or not host.os.startswith("ubuntu")
+        or "nvidia-cuda" not in host.archives
+    ):
         return
-    numbered = [name for name in host.packages if name.endswith(f"-{branch}") and not name.startswith("nvidia-driver-pinning")]
+    numbered = [
+        name
+        for name in host.packages
+        if name.endswith(f"-{branch}") and not name.startswith("nvidia-driver-pinning")
+    ]
     first = min(int(number) for number in re.findall(r"\b(\d{3})\b", change["fact"]))
     if numbered and int(branch) >= first:
         message = f"package {numbered[0]} carries its branch in its name, and NVIDIA's packages for Ubuntu no longer do from {first} on"
         remedy = f"use the plain name together with nvidia-driver-pinning-{branch}"
         origins = facts.origins("distros.yml", change["source"])
-        yield Finding("driver-packages", "warn", host.subject, message, origins, remedy, host.at("driver_packages"), facts.doubt(change))
+        yield Finding(
+            "driver-packages",
+            "warn",
+            host.subject,
+            message,
+            origins,
+            remedy,
+            host.at("driver_packages"),
+            facts.doubt(change),
+        )
 
 
 def _carried(row: Mapping[str, Any]) -> list[str]:
@@ -424,7 +578,16 @@ def _os(
     row: Mapping[str, Any] | None = None,
     line: str = "os",
 ) -> Finding:
-    return Finding(rule, severity, host.subject, message, origins, remedy, host.at(line, "os"), facts.doubt(row) if row else None)
+    return Finding(
+        rule,
+        severity,
+        host.subject,
+        message,
+        origins,
+        remedy,
+        host.at(line, "os"),
+        facts.doubt(row) if row else None,
+    )
 
 
 def _os_id(host: Host) -> str:
@@ -437,7 +600,9 @@ def _os_name(host: Host) -> str:
 
 def _distro_origins(row: Mapping[str, Any], *keys: str) -> tuple[Origin, ...]:
     found = [row["source"][key] for key in keys if key in row["source"]]
-    return facts.origins("distros.yml", [item for part in found for item in (part if isinstance(part, list) else [part])])
+    return facts.origins(
+        "distros.yml", [item for part in found for item in (part if isinstance(part, list) else [part])]
+    )
 
 
 def _day(text: object) -> dt.date | None:
@@ -460,8 +625,21 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
     if package is not None and package != expected:
         message = f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
         named_by = facts.origins("nvidia_drivers.yml", named["source"])
-        yield Finding("fabric-manager", "block", host.subject, message, named_by, f'use "{expected}"', where, facts.doubt(named))
-    if host.fabric_manager is not None and host.driver is not None and numbers(host.fabric_manager) != numbers(host.driver):
+        yield Finding(
+            "fabric-manager",
+            "block",
+            host.subject,
+            message,
+            named_by,
+            f'use "{expected}"',
+            where,
+            facts.doubt(named),
+        )
+    if (
+        host.fabric_manager is not None
+        and host.driver is not None
+        and numbers(host.fabric_manager) != numbers(host.driver)
+    ):
         message = f"the fabric manager is {host.fabric_manager} and the driver {host.driver}: it does not start beside another version"
         remedy = f"use {expected} {host.driver}, and lock the two together"
         yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, where)
@@ -470,7 +648,9 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
         which = f'stack "{host.stack}"' if host.stack else "the stack"
         message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
         remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
-        yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver"))
+        yield Finding(
+            "fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver")
+        )
 
 
 # Containers
@@ -480,9 +660,19 @@ def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterat
     """NVIDIA's container toolkit is at or above the oldest version without known holes."""
     if host is None or host.toolkit is None or rules.toolkit_safe(host.toolkit):
         return
-    message = f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
+    message = (
+        f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
+    )
     remedy = f"use {rules.toolkit_floor()} or later, or null for the newest"
-    yield Finding("toolkit-floor", "block", host.subject, message, rules.toolkit_origins(host.toolkit), remedy, host.at("toolkit"))
+    yield Finding(
+        "toolkit-floor",
+        "block",
+        host.subject,
+        message,
+        rules.toolkit_origins(host.toolkit),
+        remedy,
+        host.at("toolkit"),
+    )
 
 
 def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
@@ -508,7 +698,10 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
     if host.toolkit_mode == "legacy":
         message = f"containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because {able.reason}"
         yield Finding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
-    elif not able.known and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi":
+    elif (
+        not able.known
+        and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi"
+    ):
         return  # what reads the newer specs reads the older ones
     elif not able.known:
         message = f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: {able.reason}"
@@ -533,14 +726,30 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
             message = f"no source says how well the kernel's own amdgpu{of} serves {gpu.sku} ({gpu.gfx}): AMD's documents are about its own driver"
             newest = next(item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0])
             remedy = f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was seen to work"
-            yield Finding("amdgpu", "unknown", host.subject, message, facts.origins("rocm.yml", ["inst"]), remedy, host.at("gpu", "driver"))
+            yield Finding(
+                "amdgpu",
+                "unknown",
+                host.subject,
+                message,
+                facts.origins("rocm.yml", ["inst"]),
+                remedy,
+                host.at("gpu", "driver"),
+            )
         return
     for gpu in host.gpus:
         least, why = _least_amdgpu(gpu, data)
         if least is not None and numbers(host.amdgpu) < numbers(least):
             message = f"{gpu.sku} ({gpu.gfx}) needs amdgpu {least} or later ({why}), and the stack has {host.amdgpu}"
             origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
-            yield Finding("amdgpu", "block", host.subject, message, origins, f"use amdgpu {least} or later", host.at("driver"))
+            yield Finding(
+                "amdgpu",
+                "block",
+                host.subject,
+                message,
+                origins,
+                f"use amdgpu {least} or later",
+                host.at("driver"),
+            )
     if host.os is not None:
         yield from _amd_os(host, data, kernel)
 
@@ -563,12 +772,16 @@ def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])
         message = f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
-        yield Finding("amdgpu", "unknown", host.subject, message, origins, f"use one of {listed}", host.at("os"))
+        yield Finding(
+            "amdgpu", "unknown", host.subject, message, origins, f"use one of {listed}", host.at("os")
+        )
         return
     wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
     if wanted and kernel is not None and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}:
         message = f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the stack has {kernel[0]}"
-        yield Finding("amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel"))
+        yield Finding(
+            "amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel")
+        )
 
 
 def _names_os(listed: str, name: str) -> bool:
@@ -604,21 +817,41 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
     others = f"use a branch that gets fixes: {', '.join(f'{name} ({facts.security_floor(name).floor})' for name in gets_fixes)}"
     newest = facts.load("security.yml")["meta"]["newest_bulletin"]
     if floor.floor is not None and host.driver is not None and numbers(host.driver) < numbers(floor.floor):
-        message = (
-            f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the fixes of bulletin {floor.bulletin}"
-        )
+        message = f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the fixes of bulletin {floor.bulletin}"
         message += f" ({floor.bulletin_date})"
         remedy = f"use {floor.floor} or later" + ("" if floor.fixed else f"; better, {others}")
-        yield Finding("security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver"))
+        yield Finding(
+            "security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver")
+        )
     elif floor.state.startswith("unknown"):
         message = f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were read"
-        yield Finding("security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver"))
+        yield Finding(
+            "security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver")
+        )
     elif not floor.fixed:
-        last = f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})" if floor.floor else ""
+        last = (
+            f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})"
+            if floor.floor
+            else ""
+        )
         message = f"no version of driver branch {branch.name} has the fixes of bulletin {newest}{last}"
         state = _support(host)
-        accepted = _waived(host.waiver) if state is not None and state.state == "waived" and host.waiver is not None else None
-        yield Finding("security-floor", "warn", host.subject, message, floor.origins, others, host.at("driver"), None, accepted)
+        accepted = (
+            _waived(host.waiver)
+            if state is not None and state.state == "waived" and host.waiver is not None
+            else None
+        )
+        yield Finding(
+            "security-floor",
+            "warn",
+            host.subject,
+            message,
+            floor.origins,
+            others,
+            host.at("driver"),
+            None,
+            accepted,
+        )
 
 
 def _drives_all(branch: str, host: Host) -> bool:
@@ -627,7 +860,9 @@ def _drives_all(branch: str, host: Host) -> bool:
     for gpu in host.gpus:
         least = _least(gpu, branch)
         old, has = _order(own.oldest_architecture), _order(gpu.architecture)
-        if (least is not None and numbers(branch) < numbers(least)[:1]) or (old is not None and has is not None and has < old):
+        if (least is not None and numbers(branch) < numbers(least)[:1]) or (
+            old is not None and has is not None and has < old
+        ):
             return False
     return True
 
@@ -643,8 +878,14 @@ def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
     branch = _branch(host)
-    doubt = branch.conflict if branch is not None and branch.conflict is not None and "end of life" in branch.conflict else None
-    yield Finding("end-of-life", "block", host.subject, found.message, sources, found.remedy, where, doubt, accepted)
+    doubt = (
+        branch.conflict
+        if branch is not None and branch.conflict is not None and "end of life" in branch.conflict
+        else None
+    )
+    yield Finding(
+        "end-of-life", "block", host.subject, found.message, sources, found.remedy, where, doubt, accepted
+    )
 
 
 def _support(host: Host) -> rules.Support | None:
@@ -667,12 +908,18 @@ def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
     """A stack without a lock is judged by what it declares; the exact versions are not known, and not judged."""
     if host is None or host.unlocked is None:
         return
-    open_ = ["whether the module builds on the kernel", "the security floor"] if host.branch is not None and host.driver is None else []
-    open_ += ["the fabric manager's version"] if host.fabric_manager_package is not None else []
-    open_ += ["the container toolkit against its safe floor and the engine"] if host.engine is not None and host.branch is not None else []
-    message = (
-        f"{host.unlocked}: only what it declares was judged, and not {', '.join(open_ or ['the exact versions of kernel and packages'])}"
+    open_ = (
+        ["whether the module builds on the kernel", "the security floor"]
+        if host.branch is not None and host.driver is None
+        else []
     )
+    open_ += ["the fabric manager's version"] if host.fabric_manager_package is not None else []
+    open_ += (
+        ["the container toolkit against its safe floor and the engine"]
+        if host.engine is not None and host.branch is not None
+        else []
+    )
+    message = f"{host.unlocked}: only what it declares was judged, and not {', '.join(open_ or ['the exact versions of kernel and packages'])}"
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
     yield Finding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
 
@@ -715,29 +962,37 @@ def _image_hardware(put: Host, image: Host, observed: Host) -> Iterator[Finding]
         message = f"the image is for {image.architecture}, and the machine is {observed.architecture}"
         yield finding("block", message, f"make an image for {observed.architecture}")
         return
-    have, made_for = {gpu.vendor for gpu in observed.gpus}, {gpu.vendor for gpu in image.gpus} or {image.vendor} - {None}
+    have, made_for = (
+        {gpu.vendor for gpu in observed.gpus},
+        {gpu.vendor for gpu in image.gpus} or {image.vendor} - {None},
+    )
     if made_for and not observed.gpus:
         message = f"the image brings a driver for {_models(image)}, and the machine has no GPU"
         yield finding("block", message, "put an image of a class of backend cpu on it")
     elif have and not have & made_for:
         which = f"a driver for {_models(image)}" if made_for else "no GPU driver"
         yield finding(
-            "block", f"the image brings {which}, and the machine has {_models(observed)}", "use the image of the machine's own class"
+            "block",
+            f"the image brings {which}, and the machine has {_models(observed)}",
+            "use the image of the machine's own class",
         )
     elif {gpu.sku for gpu in observed.gpus} != {gpu.sku for gpu in image.gpus}:
-        message = (
-            f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: policy and baseline are of other GPUs"
+        message = f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: policy and baseline are of other GPUs"
+        yield finding(
+            "warn", message, "use the image of the machine's own class, or declare one for these GPUs"
         )
-        yield finding("warn", message, "use the image of the machine's own class, or declare one for these GPUs")
 
 
 def _models(host: Host) -> str:
-    return ", ".join(dict.fromkeys(gpu.sku for gpu in host.gpus)) or {"nvidia": "NVIDIA's GPUs", "amd": "AMD's GPUs"}.get(
-        host.vendor or "", "no GPU"
-    )
+    return ", ".join(dict.fromkeys(gpu.sku for gpu in host.gpus)) or {
+        "nvidia": "NVIDIA's GPUs",
+        "amd": "AMD's GPUs",
+    }.get(host.vendor or "", "no GPU")
 
 
-def check_cohorts(hosts: Sequence[Host], workloads: Mapping[str, Sequence[Workload]] | None = None) -> list[Finding]:
+def check_cohorts(
+    hosts: Sequence[Host], workloads: Mapping[str, Sequence[Workload]] | None = None
+) -> list[Finding]:
     """Return what stands against the cohorts that `hosts` name: nodes that train together have one driver version and one NCCL.
 
     Hosts of one class and one cohort may be given once. `workloads` are those of each host's subject; of those that name an NCCL, hosts of
@@ -749,33 +1004,74 @@ def check_cohorts(hosts: Sequence[Host], workloads: Mapping[str, Sequence[Worklo
             cohorts.setdefault(host.cohort, []).append(host)
     found: list[Finding] = []
     for name, members in sorted(cohorts.items()):
-        found += _cohort(f"cohort {name}", list({host.subject: host for host in members}.values()), workloads or {})
+        found += _cohort(
+            f"cohort {name}", list({host.subject: host for host in members}.values()), workloads or {}
+        )
     return found
 
 
-def _cohort(subject: str, hosts: list[Host], workloads: Mapping[str, Sequence[Workload]]) -> Iterator[Finding]:
+def _cohort(
+    subject: str, hosts: list[Host], workloads: Mapping[str, Sequence[Workload]]
+) -> Iterator[Finding]:
     drivers = _by({host.subject: _driver(host) for host in hosts if host.branch is not None})
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
         message = f"nodes that train together need one driver version, and these have {_told(drivers)}"
-        yield Finding("cohort-driver", "block", subject, message, (), "give their classes one stack, or split the cohort", hosts[0].place)
-    elif len(branches) == 1 and len(hosts) > 1 and any(host.driver is None for host in hosts) and len({host.stack for host in hosts}) > 1:
+        yield Finding(
+            "cohort-driver",
+            "block",
+            subject,
+            message,
+            (),
+            "give their classes one stack, or split the cohort",
+            hosts[0].place,
+        )
+    elif (
+        len(branches) == 1
+        and len(hosts) > 1
+        and any(host.driver is None for host in hosts)
+        and len({host.stack for host in hosts}) > 1
+    ):
         message = f"whether its nodes have one driver version is not known without locks: {_told(drivers)}"
         yield Finding(
-            "cohort-driver", "unknown", subject, message, (), "lock their stacks, or give their classes one stack", hosts[0].place
+            "cohort-driver",
+            "unknown",
+            subject,
+            message,
+            (),
+            "lock their stacks, or give their classes one stack",
+            hosts[0].place,
         )
-    kinds = _by({host.subject: ", ".join(sorted({gpu.architecture for gpu in host.gpus})) for host in hosts if host.gpus})
+    kinds = _by(
+        {
+            host.subject: ", ".join(sorted({gpu.architecture for gpu in host.gpus}))
+            for host in hosts
+            if host.gpus
+        }
+    )
     if len(kinds) > 1:
-        message = (
-            f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, and binaries need code for all"
+        message = f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, and binaries need code for all"
+        yield Finding(
+            "cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place
         )
-        yield Finding("cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place)
-    versions = _by({host.subject: _nccl(workloads.get(host.subject, ())) for host in hosts if _nccl(workloads.get(host.subject, ()))})
+    versions = _by(
+        {
+            host.subject: _nccl(workloads.get(host.subject, ()))
+            for host in hosts
+            if _nccl(workloads.get(host.subject, ()))
+        }
+    )
     if len(versions) > 1:
         message = f"nodes that train together need one NCCL, and their images have {_told(versions)}"
         yield Finding(
-            "cohort-nccl", "block", subject, message, (), "give their classes images with one NCCL, or split the cohort", hosts[0].place
+            "cohort-nccl",
+            "block",
+            subject,
+            message,
+            (),
+            "give their classes images with one NCCL, or split the cohort",
+            hosts[0].place,
         )
 
 

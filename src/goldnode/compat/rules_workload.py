@@ -38,10 +38,18 @@ def runtimes(workload: Workload) -> list[Runtime]:
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
         build, called = torch
-        remark = "assumed: the wheel that the package index gives by itself" if build.default and workload.kind == "requirements" else None
+        remark = (
+            "assumed: the wheel that the package index gives by itself"
+            if build.default and workload.kind == "requirements"
+            else None
+        )
         found.setdefault(build.cuda or "", Runtime(build.cuda or "", called, build.sources, remark))
     major = workload.library_cuda.get("tensorflow")
-    row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", ""))) if major is not None else None
+    row = (
+        facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
+        if major is not None
+        else None
+    )
     if row is not None and row["cudart"]:
         least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
         name = f"tensorflow {row['version']}"
@@ -55,13 +63,19 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     stated = workload.frameworks.get("torch")
     if stated is not None:
         build = facts.torch(stated)
-        return None if build is None else (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
+        return (
+            None
+            if build is None
+            else (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
+        )
     engine = workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine)) if engine is not None else None
     if engine is None or row is None or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
-    return None if build is None else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
+    return (
+        None if build is None else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
+    )
 
 
 # -- words
@@ -77,7 +91,9 @@ def _finding(
     *doubts: str | None,
 ) -> Finding:
     told = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
-    return Finding(rule, severity, workload.subject, message, tuple(dict.fromkeys(sources)), remedy, workload.place, told)
+    return Finding(
+        rule, severity, workload.subject, message, tuple(dict.fromkeys(sources)), remedy, workload.place, told
+    )
 
 
 def _and(names: Iterable[str]) -> str:
@@ -125,15 +141,31 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
         return
     branch = _branch(host)
     if branch is None:
-        message = f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
-        yield _finding(rule, "unknown", workload, message, row.sources, "name the driver's branch in the stack, or lock the stack")
+        message = (
+            f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
+        )
+        yield _finding(
+            rule,
+            "unknown",
+            workload,
+            message,
+            row.sources,
+            "name the driver's branch in the stack, or lock the stack",
+        )
         return
     family = facts.families()[key(row.version)[0]]
     driver = host.driver or f"branch {branch}"
     enough = _at_least(host, branch, row.minimum)
     if enough is None:
         message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and nothing says which version of it"
-        yield _finding(rule, "unknown", workload, message, family.sources, "lock the stack, which makes the driver's version exact")
+        yield _finding(
+            rule,
+            "unknown",
+            workload,
+            message,
+            family.sources,
+            "lock the stack, which makes the driver's version exact",
+        )
         return
     native = facts.native_cuda().get(branch)
     if enough:
@@ -146,10 +178,24 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
         else:
             yield _minor_version(host, workload, runtime, row, driver, branch, native)
         return
-    ends = [item.last for gpu in _models(host) if (item := facts.architectures().get(gpu.compute_capability or "")) is not None]
-    if ends and all(last is not None and key(row.version) > key(last) for last in ends):  # no driver would help: cuda-gpu
+    ends = [
+        item.last
+        for gpu in _models(host)
+        if (item := facts.architectures().get(gpu.compute_capability or "")) is not None
+    ]
+    if ends and all(
+        last is not None and key(row.version) > key(last) for last in ends
+    ):  # no driver would help: cuda-gpu
         message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
-        yield _finding(rule, "block", workload, message, family.sources, _older_or_newer(host, row, branch), runtime.doubt)
+        yield _finding(
+            rule,
+            "block",
+            workload,
+            message,
+            family.sources,
+            _older_or_newer(host, row, branch),
+            runtime.doubt,
+        )
         return
     yield _forward(host, workload, runtime, row, driver, branch)
 
@@ -168,10 +214,16 @@ def _at_least(host: Host, branch: int, least: str) -> bool | None:
     return True if facts.oldest_of_branch().get(branch, ()) >= key(least) else None
 
 
-def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int, native: str | None) -> Finding:
+def _minor_version(
+    host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int, native: str | None
+) -> Finding:
     family = facts.families()[key(row.version)[0]]
     limits, doubt = facts.cuda_rule("mvc_limits")
-    is_native = f"CUDA {native} is its native one" if native else f"no source says which CUDA is native to branch {branch}"
+    is_native = (
+        f"CUDA {native} is its native one"
+        if native
+        else f"no source says which CUDA is native to branch {branch}"
+    )
     message = (
         f"{runtime} runs on driver {driver} of {host.subject} by minor-version compatibility only ({is_native}): the driver cannot compile "
         f"PTX of CUDA {row.version}, so the binaries must carry machine code for the GPU, and features that need a newer driver are missing"
@@ -183,11 +235,27 @@ def _minor_version(host: Host, workload: Workload, runtime: Runtime, row: Cuda, 
     if native and key(native)[0] == key(row.version)[0]:
         options.append(f"CUDA {native} or older")
     remedy = f"use {', or '.join(options)}, to go without these limits" if options else None
-    return _finding("cuda-driver", "warn", workload, message, (*family.sources, *limits), remedy, doubt, row.doubt, runtime.doubt)
+    return _finding(
+        "cuda-driver",
+        "warn",
+        workload,
+        message,
+        (*family.sources, *limits),
+        remedy,
+        doubt,
+        row.doubt,
+        runtime.doubt,
+    )
 
 
 def _spoilt(
-    host: Host, workload: Workload, runtime: Runtime, row: Cuda, package: facts.ForwardCompat, driver: str, gpus: list[Gpu]
+    host: Host,
+    workload: Workload,
+    runtime: Runtime,
+    row: Cuda,
+    package: facts.ForwardCompat,
+    driver: str,
+    gpus: list[Gpu],
 ) -> Finding:
     """The driver would do by minor-version compatibility, but the image's own package takes its place, and fails on GeForce."""
     hardware, doubt = facts.cuda_rule("fwd_hw")
@@ -203,14 +271,30 @@ def _spoilt(
     if newer and not _dropped(host, newer[0]):
         remedy += f", or driver {newer[1]} or later"
     sources = (*hardware, *package.sources)
-    return _finding("cuda-driver", "block" if fails else "unknown", workload, message, sources, remedy, doubt, package.doubt)
+    return _finding(
+        "cuda-driver",
+        "block" if fails else "unknown",
+        workload,
+        message,
+        sources,
+        remedy,
+        doubt,
+        package.doubt,
+    )
 
 
 def _native_driver(row: Cuda) -> tuple[int, str] | None:
     """The first branch that runs `row` natively, and the driver to name: the one bundled with it, else the branch."""
     if row.bundled is not None:
         return key(row.bundled)[0], row.bundled
-    branch = next((name for name, native in sorted(facts.native_cuda().items()) if native and key(native) >= key(row.version)), None)
+    branch = next(
+        (
+            name
+            for name, native in sorted(facts.native_cuda().items())
+            if native and key(native) >= key(row.version)
+        ),
+        None,
+    )
     return None if branch is None else (branch, f"branch {branch}")
 
 
@@ -224,7 +308,9 @@ def _dropped(host: Host, branch: int) -> list[Gpu]:
     return found
 
 
-def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int) -> Finding:
+def _forward(
+    host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int
+) -> Finding:
     rule = "cuda-driver"
     family = facts.families()[key(row.version)[0]]
     needs = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
@@ -237,7 +323,11 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
     said = [package.doubt if package else None, doubt, runtime.doubt]
     if others:
         names = _and(gpu.sku for gpu in others)
-        carried = "the image's forward-compatibility package does" if workload.forward_compat else "a forward-compatibility package would"
+        carried = (
+            "the image's forward-compatibility package does"
+            if workload.forward_compat
+            else "a forward-compatibility package would"
+        )
         message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
         return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *said)
     if workload.forward_compat is False:
@@ -250,10 +340,21 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
     if package is None:
         near = closest(row.version, facts.forward_compat())
         message = f"{needs}, and no source says on which older branches forward compatibility to CUDA {row.version} works"
-        return _finding(rule, "unknown", workload, message, sources, remedy, f"the newest list that was read is of CUDA {near}", *said)
+        return _finding(
+            rule,
+            "unknown",
+            workload,
+            message,
+            sources,
+            remedy,
+            f"the newest list that was read is of CUDA {near}",
+            *said,
+        )
     listed = _and(str(item) for item in package.branches) if package.branches else "none"
     if branch not in package.branches:
-        message = f"{needs}, and {package.package} is for " + (f"driver branches {listed}" if package.branches else "no older branch")
+        message = f"{needs}, and {package.package} is for " + (
+            f"driver branches {listed}" if package.branches else "no older branch"
+        )
         return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *said)
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
@@ -261,7 +362,11 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
         stated = f"{remedy}, or state forward_compat in the class, or give the image's metadata"
         return _finding(rule, "unknown", workload, message, sources, stated, *said)
     if unsure or not host.gpus:
-        whose = f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU" if unsure else f"which GPUs {host.subject} has"
+        whose = (
+            f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
+            if unsure
+            else f"which GPUs {host.subject} has"
+        )
         message = f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and {whose} is not known"
         return _finding(rule, "unknown", workload, message, sources, remedy, *said)
     names = _and(gpu.sku for gpu in _models(host))
@@ -271,7 +376,9 @@ def _forward(host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver
         f"and branch {branch} is among those it is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
     )
     snapshot = f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
-    return _finding(rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *said)
+    return _finding(
+        rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *said
+    )
 
 
 def _origins(gpus: Iterable[Gpu]) -> list[Origin]:
@@ -282,7 +389,10 @@ def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
     """The nearest combinations: the driver that runs `row`, where the GPUs know both, and the newest CUDA that fits as it is."""
     options = []
     architectures = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
-    beyond = any(item is not None and item.last is not None and key(row.version) > key(item.last) for item in architectures)
+    beyond = any(
+        item is not None and item.last is not None and key(row.version) > key(item.last)
+        for item in architectures
+    )
     if not beyond and not _dropped(host, key(row.minimum)[0]):
         options.append(f"driver {row.minimum} or later")
     fits = newest_fitting(host, branch)
@@ -290,7 +400,8 @@ def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
         native = facts.native_cuda().get(branch)
         limited = native is not None and key(native) < key(fits)
         options.append(
-            f"CUDA {fits} or older" + (f" ({native} or older without the limits of minor-version compatibility)" if limited else "")
+            f"CUDA {fits} or older"
+            + (f" ({native} or older without the limits of minor-version compatibility)" if limited else "")
         )
     return f"use {', or '.join(options)}" if options else "move the workload to another class"
 
@@ -303,7 +414,10 @@ def newest_fitting(host: Host, branch: int) -> str | None:
             continue
         if all(
             item is None
-            or ((item.first is None or key(version) >= key(item.first)) and (item.last is None or key(version) <= key(item.last)))
+            or (
+                (item.first is None or key(version) >= key(item.first))
+                and (item.last is None or key(version) <= key(item.last))
+            )
             for item in known
         ):
             return version
@@ -320,7 +434,11 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     rule = "cuda-gpu"
     torch = _torch(workload)
     for runtime in runtimes(workload):
-        built = _built_for(host, torch[0]).names if torch is not None and torch[0].cuda == minor(runtime.version) else None
+        built = (
+            _built_for(host, torch[0]).names
+            if torch is not None and torch[0].cuda == minor(runtime.version)
+            else None
+        )
         if built is not None and runtime.bringer is not None:
             continue  # what its wheel was built for is known, and decides: torch-gpu
         for gpu in _models(host):
@@ -335,13 +453,22 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
             if known.last is not None and key(minor(runtime.version)) > key(known.last):
                 message = f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
                 yield _finding(
-                    rule, "block", workload, message, known.sources, f"use CUDA {known.last} or older", known.doubt, runtime.doubt
+                    rule,
+                    "block",
+                    workload,
+                    message,
+                    known.sources,
+                    f"use CUDA {known.last} or older",
+                    known.doubt,
+                    runtime.doubt,
                 )
             elif known.first is not None and key(minor(runtime.version)) < key(known.first):
                 yield _too_old(workload, runtime, gpu, known, where)
 
 
-def _too_old(workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Architecture, where: str) -> Finding:
+def _too_old(
+    workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Architecture, where: str
+) -> Finding:
     """A CUDA older than the GPU: code of an older capability with the same major number runs, else only PTX could."""
     remedy = f"use CUDA {known.first} or later"
     older = [
@@ -359,7 +486,17 @@ def _too_old(workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Archit
             f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is built for "
             f"{known.capability} itself before CUDA {known.first}"
         )
-        return _finding("cuda-gpu", "warn", workload, message, (*known.sources, *binary), remedy, known.doubt, doubt, runtime.doubt)
+        return _finding(
+            "cuda-gpu",
+            "warn",
+            workload,
+            message,
+            (*known.sources, *binary),
+            remedy,
+            known.doubt,
+            doubt,
+            runtime.doubt,
+        )
     message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
     return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
 
@@ -394,10 +531,16 @@ def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding
         elif any(same(version, item) for item in facts.wheels("cudnn", major)):
             continue  # published for this major number; what its matrix would add was not read, which cudnn-gpu says of the GPU
         else:
-            others = [name for name in ("11", "12", "13") if any(same(version, item) for item in facts.wheels("cudnn", name))]
+            others = [
+                name
+                for name in ("11", "12", "13")
+                if any(same(version, item) for item in facts.wheels("cudnn", name))
+            ]
             if others:
                 message = f"cuDNN {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
-                severity: Severity = "block" if workload.library_cuda.get("cudnn") in (None, major) else "unknown"
+                severity: Severity = (
+                    "block" if workload.library_cuda.get("cudnn") in (None, major) else "unknown"
+                )
             else:
                 message, severity = f"no source says which CUDA cuDNN {version} is for", "unknown"
             yield _finding(rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(major))
@@ -417,7 +560,9 @@ def _is_torchs(workload: Workload, library: str) -> bool:
     torch = _torch(workload)
     if torch is None:
         return False
-    wanted, pinned = (torch[0].cudnn, workload.cudnn) if library == "cudnn" else (torch[0].nccl, workload.nccl)
+    wanted, pinned = (
+        (torch[0].cudnn, workload.cudnn) if library == "cudnn" else (torch[0].nccl, workload.nccl)
+    )
     brings = (torch[0].cuda or "").partition(".")[0]
     return wanted is not None and wanted == pinned and workload.library_cuda.get(library, brings) == brings
 
@@ -432,7 +577,13 @@ def _cudnn_for(major: str) -> str:
 
 def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     """cuDNN against the GPU's compute capability and the driver."""
-    if host is None or workload is None or host.vendor != "nvidia" or workload.cudnn is None or _is_torchs(workload, "cudnn"):
+    if (
+        host is None
+        or workload is None
+        or host.vendor != "nvidia"
+        or workload.cudnn is None
+        or _is_torchs(workload, "cudnn")
+    ):
         return
     rule, version = "cudnn-gpu", workload.cudnn
     beside = _beside(workload, "cudnn")
@@ -449,19 +600,40 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             fitting = [row for row in exact if row.has_capability(capability)]
             if not fitting:
                 message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
-                yield _finding(rule, "block", workload, message, exact[0].sources, _cudnn_with(capability, major))
+                yield _finding(
+                    rule, "block", workload, message, exact[0].sources, _cudnn_with(capability, major)
+                )
                 continue
-            if cuda is not None and not any(row.has_cuda(cuda) for row in fitting) and any(row.has_cuda(cuda) for row in exact):
+            if (
+                cuda is not None
+                and not any(row.has_cuda(cuda) for row in fitting)
+                and any(row.has_cuda(cuda) for row in exact)
+            ):
                 text = fitting[0].cuda_text
                 message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
-                yield _finding(rule, "block", workload, message, fitting[0].sources, f"use CUDA {text.rpartition(', ')[2]}")
+                yield _finding(
+                    rule,
+                    "block",
+                    workload,
+                    message,
+                    fitting[0].sources,
+                    f"use CUDA {text.rpartition(', ')[2]}",
+                )
                 continue
-            needs = [row for row in fitting if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))]
+            needs = [
+                row
+                for row in fitting
+                if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
+            ]
             if needs and host.driver is not None and not workload.forward_compat:
                 least = min((row.minimum_driver or "" for row in needs), key=key)
                 if key(host.driver) < key(least):
-                    message = f"cuDNN {version} needs driver {least} or later on {name}, which has {host.driver}"
-                    yield _finding(rule, "block", workload, message, needs[0].sources, f"use driver {least} or later")
+                    message = (
+                        f"cuDNN {version} needs driver {least} or later on {name}, which has {host.driver}"
+                    )
+                    yield _finding(
+                        rule, "block", workload, message, needs[0].sources, f"use driver {least} or later"
+                    )
             continue
         sides = [bool(row) and any(item.has_capability(capability) for item in row) for row in (below, above)]
         if below and above and all(sides):
@@ -470,16 +642,22 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
         read = _and(f"{rows[0].name} ({'with' if told else 'without'} it)" for rows, told in zip((below, above), sides, strict=True) if rows) \
             if below or above else "none"  # fmt: skip
         if below and above and not any(sides):
-            message = (
-                f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists {name}, and {version} is between"
-            )
+            message = f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists {name}, and {version} is between"
             yield _finding(
-                rule, "block", workload, message, sources, _cudnn_with(capability, major), "derived from the two matrices around it"
+                rule,
+                "block",
+                workload,
+                message,
+                sources,
+                _cudnn_with(capability, major),
+                "derived from the two matrices around it",
             )
             continue
         oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
         if below and not above and oldest is not None and key(capability) < oldest:
-            message = f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+            message = (
+                f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+            )
             derived = f"derived: the matrix of {version} was not read"
             yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability, major), derived)
             continue
@@ -523,7 +701,11 @@ def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             continue
         if any(same(version, item) for item in known):
             continue
-        others = [name for name in ("11", "12", "13") if any(same(version, item) for item in facts.wheels("nccl", name))]
+        others = [
+            name
+            for name in ("11", "12", "13")
+            if any(same(version, item) for item in facts.wheels("nccl", name))
+        ]
         remedy = f"use NCCL {closest(version, known)}" if known else "use the NCCL that the framework brings"
         if others and workload.kind == "requirements":
             message = f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
@@ -547,7 +729,14 @@ def framework_version(host: Host | None, workload: Workload | None) -> Iterator[
         known = _known(name, workload)
         if known is None:
             message = f"the facts hold nothing about {name}, so that {name} {version} is not judged"
-            yield _finding(rule, "unknown", workload, message, (), "run it on one node of the class before it goes to all")
+            yield _finding(
+                rule,
+                "unknown",
+                workload,
+                message,
+                (),
+                "run it on one node of the class before it goes to all",
+            )
             continue
         if name == "torch":
             build = facts.torch(version)
@@ -571,7 +760,11 @@ def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> It
         message = f"vllm {row['version']} takes any torch {row['torch']}, so that its CUDA is not known"
     else:
         return
-    remedy = "state `cuda` in the class, or check the image's metadata" if workload.kind == "image" else "pin the libraries it is to use"
+    remedy = (
+        "state `cuda` in the class, or check the image's metadata"
+        if workload.kind == "image"
+        else "pin the libraries it is to use"
+    )
     yield _finding("framework-version", "unknown", workload, message, facts.framework_sources(row), remedy)
 
 
@@ -590,7 +783,10 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
 def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Finding]:
     releases = facts.torch_releases()
     listed = releases.get(build.release)
-    offers = [*(listed["cuda_builds"] if listed else ()), *(f"rocm{item}" for item in (listed or {}).get("rocm_builds") or ())]
+    offers = [
+        *(listed["cuda_builds"] if listed else ()),
+        *(f"rocm{item}" for item in (listed or {}).get("rocm_builds") or ()),
+    ]
     if build.rocm is not None and _from_amd(workload, build):
         return
     if build.known is False:
@@ -599,7 +795,9 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
         remedy = f"use {_or(kin[-2:])}" if kin else None
         if workload.kind == "image" and build.rocm is not None:
             message = f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm {build.rocm}"
-            yield _finding("framework-version", "unknown", workload, message, build.sources, remedy, build.doubt)
+            yield _finding(
+                "framework-version", "unknown", workload, message, build.sources, remedy, build.doubt
+            )
             return
         yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
     elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
@@ -618,7 +816,11 @@ def framework_python(host: Host | None, workload: Workload | None) -> Iterator[F
     for name, version in workload.frameworks.items():
         row: Mapping[str, Any] | None
         public = facts.public(version)
-        row = facts.torch_wheels().get(public) if name == "torch" else (_known(name, workload) or {}).get(public)
+        row = (
+            facts.torch_wheels().get(public)
+            if name == "torch"
+            else (_known(name, workload) or {}).get(public)
+        )
         if row is None:
             continue
         tags = row.get("python_tags")
@@ -630,8 +832,14 @@ def framework_python(host: Host | None, workload: Workload | None) -> Iterator[F
                 spans = [f"3.{item.removeprefix('cp3')}" for item in tags]
                 have = f"has wheels for Python {spans[0]} to {spans[-1]}"
             message = f"{name} {version} {have}, and the workload has Python {workload.python}"
-            remedy = f"use Python 3.{tags[-1].removeprefix('cp3')}" if tags else f"use Python {row['requires_python']}"
-            yield _finding("framework-python", "block", workload, message, facts.framework_sources(row), remedy)
+            remedy = (
+                f"use Python 3.{tags[-1].removeprefix('cp3')}"
+                if tags
+                else f"use Python {row['requires_python']}"
+            )
+            yield _finding(
+                "framework-python", "block", workload, message, facts.framework_sources(row), remedy
+            )
 
 
 def _without_patch(specifier: str) -> str:
@@ -676,7 +884,9 @@ def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
         older = [item for item in built.ptx if key(item) <= key(gpu.compute_capability)]
         if older:
             message = f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver compiles at the first start"
-            yield _finding(rule, "warn", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
+            yield _finding(
+                rule, "warn", workload, message, sources, _torch_for(host, build, gpu), built.doubt
+            )
             continue
         message = f"{called} was built for compute capabilities {listed}, and not for {where}"
         yield _finding(rule, "block", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
@@ -722,7 +932,15 @@ def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: 
             yield _finding("torch-gpu", "unknown", workload, message, (), remedy)
         elif gpu.gfx not in built.names:
             message = f"{called} was built for {_and(built.names)}, and not for {where}"
-            yield _finding("torch-gpu", "block", workload, message, built.sources, "use a later release of PyTorch", built.doubt)
+            yield _finding(
+                "torch-gpu",
+                "block",
+                workload,
+                message,
+                built.sources,
+                "use a later release of PyTorch",
+                built.doubt,
+            )
 
 
 def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
@@ -733,7 +951,9 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
     least: list[tuple[str, Mapping[str, Any]]] = []
     if "tensorflow" in workload.frameworks and "tensorflow" in workload.library_cuda:
         row = facts.framework_row("tensorflow_compute_capability")
-        least.append((f"tensorflow {workload.frameworks['tensorflow']}", {**row, "compute_capability": row["minimum"]}))
+        least.append(
+            (f"tensorflow {workload.frameworks['tensorflow']}", {**row, "compute_capability": row["minimum"]})
+        )
     if "vllm" in workload.frameworks:
         row = facts.framework_row("vllm_compute_capability")
         least.append((f"vllm {workload.frameworks['vllm']}", {**row, "compute_capability": row["minimum"]}))
@@ -748,20 +968,30 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
             least.append((f"jax {version} for CUDA {major}", named))
             branch = _branch(host)
             if branch is not None and branch < named["driver_branch"]:
-                message = (
-                    f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or later; {host.subject} has {branch}"
+                message = f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or later; {host.subject} has {branch}"
+                remedy = f"use driver branch {named['driver_branch']} or later" + (
+                    ", or jax[cuda12]" if major == "13" else ""
                 )
-                remedy = f"use driver branch {named['driver_branch']} or later" + (", or jax[cuda12]" if major == "13" else "")
                 yield _finding(rule, "block", workload, message, facts.framework_sources(named), remedy)
     for called, needs in least:
         for gpu in _models(host):
-            if gpu.compute_capability is not None and key(gpu.compute_capability) < key(needs["compute_capability"]):
+            if gpu.compute_capability is not None and key(gpu.compute_capability) < key(
+                needs["compute_capability"]
+            ):
                 message = (
                     f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} of {host.subject} has "
                     f"{gpu.compute_capability}"
                 )
                 remedy = "use GPUs of a later architecture, or another release"
-                yield _finding(rule, "block", workload, message, facts.framework_sources(needs), remedy, facts.doubt(needs))
+                yield _finding(
+                    rule,
+                    "block",
+                    workload,
+                    message,
+                    facts.framework_sources(needs),
+                    remedy,
+                    facts.doubt(needs),
+                )
 
 
 def framework_libraries(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
@@ -778,7 +1008,9 @@ def framework_libraries(host: Host | None, workload: Workload | None) -> Iterato
     if row is not None and row["cuda13_pinned"] and torch is not None:
         build = facts.torch(torch)
         if build is not None and build.cuda is not None and key(build.cuda)[0] < 13:
-            message = f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
+            message = (
+                f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
+            )
             before = [item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]]
             remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
@@ -801,22 +1033,41 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
         build, called = torch
         brings = (build.cuda or "").partition(".")[0]
         if major is not None and major != brings:
-            message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {brings}"
+            message = (
+                f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {brings}"
+            )
             remedy = f"pin nvidia-{library}-cu{brings}, or leave it to torch"
             yield _finding(rule, "block", workload, message, build.sources, remedy, build.doubt)
         else:
             wanted = build.cudnn if library == "cudnn" else build.nccl
             if wanted is None:
                 message = f"no source says which {title} {called} pins, so that nothing says whether {pinned} goes with it"
-                yield _finding(rule, "unknown", workload, message, build.sources, f"leave {title} to torch", build.doubt)
+                yield _finding(
+                    rule, "unknown", workload, message, build.sources, f"leave {title} to torch", build.doubt
+                )
             elif wanted != pinned:
                 message = f"{called} pins {title} {wanted}, and the requirements pin {pinned}"
-                yield _finding(rule, "block", workload, message, build.sources, f"pin {title} {wanted}, or leave it to torch", build.doubt)
+                yield _finding(
+                    rule,
+                    "block",
+                    workload,
+                    message,
+                    build.sources,
+                    f"pin {title} {wanted}, or leave it to torch",
+                    build.doubt,
+                )
     for name, row in _ranges(workload):
         wanted = row[library]
         if wanted and not _matches(pinned, wanted):
             message = f"{name} needs {title} {wanted}, and the requirements pin {pinned}"
-            yield _finding(rule, "block", workload, message, facts.framework_sources(row), f"leave {title} to {name.split()[0]}")
+            yield _finding(
+                rule,
+                "block",
+                workload,
+                message,
+                facts.framework_sources(row),
+                f"leave {title} to {name.split()[0]}",
+            )
 
 
 def _beside_framework(workload: Workload) -> Iterator[Finding]:
@@ -861,7 +1112,9 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
     release = facts.rocm(version)
     if host.amdgpu is None:
         own = f"{host.subject} uses the amdgpu driver of its kernel ({host.kernel or 'release not known'})"
-        message = f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
+        message = (
+            f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
+        )
         remedy = f"run ROCm {version} on one node of the class first" + (
             f", or install amdgpu {release.drivers[0]}" if release and release.drivers else ""
         )
@@ -873,7 +1126,11 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
     if window is None:
         near = closest(host.amdgpu, [row.driver.removesuffix(".x") for row in facts.windows()])
         message = f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the workload has ROCm {version}"
-        remedy = f"use amdgpu {release.drivers[0]}" if release and release.drivers else f"use amdgpu {near}, the nearest that is known"
+        remedy = (
+            f"use amdgpu {release.drivers[0]}"
+            if release and release.drivers
+            else f"use amdgpu {near}, the nearest that is known"
+        )
         yield _finding(rule, "unknown", workload, message, facts.windows()[0].sources, remedy)
     elif not window.has(version):
         message = f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm {version}"
@@ -883,7 +1140,9 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
             options.append(f"amdgpu {release.drivers[0]}")
         elif serving:
             options.append(f"amdgpu {serving[-1]}")
-        yield _finding(rule, "block", workload, message, window.sources, f"use {' or '.join(options)}", window.doubt)
+        yield _finding(
+            rule, "block", workload, message, window.sources, f"use {' or '.join(options)}", window.doubt
+        )
 
 
 def _driver_in(driver: str, named: str) -> bool:
@@ -914,7 +1173,9 @@ def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
     if release is None:
         near = closest(version, facts.rocms())
         message = f"ROCm {version} is not in the facts"
-        yield _finding("rocm-gpu", "unknown", workload, message, (), f"use ROCm {near}, the nearest that is known")
+        yield _finding(
+            "rocm-gpu", "unknown", workload, message, (), f"use ROCm {near}, the nearest that is known"
+        )
         return
     for gpu in _models(host):
         if gpu.gfx is None:
@@ -922,21 +1183,40 @@ def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
         where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
         if release.gfx is None:
             message = f"no source says which gfx names ROCm {release.version} serves, so that nothing says whether it serves {where}"
-            yield _finding("rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt)
+            yield _finding(
+                "rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt
+            )
         elif gpu.gfx not in release.gfx:
             message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
-            yield _finding("rocm-gpu", "block", workload, message, release.sources, _rocm_for(gpu), release.gfx_derived, release.doubt)
+            yield _finding(
+                "rocm-gpu",
+                "block",
+                workload,
+                message,
+                release.sources,
+                _rocm_for(gpu),
+                release.gfx_derived,
+                release.doubt,
+            )
 
 
 def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
     """Whether an image's PyTorch is one of AMD's own, which its ROCm release lists."""
     release = facts.rocm(build.rocm or "")
-    return workload.kind == "image" and release is not None and any(same(item, build.release) for item in release.pytorch)
+    return (
+        workload.kind == "image"
+        and release is not None
+        and any(same(item, build.release) for item in release.pytorch)
+    )
 
 
 def _rocm_for(gpu: Gpu) -> str:
-    fitting = [item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx]
-    return f"use ROCm {fitting[0]} or later" if fitting else f"use another class; no known ROCm lists {gpu.gfx}"
+    fitting = [
+        item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx
+    ]
+    return (
+        f"use ROCm {fitting[0]} or later" if fitting else f"use another class; no known ROCm lists {gpu.gfx}"
+    )
 
 
 def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
@@ -949,22 +1229,55 @@ def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
         return  # rocm-gpu says so
     if release.os is None:
         message = f"no source says on which operating systems ROCm {release.version} is supported; {host.subject} has {_os(host.os)}"
-        yield _finding("rocm-os", "unknown", workload, message, release.sources, "use a release whose list is known, 7.2 for instance")
+        yield _finding(
+            "rocm-os",
+            "unknown",
+            workload,
+            message,
+            release.sources,
+            "use a release whose list is known, 7.2 for instance",
+        )
         return
     exact = [item for item in release.os if _is_os(item, host.os)]
     if not exact:
-        listed = [item.version for item in facts.rocms().values() if item.os and any(_is_os(name, host.os or "") for name in item.os)]
-        remedy = f"use ROCm {closest(release.version, listed)}, which lists it" if listed else "use an operating system of its list"
+        listed = [
+            item.version
+            for item in facts.rocms().values()
+            if item.os and any(_is_os(name, host.os or "") for name in item.os)
+        ]
+        remedy = (
+            f"use ROCm {closest(release.version, listed)}, which lists it"
+            if listed
+            else "use an operating system of its list"
+        )
         message = f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which {host.subject} runs: {', '.join(release.os)}"
-        yield _finding("rocm-os", "unknown", workload, message, release.sources, remedy, release.os_derived, release.doubt)
+        yield _finding(
+            "rocm-os",
+            "unknown",
+            workload,
+            message,
+            release.sources,
+            remedy,
+            release.os_derived,
+            release.doubt,
+        )
     elif "(" in exact[0]:
         message = f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
-        yield _finding("rocm-os", "warn", workload, message, release.sources, None, release.os_derived, release.doubt)
+        yield _finding(
+            "rocm-os", "warn", workload, message, release.sources, None, release.os_derived, release.doubt
+        )
 
 
 def _os(text: str) -> str:
     """ "debian 12" as people write it."""
-    names = {"rhel": "RHEL", "sles": "SLES", "ubi": "UBI", "centos": "CentOS", "rockylinux": "Rocky Linux", "amzn": "Amazon Linux"}
+    names = {
+        "rhel": "RHEL",
+        "sles": "SLES",
+        "ubi": "UBI",
+        "centos": "CentOS",
+        "rockylinux": "Rocky Linux",
+        "amzn": "Amazon Linux",
+    }
     return " ".join(names.get(part, part.capitalize()) for part in text.split())
 
 
@@ -991,7 +1304,9 @@ def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Find
     rule = "image-backend"
     if host.vendor is None:
         message = f"the workload is built for {what}, and {host.subject} has no GPU driver"
-        yield _finding(rule, "block", workload, message, (), "use a class with GPUs, or an image of backend cpu")
+        yield _finding(
+            rule, "block", workload, message, (), "use a class with GPUs, or an image of backend cpu"
+        )
     elif (host.vendor == "nvidia" and not cuda) or (host.vendor == "amd" and not rocm):
         want = "CUDA" if host.vendor == "nvidia" else "ROCm"
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
@@ -1004,7 +1319,14 @@ def image_architecture(host: Host | None, workload: Workload | None) -> Iterator
     if host is None or workload is None or workload.architecture in (None, host.architecture):
         return
     message = f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
-    yield _finding("image-architecture", "block", workload, message, (), f"use the image of the same version for {host.architecture}")
+    yield _finding(
+        "image-architecture",
+        "block",
+        workload,
+        message,
+        (),
+        f"use the image of the same version for {host.architecture}",
+    )
 
 
 def image_system(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
@@ -1020,10 +1342,14 @@ def image_system(host: Host | None, workload: Workload | None) -> Iterator[Findi
         version = key(workload.cuda)
         if limit.first is not None and version < key(limit.first)[: len(version)]:
             message = f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says {workload.cuda}"
-            yield _finding(rule, "block", workload, message, limit.sources, f"use CUDA {limit.first} or another system")
+            yield _finding(
+                rule, "block", workload, message, limit.sources, f"use CUDA {limit.first} or another system"
+            )
         elif limit.last is not None and version > key(limit.last)[: len(version)]:
             message = f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says {workload.cuda}"
-            yield _finding(rule, "block", workload, message, limit.sources, f"use CUDA {limit.last} or another system")
+            yield _finding(
+                rule, "block", workload, message, limit.sources, f"use CUDA {limit.last} or another system"
+            )
     needs = _glibc_need(workload.cuda)
     if needs is None:
         return
@@ -1031,7 +1357,14 @@ def image_system(host: Host | None, workload: Workload | None) -> Iterator[Findi
     least, sources = needs
     if have is not None and key(have[0]) < key(least):
         message = f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has {have[0]}"
-        yield _finding(rule, "block", workload, message, (*sources, *have[1]), "use an image of a later release of the system")
+        yield _finding(
+            rule,
+            "block",
+            workload,
+            message,
+            (*sources, *have[1]),
+            "use an image of a later release of the system",
+        )
 
 
 @dataclass(frozen=True)
@@ -1058,7 +1391,10 @@ def _image_limits() -> tuple[_Limit, ...]:
     found = []
     for name, (systems, first) in names.items():
         version = ".".join(map(str, key(table[name])))
-        found += [_Limit(system, version if first else None, None if first else version, sources) for system in systems]
+        found += [
+            _Limit(system, version if first else None, None if first else version, sources)
+            for system in systems
+        ]
     return tuple(found)
 
 
@@ -1086,15 +1422,30 @@ def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[
         return
     driver = host.driver or f"branch {branch}"
     sources, _ = facts.cuda_rule("fwd_hw")
-    wanted = next((item for item in workload.require_driver.split() if item.startswith("cuda")), workload.require_driver.split()[0])
+    wanted = next(
+        (item for item in workload.require_driver.split() if item.startswith("cuda")),
+        workload.require_driver.split()[0],
+    )
     if None in outcomes:
         message = f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of {host.subject} is not known"
-        yield _finding("image-requirement", "unknown", workload, message, sources, "lock the stack, and name the GPUs in the class")
-    else:
-        message = (
-            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} nor the GPUs of {host.subject}"
+        yield _finding(
+            "image-requirement",
+            "unknown",
+            workload,
+            message,
+            sources,
+            "lock the stack, and name the GPUs in the class",
         )
-        yield _finding("image-requirement", "block", workload, message, sources, "use an image that names this branch, or a newer driver")
+    else:
+        message = f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} nor the GPUs of {host.subject}"
+        yield _finding(
+            "image-requirement",
+            "block",
+            workload,
+            message,
+            sources,
+            "use an image that names this branch, or a newer driver",
+        )
 
 
 def _admits(group: str, host: Host, branch: int | None) -> bool | None:
@@ -1138,7 +1489,14 @@ def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
     mine, its = key(have), key(wanted)
     width = max(len(mine), len(its))
     mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {">=": mine >= its, "<=": mine <= its, "<": mine < its, ">": mine > its, "=": mine == its, "!=": mine != its}[sign]
+    return {
+        ">=": mine >= its,
+        "<=": mine <= its,
+        "<": mine < its,
+        ">": mine > its,
+        "=": mine == its,
+        "!=": mine != its,
+    }[sign]
 
 
 def as_told(host: Host | None, workload: Workload | None) -> Iterator[Finding]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # -- image references
 
-_HOST = re.compile(r"^(?:localhost|[^/]*[.:][^/]*)/")  # as Docker tells a registry from the first part of a name
+_HOST = re.compile(
+    r"^(?:localhost|[^/]*[.:][^/]*)/"
+)  # as Docker tells a registry from the first part of a name
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -60,7 +62,9 @@ def parse_reference(text: str, place: Place | None = None) -> Reference:
         fault = f'its digest "{digest}" is not sha256: and 64 hexadecimal digits'
     if fault is not None:
         raise WorkloadError(
-            f'"{text}" is not an image reference: {fault}', **_at(place), remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]"
+            f'"{text}" is not an image reference: {fault}',
+            **_at(place),
+            remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]",
         )
     return Reference(text, registry, name, tag or None, digest or None)
 
@@ -83,7 +87,9 @@ class _Said:
 
 def _cuda_image(name: str, tag: str) -> _Said | None:
     """``12.4.1-cudnn-runtime-ubuntu22.04``"""
-    found = re.match(r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag)
+    found = re.match(
+        r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag
+    )
     if found is None:
         return None
     cuda, cudnn, cudnn_major, flavour, system, release = found.groups()
@@ -176,7 +182,11 @@ def _vllm_image(name: str, tag: str) -> _Said | None:
 _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
     (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
-    (re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"), _rocm_image, "rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0"),
+    (
+        re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"),
+        _rocm_image,
+        "rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0",
+    ),
     (re.compile(r"rocm/(dev-.+|rocm-terminal)"), _rocm_dev_image, "6.2.4-complete"),
     (re.compile(r"tensorflow/tensorflow"), _tensorflow_image, "2.16.1-gpu"),
     (re.compile(r"vllm/vllm-openai"), _vllm_image, "v0.6.3"),
@@ -199,7 +209,9 @@ def image(text: str, stated: models.Image | None = None, *, place: Place | None 
     elif said is None and scheme is not None:
         tag = reference.tag or "latest"
         movable = "latest" in tag.split("-") or reference.tag is None
-        gap = f'has the tag "{tag}", which ' + ("is moved with every release" if movable else f"does not read like {scheme[1]}")
+        gap = f'has the tag "{tag}", which ' + (
+            "is moved with every release" if movable else f"does not read like {scheme[1]}"
+        )
     elif said is None:
         gap = f"follows no naming scheme that is known: the name {short} says nothing of what it holds"
     said = said or _Said()
@@ -210,7 +222,11 @@ def image(text: str, stated: models.Image | None = None, *, place: Place | None 
         if _tells(workload):
             gap = None
     told = [_untold(workload, f"the image {gap}")] if gap is not None else []
-    told += [_untold(workload, f"nothing says {item} the image holds") for item in said.open if workload.cudnn is None]
+    told += [
+        _untold(workload, f"nothing says {item} the image holds")
+        for item in said.open
+        if workload.cudnn is None
+    ]
     return replace(workload, told=tuple(told))
 
 
@@ -235,7 +251,9 @@ def _untold(workload: Workload, message: str) -> Finding:
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
 
 
-def _stated(workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None) -> Workload:
+def _stated(
+    workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None
+) -> Workload:
     """What the class states, over what is known otherwise. Raises WorkloadError where both are written and differ."""
     written = said.written if isinstance(said, _Said) else said
     frameworks = said.frameworks if isinstance(said, _Said) else dict(workload.frameworks)
@@ -246,7 +264,9 @@ def _stated(workload: Workload, stated: models.Image, said: _Said | Mapping[str,
         if value is None:
             continue
         have = written.get(name)
-        differs = have is not None and (value != have if isinstance(value, bool) else not same(str(value), str(have)))
+        differs = have is not None and (
+            value != have if isinstance(value, bool) else not same(str(value), str(have))
+        )
         if differs:
             raise _contradiction(workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place)
         # The longer of two that agree says more: 12.4 beside a tag of 12.4.1.
@@ -260,7 +280,10 @@ def _stated(workload: Workload, stated: models.Image, said: _Said | Mapping[str,
     if stated.cuda is not None and "tensorflow" in both and "tensorflow" not in workload.library_cuda:
         changes["library_cuda"] = {**workload.library_cuda, "tensorflow": stated.cuda.partition(".")[0]}
     if stated.cuda is not None and ("jax" in both or "jaxlib" in both):
-        changes["library_cuda"] = {**changes.get("library_cuda", workload.library_cuda), "jax": stated.cuda.partition(".")[0]}
+        changes["library_cuda"] = {
+            **changes.get("library_cuda", workload.library_cuda),
+            "jax": stated.cuda.partition(".")[0],
+        }
     return replace(workload, frameworks=both, **changes)
 
 
@@ -273,7 +296,9 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _contradiction(workload: Workload, stated: str, have: str, whose: str, place: Place | None) -> WorkloadError:
+def _contradiction(
+    workload: Workload, stated: str, have: str, whose: str, place: Place | None
+) -> WorkloadError:
     message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
     return WorkloadError(message, **_at(place), remedy="correct the statement, or name the image that has it")
 
@@ -291,7 +316,9 @@ def metadata(path: Path, stated: models.Image | None = None, *, place: Place | N
     return _described(found, f"image {path}", stated, place or Place(path))
 
 
-def engine_image(reference: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+def engine_image(
+    reference: str, stated: models.Image | None = None, *, place: Place | None = None
+) -> Workload:
     """Return the workload of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
     from goldnode.compat import image_metadata
 
@@ -325,8 +352,15 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
                 return
 
     take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
-    take("cudnn", env.get("NV_CUDNN_VERSION"), env.get("CUDNN_VERSION"), labels.get("com.nvidia.cudnn.version"))
-    take("nccl", env.get("NV_LIBNCCL_PACKAGE", "").partition("=")[2], env.get("NV_LIBNCCL_PACKAGE_VERSION"), env.get("NCCL_VERSION"))
+    take(
+        "cudnn", env.get("NV_CUDNN_VERSION"), env.get("CUDNN_VERSION"), labels.get("com.nvidia.cudnn.version")
+    )
+    take(
+        "nccl",
+        env.get("NV_LIBNCCL_PACKAGE", "").partition("=")[2],
+        env.get("NV_LIBNCCL_PACKAGE_VERSION"),
+        env.get("NCCL_VERSION"),
+    )
     take("rocm", env.get("ROCM_VERSION"))
     take("python", env.get("PYTHON_VERSION"))
     system = labels.get("org.opencontainers.image.ref.name")
@@ -338,7 +372,11 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
     if compat is not None:
         written["forward_compat"] = compat
     frameworks = {}
-    for framework, variable in (("torch", "PYTORCH_VERSION"), ("tensorflow", "TENSORFLOW_VERSION"), ("jax", "JAX_VERSION")):
+    for framework, variable in (
+        ("torch", "PYTORCH_VERSION"),
+        ("tensorflow", "TENSORFLOW_VERSION"),
+        ("jax", "JAX_VERSION"),
+    ):
         if re.match(r"\d", env.get(variable, "")):
             frameworks[framework] = env[variable]
     workload = Workload(
@@ -358,7 +396,11 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
             message = f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which was taken"
-            told.append(Finding("workload-told", "warn", subject, message, (), "tag the image by what it holds", place))
+            told.append(
+                Finding(
+                    "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
+                )
+            )
     if stated is not None:
         workload = _stated(workload, stated, written, place)
     if not _tells(workload):
@@ -381,7 +423,11 @@ def of_text(text: str, *, place: Place | None = None) -> Workload:
     metadata, anything else a reference. Raises WorkloadError."""
     if text.startswith("docker:"):
         return engine_image(text.removeprefix("docker:"), place=place)
-    if text.startswith("file:") or text.startswith(("/", "./", "../", "~")) or text.endswith((".json", ".tar")):
+    if (
+        text.startswith("file:")
+        or text.startswith(("/", "./", "../", "~"))
+        or text.endswith((".json", ".tar"))
+    ):
         return metadata(Path(text.removeprefix("file:")).expanduser(), place=place)
     return image(text, place=place)
 
@@ -394,7 +440,9 @@ def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
         place = Place(entry.file, entry.source.line(("images", index)))
         if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
-            found.append(replace(workload, subject=f"image {item.ref}", told=_renamed(workload, f"image {item.ref}")))
+            found.append(
+                replace(workload, subject=f"image {item.ref}", told=_renamed(workload, f"image {item.ref}"))
+            )
         else:
             found.append(image(item.ref, item, place=place))
     for index, name in enumerate(entry.item.requirements):
@@ -455,7 +503,9 @@ class _Reading:
     read: list[Path] = field(default_factory=list)
 
 
-def requirements(path: Path, *, python: str | None = None, architecture: str = "amd64", place: Place | None = None) -> Workload:
+def requirements(
+    path: Path, *, python: str | None = None, architecture: str = "amd64", place: Place | None = None
+) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
     `python` is the version markers are judged for; without it, a marker that depends on it is told. `place` is where the file was named.
@@ -489,7 +539,9 @@ def requirements(path: Path, *, python: str | None = None, architecture: str = "
                 library_cuda["jax"] = found.group(1)
             if name == "tensorflow" and extra == "and-cuda":
                 row = facts.tensorflow().get(facts.public(frameworks.get("tensorflow", "")))
-                library_cuda["tensorflow"] = str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
+                library_cuda["tensorflow"] = (
+                    str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
+                )
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     told = [
@@ -523,7 +575,9 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
         if reading.index is not None and reading.index[0] != local and not reading.extra_index:
             named, other = reading.index
             message = f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one for {named}"
-            raise line.error(message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}")
+            raise line.error(
+                message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}"
+            )
         return version
     if reading.index is not None:
         return f"{version}+{reading.index[0]}"
@@ -537,10 +591,18 @@ def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) 
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as problem:
-        raise WorkloadError(f"requirements file {path} does not exist", **_at(place), remedy="correct its name") from problem
+        raise WorkloadError(
+            f"requirements file {path} does not exist", **_at(place), remedy="correct its name"
+        ) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        remedy = "save it as UTF-8" if isinstance(problem, UnicodeDecodeError) else "correct its name, or who may read it"
-        raise WorkloadError(f"requirements file {path} cannot be read: {problem}", **_at(place), remedy=remedy) from problem
+        remedy = (
+            "save it as UTF-8"
+            if isinstance(problem, UnicodeDecodeError)
+            else "correct its name, or who may read it"
+        )
+        raise WorkloadError(
+            f"requirements file {path} cannot be read: {problem}", **_at(place), remedy=remedy
+        ) from problem
     for line in _lines(path, text):
         if line.text.startswith("-"):
             _option(line, reading, constraint)
@@ -639,17 +701,30 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
         reading.extras.setdefault(name, set()).update(requirement.extras)
         if _USES_GPU.fullmatch(name):
             reading.no_facts.append((name, line))
-    exact = [item for item in requirement.specifier if item.operator in ("==", "===") and not item.version.endswith(".*")]
+    exact = [
+        item
+        for item in requirement.specifier
+        if item.operator in ("==", "===") and not item.version.endswith(".*")
+    ]
     if len(exact) == 1:
         _pinned(name, exact[0].version, line, reading, constraint)
-    elif not constraint and name not in reading.pins and not _USES_GPU.fullmatch(name) and (name in _FRAMEWORKS or _is_library(name)):
+    elif (
+        not constraint
+        and name not in reading.pins
+        and not _USES_GPU.fullmatch(name)
+        and (name in _FRAMEWORKS or _is_library(name))
+    ):
         asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
         message = f"{name} is not pinned{asked}, so that another day gives another version"
         reading.open.append((line, message, f"pin it: {name}==VERSION"))
 
 
 def _is_library(name: str) -> bool:
-    return _LIBRARY.fullmatch(name) is not None or _PLUGIN.fullmatch(name) is not None or name in ("nvidia-cuda-runtime", "cuda-toolkit")
+    return (
+        _LIBRARY.fullmatch(name) is not None
+        or _PLUGIN.fullmatch(name) is not None
+        or name in ("nvidia-cuda-runtime", "cuda-toolkit")
+    )
 
 
 def _matters(name: str) -> bool:
@@ -661,7 +736,9 @@ def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint:
         return
     other = reading.pins.get(name)
     if other is not None and other.version != version:
-        message = f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
+        message = (
+            f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
+        )
         raise line.error(message, "keep one of the two")
     reading.pins[name] = _Pin(version, line, constraint)
     if not constraint:
@@ -689,6 +766,11 @@ def _applies(requirement: Requirement, reading: _Reading) -> bool | None:
     for python in (reading.python,) if reading.python else _PYTHONS:
         short = ".".join(str(part) for part in key(python)[:2])
         full = python if len(key(python)) > 2 else f"{short}.0"
-        told = {**environment, "python_version": short, "python_full_version": full, "implementation_version": full}
+        told = {
+            **environment,
+            "python_version": short,
+            "python_full_version": full,
+            "implementation_version": full,
+        }
         answers.add(requirement.marker.evaluate(told))
     return answers.pop() if len(answers) == 1 else None

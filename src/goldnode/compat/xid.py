@@ -139,7 +139,21 @@ def _switch(block: Mapping[str, Any]) -> list[Code]:
         name = classes.get(code, "SXID")
         node, blast, _ = _SWITCH[name]
         conflict = tuple(said.get(code, ()))
-        found.append(Code(code, block["names"].get(code) or "", name, None, None, node, blast, False, None, conflict, origins))
+        found.append(
+            Code(
+                code,
+                block["names"].get(code) or "",
+                name,
+                None,
+                None,
+                node,
+                blast,
+                False,
+                None,
+                conflict,
+                origins,
+            )
+        )
     return found
 
 
@@ -169,9 +183,19 @@ def explain(text: str) -> list[dict[str, Any]]:
 def _told(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
     row = codes().get(code) if code is not None else None
     if row is None:
-        return {"code": code, "kind": "SXid" if (code or 0) >= FIRST_SXID else "Xid", "name": "", "known": False, "event": event}
+        return {
+            "code": code,
+            "kind": "SXid" if (code or 0) >= FIRST_SXID else "Xid",
+            "name": "",
+            "known": False,
+            "event": event,
+        }
     known = actions().get(row.action or "")
-    node, blast, does = row.node, row.blast, known.does if known else _SWITCH.get(row.action or "", ("", "", None))[2]
+    node, blast, does = (
+        row.node,
+        row.blast,
+        known.does if known else _SWITCH.get(row.action or "", ("", "", None))[2],
+    )
     fatal = event.get("fatal") if event else None
     if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
         node, blast = ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")

@@ -29,7 +29,9 @@ def loopback(request: Any) -> bool:
     else:
         client = request.get("client")
         peer = client[0] if client else None
-        through = any(bytes(name).decode("latin-1").lower() in FORWARDED for name, _ in request.get("headers") or ())
+        through = any(
+            bytes(name).decode("latin-1").lower() in FORWARDED for name, _ in request.get("headers") or ()
+        )
     if through or not isinstance(peer, str):
         return False
     try:

@@ -28,7 +28,16 @@ LIBRARIES = {
     "cudnn": ("libcudnn",),
     "nccl": ("libnccl",),
     "tensorrt": ("libnvinfer",),
-    "rocm": ("libamdhip64", "libhsa-runtime64", "librocblas", "libhipblas", "libMIOpen", "librccl", "librocm_smi64", "libamd_smi"),
+    "rocm": (
+        "libamdhip64",
+        "libhsa-runtime64",
+        "librocblas",
+        "libhipblas",
+        "libMIOpen",
+        "librccl",
+        "librocm_smi64",
+        "libamd_smi",
+    ),
     "level_zero": ("libze_loader", "libze_intel_gpu", "libsycl"),
     "fabric": ("libibverbs", "libfabric", "libmlx5", "libucp", "libnccl-net"),
 }
@@ -118,7 +127,13 @@ def library(path: str) -> dict[str, Any] | None:
     name, version = match[1], match[2]
     for family, known in LIBRARIES.items():
         if any(name == start or name.startswith((f"{start}_", f"{start}-", f"{start}Lt")) for start in known):
-            return {"family": family, "name": name, "version": version, "path": _shown(path), "deleted": deleted}
+            return {
+                "family": family,
+                "name": name,
+                "version": version,
+                "path": _shown(path),
+                "deleted": deleted,
+            }
     return None
 
 
@@ -163,20 +178,31 @@ def devices(root: str = "/") -> dict[str, Any]:
 
 def driver(root: str = "/") -> str | None:
     """The version of NVIDIA's kernel module; None where there is none. The kernel says it, also in a container."""
-    found = re.search(r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s", _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"), re.MULTILINE)
+    found = re.search(
+        r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s",
+        _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"),
+        re.MULTILINE,
+    )
     return found[1] if found else None
 
 
 def node(root: str = "/") -> dict[str, Any]:
     """The verdict of the node, from the files of its last check; in a container where /run/goldnode and /etc/goldnode are mounted."""
-    from goldnode.node.verdict import current  # standard library only; here, so that the rest works without it being importable
+    from goldnode.node.verdict import (
+        current,
+    )  # standard library only; here, so that the rest works without it being importable
 
     try:
         verdict, fault = current.load(root)
     except (OSError, ValueError, RecursionError) as problem:
         verdict, fault = None, f"the verdict cannot be read: {type(problem).__name__}"
     if fault is not None:
-        return {"available": False, "reason": _shown(fault), "status": "could_not_check", "exit_code": current.UNKNOWN}
+        return {
+            "available": False,
+            "reason": _shown(fault),
+            "status": "could_not_check",
+            "exit_code": current.UNKNOWN,
+        }
     words = _text(f"{root.rstrip('/')}/proc/uptime").split()
     return {
         "available": True,

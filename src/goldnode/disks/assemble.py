@@ -28,9 +28,14 @@ from goldnode.disks.tools import Progress
 from goldnode.errors import DiskError, nearest
 
 MIB = 1 << 20
-_GRUB_SHAPES = frozenset("$`;&|<>{}#")  # read by GRUB's script, and some by the shell that update-grub reads its settings with
+_GRUB_SHAPES = frozenset(
+    "$`;&|<>{}#"
+)  # read by GRUB's script, and some by the shell that update-grub reads its settings with
 LOADERS: Mapping[Layout, Loader] = {"ab": "systemd-boot", "single": "grub"}
-ROOTS: Mapping[Layout, str] = {"ab": "root-a", "single": "root"}  # PARTLABEL and label of the root file system
+ROOTS: Mapping[Layout, str] = {
+    "ab": "root-a",
+    "single": "root",
+}  # PARTLABEL and label of the root file system
 SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
 # The image that Debian's package has ready: all modules that are needed are in it, and it reads /EFI/debian/grub.cfg.
 GRUB = "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"
@@ -86,14 +91,20 @@ class Spec:
             if not _NAME.fullmatch(text):
                 raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-')
         if "\n" in self.command_line or not self.command_line.isascii():
-            raise DiskError("the kernel's command line is not one line of ASCII", remedy="correct `command_line` of the definition")
+            raise DiskError(
+                "the kernel's command line is not one line of ASCII",
+                remedy="correct `command_line` of the definition",
+            )
         shaped = sorted(set(self.command_line) & _GRUB_SHAPES)
         if self.loader == "grub" and shaped:
             raise DiskError(
                 f"the kernel's command line has {' '.join(shaped)}, which GRUB's configuration takes for its own",
                 remedy="leave the word out of `command_line` of the definition, or use layout ab, whose loader reads it as it is",
             )
-        for key, size, least in (("esp_mib", self.sizes.esp, esp.LEAST), ("root_mib", self.sizes.root, 2 * ext4.JOURNAL)):
+        for key, size, least in (
+            ("esp_mib", self.sizes.esp, esp.LEAST),
+            ("root_mib", self.sizes.root, 2 * ext4.JOURNAL),
+        ):
             if size % MIB or size < least:
                 raise DiskError(
                     f"a partition of {size} bytes cannot be made, expected whole MiB, at least {-(-least // MIB)}",
@@ -141,7 +152,13 @@ def partitions(spec: Spec) -> tuple[Partition, ...]:
 
 def slot_document(spec: Spec) -> bytes:
     """What a slot says of the image in it: `slot.json` on the ESP."""
-    data = {"name": spec.name, "class": spec.class_name, "build_id": spec.build_id, "sequence": spec.sequence, "kernel": spec.release}
+    data = {
+        "name": spec.name,
+        "class": spec.class_name,
+        "build_id": spec.build_id,
+        "sequence": spec.sequence,
+        "kernel": spec.release,
+    }
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -163,7 +180,10 @@ def loader_entry(spec: Spec, slot: str) -> str:
 
 def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
     """What the ESP holds, by path. Raises DiskError where the root lacks kernel, initramfs or loader."""
-    kernel, initrd = _inside(root, f"boot/vmlinuz-{spec.release}"), _inside(root, f"boot/initrd.img-{spec.release}")
+    kernel, initrd = (
+        _inside(root, f"boot/vmlinuz-{spec.release}"),
+        _inside(root, f"boot/initrd.img-{spec.release}"),
+    )
     if not kernel.is_file():
         known = [path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")]
         near = nearest(spec.release, known)
@@ -267,10 +287,14 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise DiskError(f"{out.parent} cannot be made: {problem.strerror}", remedy="name another place with --store") from problem
+        raise DiskError(
+            f"{out.parent} cannot be made: {problem.strerror}", remedy="name another place with --store"
+        ) from problem
     free = shutil.disk_usage(out.parent).free
     if free < needed:
-        raise tools.no_space(f"the disk takes about {_mib(needed)} of {out.parent}, where {_mib(free)} are free")
+        raise tools.no_space(
+            f"the disk takes about {_mib(needed)} of {out.parent}, where {_mib(free)} are free"
+        )
     # Always the same name, so that what a killed run left is taken by the next.
     new = out.with_name(f".{out.name}.new")
     try:
@@ -333,7 +357,11 @@ def measure(path: Path) -> tuple[str, int]:
             content = file.read(MIB - at % MIB) if at < size else b""
             digest.update(content)
             if content.count(0) != len(content):
-                allocated += sum(4096 for i in range(0, len(content), 4096) if content[i : i + 4096] != block[: len(content) - i])
+                allocated += sum(
+                    4096
+                    for i in range(0, len(content), 4096)
+                    if content[i : i + 4096] != block[: len(content) - i]
+                )
             at += len(content)
             if not content:
                 break
@@ -355,12 +383,15 @@ class _written:  # noqa: N801 - used as a function
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: object
+    ) -> None:
         if isinstance(problem, OSError):
             if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise tools.no_space(f"there is no space left for {self.out}") from problem
             raise DiskError(
-                f"{problem.filename or self.out} cannot be used: {problem.strerror}", remedy="name another place with --store"
+                f"{problem.filename or self.out} cannot be used: {problem.strerror}",
+                remedy="name another place with --store",
             ) from problem
 
 
@@ -375,17 +406,27 @@ def _check_root(root: Path) -> None:
             remedy="unpack it and assemble it as root, or both within one fakeroot",
         )
     if row.st_mode & 0o7777 != 0o755:
-        raise DiskError(f"the root directory has mode {row.st_mode & 0o7777:04o}, expected 0755", file=root, remedy="run chmod 755 on it")
+        raise DiskError(
+            f"the root directory has mode {row.st_mode & 0o7777:04o}, expected 0755",
+            file=root,
+            remedy="run chmod 755 on it",
+        )
     for name in ("dev", "efi", "etc", "proc", "run", "sys", "usr"):
         if not (root / name).is_dir():
-            raise DiskError(f"the root has no directory /{name}", file=root, remedy="install the first-boot files, then assemble")
+            raise DiskError(
+                f"the root has no directory /{name}",
+                file=root,
+                remedy="install the first-boot files, then assemble",
+            )
 
 
 def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
     """Hold the root and the ESP's files against their partitions. Returns about how many bytes the disk will take."""
     tree, room = ext4.usage(root), ext4.capacity(spec.sizes.root)
     if tree.bytes + _FREE > room.bytes or tree.inodes + 1024 > room.inodes:
-        short = max(tree.bytes + _FREE - room.bytes, (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE)
+        short = max(
+            tree.bytes + _FREE - room.bytes, (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE
+        )
         raise DiskError(
             f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a partition of {_mib(spec.sizes.root)} holds",
             file=root,
@@ -395,7 +436,11 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
     # The other slot of an update has its kernel beside this one, and a new kernel of the slot that runs is written before its old one goes.
     want = (3 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
     if want > spec.sizes.esp:
-        times = "three times that (one for each slot, and one while a slot's kernel is replaced)" if spec.layout == "ab" else "which"
+        times = (
+            "three times that (one for each slot, and one while a slot's kernel is replaced)"
+            if spec.layout == "ab"
+            else "which"
+        )
         raise DiskError(
             f"kernel, initramfs and loader are {_mib(held)}, {times} does not fit an ESP of {_mib(spec.sizes.esp)}",
             file=root,

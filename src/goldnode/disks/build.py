@@ -54,12 +54,27 @@ Say = Callable[[str, str, float], None]  # what, "started" or "done", seconds
 
 # goldnode's own that shapes a root filesystem, and what is made of it; whatever is below a directory counts.
 _ROOT_PARTS = (
-    *("src/goldnode/disks/rootfs.py", "src/goldnode/disks/offline.py", "src/goldnode/disks/sanitise.py", "src/goldnode/images/engines.py"),
+    *(
+        "src/goldnode/disks/rootfs.py",
+        "src/goldnode/disks/offline.py",
+        "src/goldnode/disks/sanitise.py",
+        "src/goldnode/images/engines.py",
+    ),
     *("src/goldnode/ansible/modules", "src/goldnode/ansible/action", "roles", "site.yml", "ansible.cfg"),
 )
 _DISK_PARTS = (
-    *("src/goldnode/disks/assemble.py", "src/goldnode/disks/ext4.py", "src/goldnode/disks/esp.py", "src/goldnode/disks/gpt.py"),
-    *("src/goldnode/disks/firstboot.py", "src/goldnode/disks/build.py", "src/goldnode/disks/formats.py", "src/goldnode/disks/tools.py"),
+    *(
+        "src/goldnode/disks/assemble.py",
+        "src/goldnode/disks/ext4.py",
+        "src/goldnode/disks/esp.py",
+        "src/goldnode/disks/gpt.py",
+    ),
+    *(
+        "src/goldnode/disks/firstboot.py",
+        "src/goldnode/disks/build.py",
+        "src/goldnode/disks/formats.py",
+        "src/goldnode/disks/tools.py",
+    ),
     "images/disks/files",
 )
 _NAMESPACE = uuid.UUID("6f0f8a0e-6d1c-5d1e-9a53-0f2b6a4f6f5e")
@@ -77,8 +92,21 @@ class Recipe:
     @cached_property
     def root_key(self) -> str:
         """Hash of all that decides the root filesystem."""
-        parts = [rootfs.RECIPE, ROOT_START, self.lock.digest, self.document, sorted(self.item.disk.packages), parts_digest(_ROOT_PARTS)]
-        return inputs_digest([*parts, payload(content=False)["sha256"], {name: self.tools[name] for name in ("mmdebstrap", "apt", "dpkg")}])
+        parts = [
+            rootfs.RECIPE,
+            ROOT_START,
+            self.lock.digest,
+            self.document,
+            sorted(self.item.disk.packages),
+            parts_digest(_ROOT_PARTS),
+        ]
+        return inputs_digest(
+            [
+                *parts,
+                payload(content=False)["sha256"],
+                {name: self.tools[name] for name in ("mmdebstrap", "apt", "dpkg")},
+            ]
+        )
 
     @cached_property
     def build_id(self) -> str:
@@ -119,11 +147,20 @@ def parts_digest(names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
         place = TREE / name
-        files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place] if place.is_file() else []
+        files = (
+            sorted(path for path in place.rglob("*") if path.is_file())
+            if place.is_dir()
+            else [place]
+            if place.is_file()
+            else []
+        )
         for path in files:
             if "__pycache__" not in path.parts:
                 executable = bool(path.stat().st_mode & 0o100)
-                digest.update(f"{path.relative_to(TREE)}\0{executable}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+                digest.update(
+                    f"{path.relative_to(TREE)}\0{executable}\0{path.stat().st_size}\0".encode()
+                    + path.read_bytes()
+                )
     return digest.hexdigest()
 
 
@@ -192,12 +229,19 @@ def build(
         for kind in (kind for kind in kinds if kind != "raw"):
             with stages(f"writing {kind}"):
                 file = out / f"{spec.name}{FORMATS[kind]}"
-                files.append(formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release))
+                files.append(
+                    formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release)
+                )
         if known is not None:
             return _add(known, files, out), True
         disk = replace(_manifest(recipe, made, files, pending, checks), directory=target)
         replace_file(out / SUMS, _sums({item.file: item.sha256 for item in files}))
-        log = {"seconds": stages.seconds, "root_cached": cached, "machine": platform.machine(), "processors": os.cpu_count()}
+        log = {
+            "seconds": stages.seconds,
+            "root_cached": cached,
+            "machine": platform.machine(),
+            "processors": os.cpu_count(),
+        }
         log["built"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         replace_file(out / BUILD_LOG, (json.dumps(log, indent=1, sort_keys=True) + "\n").encode())
         replace_file(out / MANIFEST, disk.text().encode())
@@ -234,7 +278,11 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
         (out / row.file).replace(known.directory / row.file)
     text = replace(known, files=tuple(rows[kind] for kind in FORMATS if kind in rows)).text()
     sums = known.directory / SUMS
-    listed = dict(line.split("  ", 1)[::-1] for line in sums.read_text(encoding="utf-8").splitlines()) if sums.is_file() else {}
+    listed = (
+        dict(line.split("  ", 1)[::-1] for line in sums.read_text(encoding="utf-8").splitlines())
+        if sums.is_file()
+        else {}
+    )
     listed |= {row.file: row.sha256 for row in made}
     if text != known.text() and MANIFEST in listed:  # of a build that was pulled
         listed[MANIFEST] = hashlib.sha256(text.encode()).hexdigest()
@@ -279,7 +327,9 @@ def _refuse_other(known: BuiltDisk, sha256: str) -> None:
         )
 
 
-def _root(recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool) -> tuple[Path, tuple[Pending, ...], bool]:
+def _root(
+    recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool
+) -> tuple[Path, tuple[Pending, ...], bool]:
     """The root filesystem: unpacked from the store's cache, or made now and kept there."""
     root, kept = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
     if kept.is_file() and not fresh:
@@ -290,7 +340,9 @@ def _root(recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool
     passing = work / "passing"
     passing.mkdir()
     with stages("the root filesystem"):
-        made = rootfs.make(recipe.item, recipe.lock, recipe.document, root, pool=store.pool, work=passing, say=stages.inside)
+        made = rootfs.make(
+            recipe.item, recipe.lock, recipe.document, root, pool=store.pool, work=passing, say=stages.inside
+        )
     shutil.rmtree(passing)
     if not fresh:
         with stages("keeping the root filesystem"):
@@ -303,13 +355,18 @@ def refuse_unclean(checks: Sequence[Hygiene]) -> None:
     failed = [row for row in checks if row.outcome == "failed"]
     if failed:
         raise DiskError(
-            f"{len(failed)} checks of the root filesystem fail: " + "; ".join(f"{row.check}: {row.detail}" for row in failed),
+            f"{len(failed)} checks of the root filesystem fail: "
+            + "; ".join(f"{row.check}: {row.detail}" for row in failed),
             remedy="correct what brings it; what may stand is named in `hygiene.waivers` of the definition, with a reason",
         )
 
 
 def _manifest(
-    recipe: Recipe, made: Assembled, files: Sequence[DiskFile], pending: Sequence[Pending], checks: Sequence[Hygiene]
+    recipe: Recipe,
+    made: Assembled,
+    files: Sequence[DiskFile],
+    pending: Sequence[Pending],
+    checks: Sequence[Hygiene],
 ) -> BuiltDisk:
     document, lock, driver = recipe.document, recipe.lock, recipe.document["driver"]
     system = document["os"]
@@ -325,7 +382,9 @@ def _manifest(
         disk_lock=lock.digest,
         os=System(system["id"], system["version"], system["codename"], system["architecture"]),
         kernel=document["kernel"]["release"],
-        driver=None if driver is None or driver["version"] is None else Driver(driver["module"], driver["version"]),
+        driver=None
+        if driver is None or driver["version"] is None
+        else Driver(driver["module"], driver["version"]),
         modules=tuple(lock.modules.names) if lock.modules is not None else (),
         loader=recipe.spec.loader,
         layout=recipe.spec.layout,
@@ -343,7 +402,9 @@ def _manifest(
 # -- twice
 
 
-def twice(recipe: Recipe, store: Store, place: Path, *, say: Say = lambda what, state, seconds: None) -> list[str]:
+def twice(
+    recipe: Recipe, store: Store, place: Path, *, say: Say = lambda what, state, seconds: None
+) -> list[str]:
     """Build the disk a second time, from the pool alone and from nothing of the first build, in a store of its own at `place`.
 
     Returns what differs, a line each, files of the root named; nothing where both are the same bytes. `place` is removed then.
@@ -419,4 +480,10 @@ def _room(store: Store, lock: DiskLock) -> None:
 
 
 def _full_disk(root: Path) -> AbstractContextManager[None]:
-    return full_disk(DiskError("the disk is full; nothing is left of this build", file=root, remedy="make room there and build again"))
+    return full_disk(
+        DiskError(
+            "the disk is full; nothing is left of this build",
+            file=root,
+            remedy="make room there and build again",
+        )
+    )

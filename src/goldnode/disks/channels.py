@@ -24,7 +24,17 @@ from goldnode.errors import DiskError, ImageError
 from goldnode.files import replace_file, sha256_of
 from goldnode.images import channels as moves
 from goldnode.images.evidence import signatures
-from goldnode.images.gates import NOT_CHECKED, Approval, Gate, Waiver, check_asked, checked, major, order, waived
+from goldnode.images.gates import (
+    NOT_CHECKED,
+    Approval,
+    Gate,
+    Waiver,
+    check_asked,
+    checked,
+    major,
+    order,
+    waived,
+)
 from goldnode.images.history import CHANNELS, History, Line
 from goldnode.images.oci import canonical
 
@@ -75,7 +85,9 @@ class ClassLine(Line):
 def line_of(name: str) -> ClassLine:
     """The line of a class. Raises DiskError for what no class can be called."""
     if CLASS_NAME.fullmatch(name) is None:
-        raise DiskError(f'"{name}" is no name of a class', remedy="write it as the catalog does, as in cpu_only")
+        raise DiskError(
+            f'"{name}" is no name of a class', remedy="write it as the catalog does, as in cpu_only"
+        )
     return ClassLine(name, "disk")
 
 
@@ -116,7 +128,11 @@ def _built(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     remedy = "build it again, or pull it"
     here = [row.format for row in disk.files if (disk.directory / row.file).is_file()]
     if disk.name != f"{disk.class_}-{disk.build_id}" or not here:
-        why = "no file of it is here" if not here else f"it is called {disk.name}, and is build {disk.build_id} of {disk.class_}"
+        why = (
+            "no file of it is here"
+            if not here
+            else f"it is called {disk.name}, and is build {disk.build_id} of {disk.class_}"
+        )
         return Gate("built", "failed", why, remedy=remedy)
     try:
         evidence.check_files(disk, here)
@@ -142,7 +158,9 @@ def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     path = evidence.document(disk, "verified")
     data = _json(path)
     if data is None and not path.is_file():
-        return Gate("booted", "missing", "it was never booted: there is no record of it", remedy=_REMEDY["booted"])
+        return Gate(
+            "booted", "missing", "it was never booted: there is no record of it", remedy=_REMEDY["booted"]
+        )
     proof = (f"sha256:{sha256_of(path)}",)
 
     def shut(why: str) -> Gate:
@@ -152,23 +170,35 @@ def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
         return shut("the record of its boots cannot be read")
     for name, wanted in (("name", disk.name), ("build_id", disk.build_id), ("raw_sha256", disk.raw.sha256)):
         if data.get(name) != wanted:
-            return shut(f"the record of boots is about another disk: {name} is {data.get(name)}, expected {wanted}")
+            return shut(
+                f"the record of boots is about another disk: {name} is {data.get(name)}, expected {wanted}"
+            )
     after = data.get("raw_sha256_after", disk.raw.sha256)
     if after != disk.raw.sha256:
         return shut(f"the disk was not the same after it was booted: {after}")
     boots = data.get("boots")
     boots = boots if isinstance(boots, list) else []
-    checks = [check for boot in boots if isinstance(boot, dict) for check in boot.get("checks", []) if isinstance(check, dict)]
+    checks = [
+        check
+        for boot in boots
+        if isinstance(boot, dict)
+        for check in boot.get("checks", [])
+        if isinstance(check, dict)
+    ]
     checks += [check for check in data.get("clones", []) if isinstance(check, dict)]
     wrong = [check for check in checks if check.get("outcome") not in ("passed", "not-verifiable")]
     if wrong:
         row = wrong[0]
-        return shut(f"{row.get('id')}: expected {row.get('expected')}, got {row.get('got')}" + _more(len(wrong) - 1))
+        return shut(
+            f"{row.get('id')}: expected {row.get('expected')}, got {row.get('got')}" + _more(len(wrong) - 1)
+        )
     if data.get("outcome") != "passed":
         return shut(f"the outcome of its boots is {data.get('outcome')}, expected passed")
     # A boot with simulated GPUs says nothing of the disk without them.
     real = [boot for boot in boots if isinstance(boot, dict) and not boot.get("simulated")]
-    good = [boot for boot in real if any(check.get("outcome") == "passed" for check in boot.get("checks", []))]
+    good = [
+        boot for boot in real if any(check.get("outcome") == "passed" for check in boot.get("checks", []))
+    ]
     if len(good) < BOOTS:
         return shut(f"it was booted {len(good)} times, expected {BOOTS}")
     open_ = sorted({str(check.get("id")) for check in checks if check.get("outcome") == "not-verifiable"})
@@ -188,9 +218,21 @@ def _inspection(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
         return gate
     data = _json(evidence.document(disk, "inspection"))
     if not isinstance(data, dict) or data.get("raw_sha256") != disk.raw.sha256:
-        return Gate("inspection", "failed", "the inspection is about another disk", gate.evidence, _REMEDY["inspection"])
+        return Gate(
+            "inspection",
+            "failed",
+            "the inspection is about another disk",
+            gate.evidence,
+            _REMEDY["inspection"],
+        )
     if data.get("passed") is not True:
-        return Gate("inspection", "failed", f"the inspection says: {evidence.refused(data)}", gate.evidence, "mend it, and build it again")
+        return Gate(
+            "inspection",
+            "failed",
+            f"the inspection says: {evidence.refused(data)}",
+            gate.evidence,
+            "mend it, and build it again",
+        )
     return Gate("inspection", "passed", f"nothing in it is foreign to {data.get('backend')}", gate.evidence)
 
 
@@ -205,7 +247,13 @@ def _signature(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
     found = evidence.authenticate(disk, trust, content=False)
     bad = next((row for row in found.rows if row.state in ("refused", "not_verified")), None)
     if bad is not None:
-        return Gate("signature", "failed", f"{bad.what}: {bad.detail}", proof, "sign it anew: `goldnode disks evidence --key`")
+        return Gate(
+            "signature",
+            "failed",
+            f"{bad.what}: {bad.detail}",
+            proof,
+            "sign it anew: `goldnode disks evidence --key`",
+        )
     row = next(row for row in found.rows if row.what == "signature")
     return Gate("signature", "passed", f"signed, with its documents, {row.detail}", proof)
 
@@ -219,7 +267,9 @@ def _present(name: str, kinds: Sequence[str], disk: BuiltDisk) -> Gate:
         proof.append(f"sha256:{sha256_of(path)}")
         if not isinstance(_json(path), dict):
             return Gate(name, "failed", f"{path.name} cannot be read", tuple(proof), _REMEDY[name])
-    return Gate(name, "passed", f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} there", tuple(proof))
+    return Gate(
+        name, "passed", f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} there", tuple(proof)
+    )
 
 
 def _vulnerabilities(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
@@ -258,7 +308,9 @@ def _json(path: Path) -> Any:
         return None
 
 
-def _majors(disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Sequence[Approval]) -> list[Gate]:
+def _majors(
+    disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Sequence[Approval]
+) -> list[Gate]:
     """One gate for each of kernel and driver whose series is another than that of the disk before, or is gone."""
     if against is None and not lost:
         return [Gate("majors", "passed", "the channel leads to no other disk yet")]
@@ -347,12 +399,17 @@ class StorePlace(moves.KeptPlace):
         """A build by its digest. Raises DiskError."""
         found = self.store.disk(digest, line.repository)
         if found is None:
-            raise DiskError(f"{line.repository} {digest[:19]} is not in {self.store.root}", remedy="pull it where its place can be reached")
+            raise DiskError(
+                f"{line.repository} {digest[:19]} is not in {self.store.root}",
+                remedy="pull it where its place can be reached",
+            )
         return found
 
     def whole(self, line: Line, digest: str) -> None:
         disk = self.disk(line, digest)
-        evidence.check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
+        evidence.check_files(
+            disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()]
+        )
 
     def lines(self, repository: str) -> list[Line]:
         return [line_of(line.repository) for line in super().lines(repository)]
@@ -368,7 +425,9 @@ class DirectoryPlace:
         self.root, self.store, self.signer = root.absolute(), store, signer
         self.name = str(self.root)
         if not self.root.is_dir():
-            raise DiskError(f"{root} is no directory to publish to", remedy="make it, or mount what it lies on")
+            raise DiskError(
+                f"{root} is no directory to publish to", remedy="make it, or mount what it lies on"
+            )
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -408,7 +467,14 @@ class DirectoryPlace:
         disk = self.disk(line, digest)
         script = disk.directory / f"{disk.name}.ipxe"
         chain = self.channels(line) / f"{channel}.ipxe"
-        document = {"schema": 1, "class": disk.class_, "channel": channel, "build_id": disk.build_id, "name": disk.name, "digest": digest}
+        document = {
+            "schema": 1,
+            "class": disk.class_,
+            "channel": channel,
+            "build_id": disk.build_id,
+            "name": disk.name,
+            "digest": digest,
+        }
         with full(self.root):
             if script.is_file():
                 replace_file(chain, f"#!ipxe\nchain --replace ../{disk.build_id}/{script.name}\n".encode())
@@ -427,7 +493,10 @@ class DirectoryPlace:
         for path in sorted((self.root / line.repository).glob(f"*/{MANIFEST}")):
             if "sha256:" + sha256_of(path) == digest:
                 return BuiltDisk.load(path.parent)
-        raise DiskError(f"{self.root}/{line.repository} has no build {digest[:19]}", remedy="publish it again: goldnode disks publish")
+        raise DiskError(
+            f"{self.root}/{line.repository} has no build {digest[:19]}",
+            remedy="publish it again: goldnode disks publish",
+        )
 
     def whole(self, line: Line, digest: str) -> None:
         from goldnode.disks.publish import check_published
@@ -462,7 +531,10 @@ def full(root: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            why, remedy = "is full", "free space there (`goldnode disks gc --to`), and run it again: what was published before is untouched"
+            why, remedy = (
+                "is full",
+                "free space there (`goldnode disks gc --to`), and run it again: what was published before is untouched",
+            )
         elif problem.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             why, remedy = "cannot be written", "mount it writable, or run it as who owns it"
         else:
@@ -500,7 +572,16 @@ def promote(
                 before = place.disk(line, against)
             except DiskError as problem:
                 lost = problem.message
-        gates = judge(channel, disk, trust=keys, waivers=waivers, approvals=approvals, history=history, against=before, lost=lost)
+        gates = judge(
+            channel,
+            disk,
+            trust=keys,
+            waivers=waivers,
+            approvals=approvals,
+            history=history,
+            against=before,
+            lost=lost,
+        )
         return gates, _notes(before, disk)
 
     with _turn(place):
@@ -538,12 +619,22 @@ def rollback(
     now: dt.datetime | None = None,
 ) -> Moved:
     """Let a channel stand for the build it stood for before; `to`: for `known-good`, or a build id or digest of the history."""
-    given: dict[str, Any] = {"by": by, "reason": reason, "channel": channel, "to": to, "trust": trust, "say": say, "now": now}
+    given: dict[str, Any] = {
+        "by": by,
+        "reason": reason,
+        "channel": channel,
+        "to": to,
+        "trust": trust,
+        "say": say,
+        "now": now,
+    }
     with _turn(place):
         return moves.rollback(place, store, line, signer, settle=0, **given)
 
 
-def repair(place: StorePlace | DirectoryPlace, store: ChannelStore, line: Line, trust: Sequence[SSlibKey], say: Say) -> list[moves.Stand]:
+def repair(
+    place: StorePlace | DirectoryPlace, store: ChannelStore, line: Line, trust: Sequence[SSlibKey], say: Say
+) -> list[moves.Stand]:
     """Give every channel back to what the signed history says, and bring there what was decided offline."""
     with _turn(place):
         return moves.repair(place, store, line, trust, settle=0, say=say)
@@ -577,16 +668,24 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
         from goldnode.errors import nearest
 
         raise DiskError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    places = [place] if place else [name for name, one in moves.local_places(store) if one.repository == line.repository]
+    places = (
+        [place]
+        if place
+        else [name for name, one in moves.local_places(store) if one.repository == line.repository]
+    )
     digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
     found = {digest for digest in digests.values() if digest is not None}
     if len(found) != 1:
         told = ", ".join(places) or "no place"
         what = "stands for nothing" if not found else f"stands for {len(found)} builds"
-        raise DiskError(f"{channel} of {line} {what} in {store.root} (of {told})", remedy=f"pull it: goldnode disks pull {line}:{channel}")
+        raise DiskError(
+            f"{channel} of {line} {what} in {store.root} (of {told})",
+            remedy=f"pull it: goldnode disks pull {line}:{channel}",
+        )
     disk = store.disk(found.pop(), line.repository)
     if disk is None:
         raise DiskError(
-            f"what {channel} of {line} stands for is not in {store.root}", remedy=f"pull it: goldnode disks pull {line}:{channel}"
+            f"what {channel} of {line} stands for is not in {store.root}",
+            remedy=f"pull it: goldnode disks pull {line}:{channel}",
         )
     return disk

@@ -34,7 +34,9 @@ PROGRAM = "/usr/lib/goldnode/goldnode-node"
 def run(*words: str, limit: int = 240) -> tuple[int, str, str]:
     """(exit status, standard output, standard error) of a command; 127 where it is not there, 124 where it takes too long."""
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit
+        )
     except FileNotFoundError:
         return 127, "", f"{words[0]}: not found"
     except subprocess.TimeoutExpired:
@@ -99,7 +101,9 @@ def load(name: str) -> dict[str, Any]:
     rc, out, err = run("modprobe", "-v", name)
     _, after, _ = run("dmesg")
     said = after[len(before) :] if after.startswith(before) else after
-    loaded = any(line.split()[0] == name.replace("-", "_") for line in (text("/proc/modules") or "").splitlines())
+    loaded = any(
+        line.split()[0] == name.replace("-", "_") for line in (text("/proc/modules") or "").splitlines()
+    )
     return {"rc": rc, "said": (out + err).strip(), "kernel": said.strip()[-4000:], "loaded": loaded}
 
 
@@ -119,7 +123,9 @@ def disks() -> Any:
 
 def packages() -> dict[str, list[str]]:
     """Name -> [version, architecture, status] of every package that dpkg knows."""
-    _, out, _ = run("dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${db:Status-Abbrev}\n")
+    _, out, _ = run(
+        "dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${db:Status-Abbrev}\n"
+    )
     rows = [line.split("\t") for line in out.splitlines()]
     return {row[0]: [row[1], row[2], row[3].strip()] for row in rows if len(row) == 4}
 
@@ -145,7 +151,13 @@ def identity() -> dict[str, Any]:
 
 def package_managers() -> dict[str, int]:
     """When dpkg's and apt's own files were last written (seconds since the epoch)."""
-    places = ("/var/lib/dpkg/status", "/var/lib/dpkg/info", "/var/log/dpkg.log", "/var/log/apt/history.log", "/var/log/apt/term.log")
+    places = (
+        "/var/lib/dpkg/status",
+        "/var/lib/dpkg/info",
+        "/var/log/dpkg.log",
+        "/var/log/apt/history.log",
+        "/var/log/apt/term.log",
+    )
     return {path: int(Path(path).stat().st_mtime) for path in places if Path(path).exists()}
 
 
@@ -165,11 +177,18 @@ def main() -> None:
     # Until systemd has no more to start; whether all of it did is judged.
     run("systemctl", "is-system-running", "--wait", limit=900)
     if asked.get("identity"):
-        json.dump({"boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(), "identity": identity()}, sys.stdout)
+        json.dump(
+            {"boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(), "identity": identity()},
+            sys.stdout,
+        )
         return
     release = os.uname().release
     state = run("systemctl", "is-system-running")[1].strip()
-    failed = [line.split()[0] for line in run("systemctl", "--failed", "--no-legend", "--plain")[1].splitlines() if line.strip()]
+    failed = [
+        line.split()[0]
+        for line in run("systemctl", "--failed", "--no-legend", "--plain")[1].splitlines()
+        if line.strip()
+    ]
     # Before this loads modules: what the boot itself has loaded.
     modules = sorted(line.split()[0] for line in (text("/proc/modules") or "").splitlines())
     root = os.statvfs("/")
@@ -182,7 +201,10 @@ def main() -> None:
         "systemd": run("systemctl", "--version")[1].split("\n")[0],
         "state": state,
         "failed": failed,
-        "failures": {name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "30", "-u", name)[1].strip() for name in failed[:8]},
+        "failures": {
+            name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "30", "-u", name)[1].strip()
+            for name in failed[:8]
+        },
         "jobs": run("systemctl", "list-jobs", "--no-legend")[1].strip(),
         "units": units(),
         "loaded": modules,
@@ -201,10 +223,17 @@ def main() -> None:
         "gate": document("/run/goldnode/gate.json"),
         "pass": Path("/run/goldnode/pass").exists(),
         "refused": sorted(path.name for path in Path("/run/goldnode/kept").glob("*")),
-        "status": {name: run("systemctl", "status", "--no-pager", "-n", "20", name)[1] for name in asked.get("status", ())},
-        "sanity_log": run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service")[1].strip()[-6000:],
+        "status": {
+            name: run("systemctl", "status", "--no-pager", "-n", "20", name)[1]
+            for name in asked.get("status", ())
+        },
+        "sanity_log": run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service")[
+            1
+        ].strip()[-6000:],
         "plan": plan(),
-        "entry": (text("/sys/firmware/efi/efivars/LoaderEntrySelected-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f") or "")[2:].replace("\0", ""),
+        "entry": (
+            text("/sys/firmware/efi/efivars/LoaderEntrySelected-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f") or ""
+        )[2:].replace("\0", ""),
         "simulated": text("/opt/goldnode-simulator/SIMULATED"),
         "settings": text("/run/goldnode-simulator/state"),
         "calls": (text("/run/goldnode-simulator/calls") or "").splitlines(),

@@ -74,16 +74,24 @@ def _opened(path: Path) -> Iterator[_Disk]:
     with ExitStack() as stack:
         raw = path
         if path.name.endswith(".zst"):
-            raw = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="goldnode-compare-"))) / path.name.removesuffix(".zst")
+            raw = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="goldnode-compare-"))
+            ) / path.name.removesuffix(".zst")
             formats.unpack(path, raw)
         if raw.stat().st_size < 4096:
-            raise DiskError("this is no disk: it is smaller than its partition table", file=path, remedy="name a raw disk, or its .raw.zst")
+            raise DiskError(
+                "this is no disk: it is smaller than its partition table",
+                file=path,
+                remedy="name a raw disk, or its .raw.zst",
+            )
         file = stack.enter_context(raw.open("rb"))
         data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         try:
             yield _Disk(raw, data)
         finally:
-            with suppress(BufferError):  # an error's own trace may still hold a part of it; it is closed with that
+            with suppress(
+                BufferError
+            ):  # an error's own trace may still hold a part of it; it is closed with that
                 data.close()
 
 
@@ -100,13 +108,31 @@ def _compare(one: _Disk, two: _Disk) -> Iterator[Difference]:
         mine, other = rows[0].get(number), rows[1].get(number)
         if mine is None or other is None:
             there = mine or other
-            yield Difference(there.name if there else "", "", "only in one", _ONE[mine is not None], _ONE[other is not None])
+            yield Difference(
+                there.name if there else "",
+                "",
+                "only in one",
+                _ONE[mine is not None],
+                _ONE[other is not None],
+            )
             continue
         for field in ("name", "type", "uuid", "start", "size"):
             if getattr(mine, field) != getattr(other, field):
-                yield Difference(mine.name, "", "table", f"{field} {getattr(mine, field)}", f"{field} {getattr(other, field)}")
+                yield Difference(
+                    mine.name,
+                    "",
+                    "table",
+                    f"{field} {getattr(mine, field)}",
+                    f"{field} {getattr(other, field)}",
+                )
         if flags[0][number] != flags[1][number]:
-            yield Difference(mine.name, "", "table", f"flags {flags[0][number] or 'none'}", f"flags {flags[1][number] or 'none'}")
+            yield Difference(
+                mine.name,
+                "",
+                "table",
+                f"flags {flags[0][number] or 'none'}",
+                f"flags {flags[1][number] or 'none'}",
+            )
         with one.part(mine) as left, two.part(other) as right:
             if not _same(left, right):
                 yield from _partition(one, two, mine, other, left, right)
@@ -138,15 +164,23 @@ def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[Differe
             for offset in _ranges(left, right, gpt.SECTOR):
                 sector = (at + offset) // gpt.SECTOR
                 last = len(one.data) // gpt.SECTOR - 1
-                where = {0: "the protective MBR", 1: "the GPT header", last: "the second GPT header"}.get(sector)
+                where = {0: "the protective MBR", 1: "the GPT header", last: "the second GPT header"}.get(
+                    sector
+                )
                 if where is None:
-                    where = "the GPT's entries" if sector < 34 or sector >= last - 32 else "a gap between partitions"
+                    where = (
+                        "the GPT's entries"
+                        if sector < 34 or sector >= last - 32
+                        else "a gap between partitions"
+                    )
                 yield Difference("disk", "", "slack", f"sector {sector}, in {where}", "other bytes there")
                 break
         at = end
 
 
-def _partition(one: _Disk, two: _Disk, mine: Partition, other: Partition, left: memoryview, right: memoryview) -> Iterator[Difference]:
+def _partition(
+    one: _Disk, two: _Disk, mine: Partition, other: Partition, left: memoryview, right: memoryview
+) -> Iterator[Difference]:
     kinds = [_kind(data) for data in (left, right)]
     if kinds[0] != kinds[1]:
         yield Difference(mine.name, "", "type", kinds[0], kinds[1])
@@ -157,9 +191,18 @@ def _partition(one: _Disk, two: _Disk, mine: Partition, other: Partition, left: 
         ):
             yield from _ext4(mine.name, first, second, left, right)
     elif kinds[0] == "vfat":
-        yield from _vfat(mine.name, Fat32(left, f"partition {mine.name}"), Fat32(right, f"partition {mine.name}"), left, right)
+        yield from _vfat(
+            mine.name,
+            Fat32(left, f"partition {mine.name}"),
+            Fat32(right, f"partition {mine.name}"),
+            left,
+            right,
+        )
     else:
-        yield from (Difference(mine.name, "", "content", f"byte {at}", "other bytes there") for at in list(_ranges(left, right))[:1])
+        yield from (
+            Difference(mine.name, "", "content", f"byte {at}", "other bytes there")
+            for at in list(_ranges(left, right))[:1]
+        )
 
 
 def _kind(data: memoryview) -> str:
@@ -179,7 +222,9 @@ _SUPERBLOCK = (
 )  # fmt: skip
 
 
-def _ext4(name: str, first: Reader, second: Reader, left: memoryview, right: memoryview) -> Iterator[Difference]:
+def _ext4(
+    name: str, first: Reader, second: Reader, left: memoryview, right: memoryview
+) -> Iterator[Difference]:
     supers = first.superblock(), second.superblock()
     told = False
     for offset, form, what in _SUPERBLOCK:
@@ -205,7 +250,9 @@ def _value(found: object) -> str:
     return str(found)
 
 
-def _file(name: str, path: str, first: Reader, second: Reader, mine: Inode | None, other: Inode | None) -> Iterator[Difference]:
+def _file(
+    name: str, path: str, first: Reader, second: Reader, mine: Inode | None, other: Inode | None
+) -> Iterator[Difference]:
     if mine is None or other is None:
         yield Difference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
         return
@@ -222,7 +269,10 @@ def _file(name: str, path: str, first: Reader, second: Reader, mine: Inode | Non
             yield Difference(name, path, "times", f"{which} {_date(times[0])}", f"{which} {_date(times[1])}")
     yield from _attributes(name, path, mine.xattrs, other.xattrs)
     if mine.kind == "l":
-        targets = [_content(system, item).decode("utf-8", "replace") for system, item in ((first, mine), (second, other))]
+        targets = [
+            _content(system, item).decode("utf-8", "replace")
+            for system, item in ((first, mine), (second, other))
+        ]
         if targets[0] != targets[1]:
             yield Difference(name, path, "target", targets[0], targets[1])
     elif mine.kind == "-":
@@ -234,14 +284,22 @@ def _file(name: str, path: str, first: Reader, second: Reader, mine: Inode | Non
     # Whether a directory is hashed (0x1000) follows from how many names it has.
     if (mine.flags ^ other.flags) & ~0x1000 or mine.generation != other.generation:
         yield Difference(
-            name, path, "flags", f"{mine.flags:#x}, generation {mine.generation}", f"{other.flags:#x}, generation {other.generation}"
+            name,
+            path,
+            "flags",
+            f"{mine.flags:#x}, generation {mine.generation}",
+            f"{other.flags:#x}, generation {other.generation}",
         )
 
 
-def _attributes(name: str, path: str, mine: Mapping[str, bytes], other: Mapping[str, bytes]) -> Iterator[Difference]:
+def _attributes(
+    name: str, path: str, mine: Mapping[str, bytes], other: Mapping[str, bytes]
+) -> Iterator[Difference]:
     for key in sorted(mine.keys() | other.keys()):
         if mine.get(key) != other.get(key):
-            values = [f"{key} {row[key].hex() or 'empty'}" if key in row else f"no {key}" for row in (mine, other)]
+            values = [
+                f"{key} {row[key].hex() or 'empty'}" if key in row else f"no {key}" for row in (mine, other)
+            ]
             yield Difference(name, path, "xattrs", values[0], values[1])
 
 
@@ -251,10 +309,14 @@ def _content(system: Reader, item: Inode) -> bytes:
     return b"".join(system.content(item.size, item.flags, item.place))
 
 
-def _contents(name: str, path: str, first: Reader, second: Reader, mine: Inode, other: Inode) -> Iterator[Difference]:
+def _contents(
+    name: str, path: str, first: Reader, second: Reader, mine: Inode, other: Inode
+) -> Iterator[Difference]:
     digests = [hashlib.sha256(), hashlib.sha256()]
     at, differs = 0, -1
-    pieces = [system.content(item.size, item.flags, item.place) for system, item in ((first, mine), (second, other))]
+    pieces = [
+        system.content(item.size, item.flags, item.place) for system, item in ((first, mine), (second, other))
+    ]
     buffers = [b"", b""]
     while True:
         for side in (0, 1):
@@ -275,7 +337,10 @@ def _contents(name: str, path: str, first: Reader, second: Reader, mine: Inode, 
     if differs < 0 and mine.size != other.size:
         differs = at
     if differs >= 0:
-        texts = [f"{item.size} bytes, sha256 {digest.hexdigest()[:12]}" for item, digest in zip((mine, other), digests, strict=True)]
+        texts = [
+            f"{item.size} bytes, sha256 {digest.hexdigest()[:12]}"
+            for item, digest in zip((mine, other), digests, strict=True)
+        ]
         yield Difference(name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1])
 
 
@@ -288,7 +353,9 @@ def _date(nanoseconds: int) -> str:
     return f"{text} and {rest} ns" if rest else text
 
 
-def _ext4_rest(name: str, system: Reader, tree: Mapping[str, Inode], left: memoryview, right: memoryview) -> Iterator[Difference]:
+def _ext4_rest(
+    name: str, system: Reader, tree: Mapping[str, Inode], left: memoryview, right: memoryview
+) -> Iterator[Difference]:
     """What of two equal trees differs all the same, by the block it is in; one row for each file or structure."""
     blocks = list(_ranges(left, right, system.block))
     if not blocks:
@@ -301,20 +368,29 @@ def _ext4_rest(name: str, system: Reader, tree: Mapping[str, Inode], left: memor
         for at, block, count in system.runs(item.flags, item.place):
             for index in range(count if block else 0):
                 owners[block + index] = path
-                if item.kind == "-" and (at + index) * system.block < item.size <= (at + index + 1) * system.block:
+                if (
+                    item.kind == "-"
+                    and (at + index) * system.block < item.size <= (at + index + 1) * system.block
+                ):
                     ends[block + index] = path
     structures = _structures(system)
     seen = set()
     for offset in blocks:
         block = offset // system.block
         if block in ends:
-            row = Difference(name, ends[block], "slack", "behind its end, in its last block", "other bytes there")
+            row = Difference(
+                name, ends[block], "slack", "behind its end, in its last block", "other bytes there"
+            )
         elif owners.get(block, "").startswith("/"):  # its content is the same, read in order
             row = Difference(name, owners[block], "place", "lies in other blocks, or in another order", "")
         else:
             where = owners.get(block) or structures.get(block) or "a block that no file has"
             row = Difference(
-                name, "", "superblock" if block == 0 else "slack", f"{'the superblock' if block == 0 else where}", "other bytes there"
+                name,
+                "",
+                "superblock" if block == 0 else "slack",
+                f"{'the superblock' if block == 0 else where}",
+                "other bytes there",
             )
         if row not in seen:
             seen.add(row)
@@ -331,7 +407,8 @@ def _structures(system: Reader) -> dict[int, str]:
     for group in range(groups):
         row = system.at(system.descriptors + group * system.descriptor, system.descriptor)
         places = [
-            struct.unpack_from("<I", row, low)[0] | (struct.unpack_from("<I", row, low + 32)[0] << 32 if len(row) >= 64 else 0)
+            struct.unpack_from("<I", row, low)[0]
+            | (struct.unpack_from("<I", row, low + 32)[0] << 32 if len(row) >= 64 else 0)
             for low in (0, 4, 8)
         ]
         found[places[0]] = "a bitmap of blocks"
@@ -341,7 +418,9 @@ def _structures(system: Reader) -> dict[int, str]:
     found |= dict.fromkeys(range(1, 1 + width), "the group descriptors")
     for group in (g for g in range(1, groups) if _has_backup(g)):
         found[group * per_group] = "a second superblock"
-        found |= dict.fromkeys(range(group * per_group + 1, group * per_group + 1 + width), "second group descriptors")
+        found |= dict.fromkeys(
+            range(group * per_group + 1, group * per_group + 1 + width), "second group descriptors"
+        )
     spare = struct.unpack_from("<H", system.superblock(), 206)[0]
     for group in (g for g in range(groups) if g == 0 or _has_backup(g)):
         first = group * per_group + 1 + width
@@ -363,7 +442,9 @@ def _has_backup(group: int) -> bool:
 # -- the ESP
 
 
-def _vfat(name: str, first: Fat32, second: Fat32, left: memoryview, right: memoryview) -> Iterator[Difference]:
+def _vfat(
+    name: str, first: Fat32, second: Fat32, left: memoryview, right: memoryview
+) -> Iterator[Difference]:
     heads = bytes(left[: first.tables[0]]), bytes(right[: second.tables[0]])
     told = False
     if heads[0] != heads[1]:
@@ -375,7 +456,9 @@ def _vfat(name: str, first: Fat32, second: Fat32, left: memoryview, right: memor
         ):
             if heads[0][offset : offset + size] != heads[1][offset : offset + size]:
                 told = True
-                values = [_value(head[offset : offset + size][:: 1 if what == "label" else -1]) for head in heads]
+                values = [
+                    _value(head[offset : offset + size][:: 1 if what == "label" else -1]) for head in heads
+                ]
                 yield Difference(name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}")
         if not told:
             told = True
@@ -390,29 +473,45 @@ def _vfat(name: str, first: Fat32, second: Fat32, left: memoryview, right: memor
         yield from _fat_rest(name, first, trees[0].values(), left, right)
 
 
-def _fat_file(name: str, path: str, first: Fat32, second: Fat32, mine: FatEntry | None, other: FatEntry | None) -> Iterator[Difference]:
+def _fat_file(
+    name: str, path: str, first: Fat32, second: Fat32, mine: FatEntry | None, other: FatEntry | None
+) -> Iterator[Difference]:
     if mine is None or other is None:
         yield Difference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
         return
     if mine.directory != other.directory:
-        yield Difference(name, path, "type", *("directory" if item.directory else "file" for item in (mine, other)))
+        yield Difference(
+            name, path, "type", *("directory" if item.directory else "file" for item in (mine, other))
+        )
         return
     if mine.attributes != other.attributes:
-        yield Difference(name, path, "mode", f"attributes {mine.attributes:#x}", f"attributes {other.attributes:#x}")
+        yield Difference(
+            name, path, "mode", f"attributes {mine.attributes:#x}", f"attributes {other.attributes:#x}"
+        )
     for which in ("written", "created", "accessed"):
         dates = getattr(mine, which), getattr(other, which)
         if dates[0] != dates[1]:
             yield Difference(
-                name, path, "times", *(f"{which} {_fat_date(value if which != 'accessed' else value << 16)}" for value in dates)
+                name,
+                path,
+                "times",
+                *(f"{which} {_fat_date(value if which != 'accessed' else value << 16)}" for value in dates),
             )
     if not mine.directory:
         contents = first.content(mine), second.content(other)
         if contents[0] != contents[1]:
-            at = next((i for i, pair in enumerate(zip(*contents, strict=False)) if pair[0] != pair[1]), min(map(len, contents)))
-            texts = [f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}" for data in contents]
+            at = next(
+                (i for i, pair in enumerate(zip(*contents, strict=False)) if pair[0] != pair[1]),
+                min(map(len, contents)),
+            )
+            texts = [
+                f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}" for data in contents
+            ]
             yield Difference(name, path, "content", f"{texts[0]}, differs from byte {at}", texts[1])
     if mine.clusters[:1] != other.clusters[:1] and mine.size == other.size:
-        yield Difference(name, path, "place", f"from cluster {mine.clusters[:1]}", f"from cluster {other.clusters[:1]}")
+        yield Difference(
+            name, path, "place", f"from cluster {mine.clusters[:1]}", f"from cluster {other.clusters[:1]}"
+        )
 
 
 def _fat_date(value: int) -> str:
@@ -420,7 +519,9 @@ def _fat_date(value: int) -> str:
     return f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}T{time >> 11:02}:{time >> 5 & 63:02}:{2 * (time & 31):02}"
 
 
-def _fat_rest(name: str, system: Fat32, entries: Iterable[FatEntry], left: memoryview, right: memoryview) -> Iterator[Difference]:
+def _fat_rest(
+    name: str, system: Fat32, entries: Iterable[FatEntry], left: memoryview, right: memoryview
+) -> Iterator[Difference]:
     owners = {cluster: entry for entry in entries for cluster in entry.clusters}
     seen = set()
     for offset in _ranges(left, right, gpt.SECTOR):
@@ -431,9 +532,21 @@ def _fat_rest(name: str, system: Fat32, entries: Iterable[FatEntry], left: memor
             if owner is None:
                 row = Difference(name, "", "slack", "a cluster that no file has", "other bytes there")
             elif owner.directory:
-                row = Difference(name, f"/{owner.path}", "slack", "an entry of the directory, or behind its end", "other bytes there")
+                row = Difference(
+                    name,
+                    f"/{owner.path}",
+                    "slack",
+                    "an entry of the directory, or behind its end",
+                    "other bytes there",
+                )
             else:
-                row = Difference(name, f"/{owner.path}", "slack", "behind its end, in its last cluster", "other bytes there")
+                row = Difference(
+                    name,
+                    f"/{owner.path}",
+                    "slack",
+                    "behind its end, in its last cluster",
+                    "other bytes there",
+                )
         if row not in seen:
             seen.add(row)
             yield row

@@ -94,7 +94,9 @@ def digest_of(disk: BuiltDisk) -> str:
         return "sha256:" + hashlib.sha256((disk.directory / MANIFEST).read_bytes()).hexdigest()
     except OSError as problem:
         raise DiskError(
-            f"the manifest cannot be read: {problem.strerror}", file=disk.directory, remedy="build or pull it again"
+            f"the manifest cannot be read: {problem.strerror}",
+            file=disk.directory,
+            remedy="build or pull it again",
         ) from problem
 
 
@@ -103,17 +105,28 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
     raw = disk.directory / f"{disk.name}.raw"
     root, esp = root_of(disk), next((row for row in disk.partitions if row.filesystem == "vfat"), None)
     if not raw.is_file():
-        raise DiskError(f"{raw.name} is not beside its manifest", file=disk.directory, remedy="build it again, or `goldnode disks pull` it")
+        raise DiskError(
+            f"{raw.name} is not beside its manifest",
+            file=disk.directory,
+            remedy="build it again, or `goldnode disks pull` it",
+        )
     if raw.stat().st_size != disk.raw.size:
         raise DiskError(
-            f"{raw.name} has {raw.stat().st_size} bytes, the manifest says {disk.raw.size}", file=raw, remedy="build or pull it again"
+            f"{raw.name} has {raw.stat().st_size} bytes, the manifest says {disk.raw.size}",
+            file=raw,
+            remedy="build or pull it again",
         )
     index = kept_index(f"root-{disk.raw.sha256}", cache, lambda: _root(raw, root))
     files = {} if esp is None else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
     snapshot = Snapshot(digest_of(disk), index.entries, index.texts, index.licences)
-    debs = [_Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-")) for row in disk.packages]
+    debs = [
+        _Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-"))
+        for row in disk.packages
+    ]
     contents = describe(snapshot, _said_of(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
-    return DiskContents(disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index))
+    return DiskContents(
+        disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index)
+    )
 
 
 def root_of(disk: BuiltDisk) -> Partition:
@@ -121,7 +134,11 @@ def root_of(disk: BuiltDisk) -> Partition:
     found = next((row for row in disk.partitions if row.filesystem == "ext4"), None)
     if found is None:
         names = ", ".join(f"{row.name} ({row.filesystem})" for row in disk.partitions) or "none"
-        raise DiskError(f"{disk.name} has no root of ext4 among its partitions: {names}", file=disk.directory, remedy="build it again")
+        raise DiskError(
+            f"{disk.name} has no root of ext4 among its partitions: {names}",
+            file=disk.directory,
+            remedy="build it again",
+        )
     return found
 
 
@@ -172,14 +189,21 @@ def _mtools(*words: str) -> bytes:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise DiskError(
-            f"the EFI system partition cannot be read: {said[-1] if said else words[0] + ' gives no reason'}", remedy="build the disk again"
+            f"the EFI system partition cannot be read: {said[-1] if said else words[0] + ' gives no reason'}",
+            remedy="build the disk again",
         )
     return done.stdout
 
 
 def _said_of(disk: BuiltDisk) -> dict[str, Any]:
     driver = f"{disk.driver.module} {disk.driver.version}" if disk.driver is not None else ""
-    found = {"name": disk.name, "class": disk.class_, "build_id": disk.build_id, "kernel": disk.kernel, "driver": driver}
+    found = {
+        "name": disk.name,
+        "class": disk.class_,
+        "build_id": disk.build_id,
+        "kernel": disk.kernel,
+        "driver": driver,
+    }
     return found | ({"simulated": "true"} if disk.simulated else {})
 
 
@@ -198,12 +222,18 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
         if match is None or match["how"] == "modules.order":
             continue
         origin = contents.owners.get(path)
-        text = contents.snapshot.texts.get(f"usr/share/doc/{origin.split(':')[1]}/goldnode.json", "{}") if origin else "{}"
+        text = (
+            contents.snapshot.texts.get(f"usr/share/doc/{origin.split(':')[1]}/goldnode.json", "{}")
+            if origin
+            else "{}"
+        )
         try:
             built = json.loads(text)
         except ValueError:
             built = {}
-        found.append(Module(match["name"], path, entry, match["how"], origin, built if isinstance(built, dict) else {}))
+        found.append(
+            Module(match["name"], path, entry, match["how"], origin, built if isinstance(built, dict) else {})
+        )
     return found
 
 

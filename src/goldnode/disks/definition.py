@@ -35,7 +35,9 @@ def _package(value: str) -> str:
 
 def _word(value: str) -> str:
     if not _WORD.fullmatch(value):
-        raise ValueError(f'"{value}" is no single word of a kernel command line | write every word as an entry of its own')
+        raise ValueError(
+            f'"{value}" is no single word of a kernel command line | write every word as an entry of its own'
+        )
     if value.split("=")[0] in ("root", "ro", "rw", "panic", "initrd"):
         raise ValueError(f'"{value}" is goldnode\'s to set, by slot | leave it out')
     return value
@@ -55,8 +57,14 @@ class Shape(_Model):
     loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
     layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
     esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition, MiB.")
-    root_mib: int = Field(ge=512, le=1048576, description="Size of the root filesystem as it is shipped, MiB; it grows at the first boot.")
-    command_line: tuple[_Word, ...] = Field(description="Words of the kernel's command line, beside those of the class's policy.")
+    root_mib: int = Field(
+        ge=512,
+        le=1048576,
+        description="Size of the root filesystem as it is shipped, MiB; it grows at the first boot.",
+    )
+    command_line: tuple[_Word, ...] = Field(
+        description="Words of the kernel's command line, beside those of the class's policy."
+    )
     cloud_init: bool = Field(description="Whether cloud-init is in it.")
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
 
@@ -64,10 +72,14 @@ class Shape(_Model):
 class Different(_Model):
     """What of one class's disk is different."""
 
-    loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="In place of the default.")
+    loader: Literal["systemd-boot", "grub"] | None = Field(
+        default=None, description="In place of the default."
+    )
     layout: Literal["ab", "single"] | None = Field(default=None, description="In place of the default.")
     esp_mib: int | None = Field(default=None, ge=64, le=4096, description="In place of the default, MiB.")
-    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="In place of the default, MiB.")
+    root_mib: int | None = Field(
+        default=None, ge=512, le=1048576, description="In place of the default, MiB."
+    )
     command_line: tuple[_Word, ...] | None = Field(default=None, description="In place of the default.")
     cloud_init: bool | None = Field(default=None, description="In place of the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
@@ -77,7 +89,9 @@ class System(_Model):
     """The packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
-    loaders: dict[Literal["systemd-boot", "grub"], tuple[_Package, ...]] = Field(description="Packages of each boot loader.")
+    loaders: dict[Literal["systemd-boot", "grub"], tuple[_Package, ...]] = Field(
+        description="Packages of each boot loader."
+    )
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
 
 
@@ -101,8 +115,12 @@ class DefinitionFile(_Model):
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Every disk, where its class says nothing else.")
     systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
-    hygiene: HygieneRules = Field(default_factory=HygieneRules, description="What the checks of a root filesystem are told.")
-    classes: dict[str, Different] = Field(default_factory=dict, description="What of a class's disk is different.")
+    hygiene: HygieneRules = Field(
+        default_factory=HygieneRules, description="What the checks of a root filesystem are told."
+    )
+    classes: dict[str, Different] = Field(
+        default_factory=dict, description="What of a class's disk is different."
+    )
 
 
 @dataclass(frozen=True)
@@ -138,10 +156,16 @@ class Definition:
     def shape(self, name: str) -> Shape:
         """Return the shape of the disk of class `name`. Raises DiskError where what is said of it does not go together."""
         own = self.document.classes.get(name, Different())
-        change = {key: value for key, value in own.model_dump(exclude={"packages"}).items() if value is not None}
-        shape = self.document.defaults.model_copy(update={**change, "packages": (*self.document.defaults.packages, *own.packages)})
+        change = {
+            key: value for key, value in own.model_dump(exclude={"packages"}).items() if value is not None
+        }
+        shape = self.document.defaults.model_copy(
+            update={**change, "packages": (*self.document.defaults.packages, *own.packages)}
+        )
         whose = f'the disk of class "{name}"' if name in self.document.classes else "every disk"
-        place: Sequence[str] = ("classes", name, "loader") if own.loader is not None else ("defaults", "loader")
+        place: Sequence[str] = (
+            ("classes", name, "loader") if own.loader is not None else ("defaults", "loader")
+        )
         if shape.loader == "grub" and shape.layout == "ab":
             raise self.error(
                 f'{whose} has loader "grub" and layout "ab", and GRUB counts no boots',
@@ -177,15 +201,27 @@ class Definition:
                 remedy=nearest(shape.loader, packages.loaders),
             )
         if shape.cloud_init and not packages.cloud_init:
-            raise self.error(f'"{key}" has no packages of cloud-init', "systems", key, remedy="name them as `cloud_init`")
-        names = {*packages.packages, *packages.loaders[shape.loader], *shape.packages, *(packages.cloud_init if shape.cloud_init else ())}
+            raise self.error(
+                f'"{key}" has no packages of cloud-init', "systems", key, remedy="name them as `cloud_init`"
+            )
+        names = {
+            *packages.packages,
+            *packages.loaders[shape.loader],
+            *shape.packages,
+            *(packages.cloud_init if shape.cloud_init else ()),
+        }
         return Disk(name, key, shape, tuple(sorted(names)))
 
     def check(self, catalog: Catalog) -> None:
         """Refuse classes that the catalog does not have. Raises DiskError."""
         for name in self.document.classes:
             if name not in catalog.classes:
-                raise self.error(f'class "{name}" is not in the catalog', "classes", name, remedy=nearest(name, catalog.classes))
+                raise self.error(
+                    f'class "{name}" is not in the catalog',
+                    "classes",
+                    name,
+                    remedy=nearest(name, catalog.classes),
+                )
 
     def shaping(self, disk: Disk) -> Mapping[str, Any]:
         """What of the definition decides the bytes of `disk`, as plain data."""

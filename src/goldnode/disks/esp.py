@@ -36,13 +36,18 @@ def content_size(files: Mapping[str, Content]) -> int:
     return sum(len(item) if isinstance(item, bytes) else item.stat().st_size for item in files.values())
 
 
-def make(disk: Path, start: int, size: int, files: Mapping[str, Content], *, label: str, volume: str, epoch: int) -> None:
+def make(
+    disk: Path, start: int, size: int, files: Mapping[str, Content], *, label: str, volume: str, epoch: int
+) -> None:
     """Make the file system at byte `start` of `disk`, `size` bytes long, and put `files` (paths without a leading slash) into it.
 
     What is there has to be zeros. Every date in it is `epoch`. Raises DiskError.
     """
     if epoch < _FIRST_DATE:
-        raise DiskError(f"the date of the image is {epoch}, before 1980, and FAT has no earlier one", remedy="lock the disk again")
+        raise DiskError(
+            f"the date of the image is {epoch}, before 1980, and FAT has no earlier one",
+            remedy="lock the disk again",
+        )
     # mkfs.vfat takes the cluster size of the whole disk's file, with which a small ESP has too few clusters for FAT32, and mtools reads it as FAT16.
     clusters = ("-s", "1") if size < _SMALL else ()
     run(
@@ -53,7 +58,9 @@ def make(disk: Path, start: int, size: int, files: Mapping[str, Content], *, lab
         epoch=epoch,
     )
     place = f"{disk}@@{start}"
-    folders = sorted({str(parent) for name in files for parent in PurePosixPath(name).parents if str(parent) != "."})
+    folders = sorted(
+        {str(parent) for name in files for parent in PurePosixPath(name).parents if str(parent) != "."}
+    )
     # One after another and by name: a directory of FAT keeps the order in which its files came.
     for folder in folders:
         run("mmd", "-i", place, f"::/{folder}", epoch=epoch)

@@ -20,7 +20,17 @@ from goldnode.errors import DiskError, ImageError
 from goldnode.files import replace_file, sha256_of
 from goldnode.images.evidence import sbom, signatures, vulnerabilities
 from goldnode.images.evidence.contents import key
-from goldnode.images.evidence.diff import Change, bytes_of, counts, file_changes, growth, listed, package_changes, shown_change, sign
+from goldnode.images.evidence.diff import (
+    Change,
+    bytes_of,
+    counts,
+    file_changes,
+    growth,
+    listed,
+    package_changes,
+    shown_change,
+    sign,
+)
 from goldnode.images.evidence.provenance import BUILDER
 from goldnode.images.evidence.provenance import PREDICATE as SLSA
 from goldnode.images.evidence.size import human
@@ -46,7 +56,11 @@ SUFFIX: Mapping[str, str] = {
     "diff": ".diff.json",
     "signature": ".signature.json",
 }
-TITLES: Mapping[str, str] = {"cyclonedx": "SBOM (CycloneDX)", "spdx": "SBOM (SPDX)", "verified": "boot record"}
+TITLES: Mapping[str, str] = {
+    "cyclonedx": "SBOM (CycloneDX)",
+    "spdx": "SBOM (SPDX)",
+    "verified": "boot record",
+}
 
 
 @dataclass(frozen=True)
@@ -91,27 +105,41 @@ def write(disk: BuiltDisk, options: Options) -> list[Written]:
     known = f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
     line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
     written = [put("cyclonedx", bill, line)]
-    written.append(put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3"))
+    written.append(
+        put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3")
+    )
     statement = provenance(disk, found, builder=options.builder)
     unsigned = "" if options.signer else "; not signed: no key was named"
     materials = len(json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"])
-    written.append(put("provenance", _enveloped(disk, statement, options.signer), f"{materials} materials{unsigned}"))
+    written.append(
+        put("provenance", _enveloped(disk, statement, options.signer), f"{materials} materials{unsigned}")
+    )
     report = vulnerabilities.report(found.root, options.databases)
     written.append(put("vulnerabilities", report.document(), report.line()))
     inspection = inspect(disk, options.backend or found.backend, options.policy)
     said = "passed" if inspection["passed"] else f"REFUSED: {refused(inspection)}"
     written.append(
-        put("inspection", canonical(inspection), f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {said}")
+        put(
+            "inspection",
+            canonical(inspection),
+            f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {said}",
+        )
     )
     sizes = size(found)
-    line = f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
+    line = (
+        f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
+    )
     smallest = min((row["size"] for row in sizes["formats"] if row["format"] != "raw"), default=None)
-    written.append(put("size", canonical(sizes), f"{line}{f', {human(smallest)} to fetch' if smallest else ''}"))
+    written.append(
+        put("size", canonical(sizes), f"{line}{f', {human(smallest)} to fetch' if smallest else ''}")
+    )
     if options.against is not None:
         difference = compare(options.against, disk, options.cache)
         written.append(put("diff", canonical(difference.data()), f"to {options.against.name}"))
     if options.signer is not None:
-        written.append(put("signature", _signature(disk, options.signer), f"by key {options.signer.keyid[:12]}"))
+        written.append(
+            put("signature", _signature(disk, options.signer), f"by key {options.signer.keyid[:12]}")
+        )
     return written
 
 
@@ -141,10 +169,16 @@ def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
             continue
         path = disk.directory / row.file
         if not path.is_file():
-            raise DiskError(f"{row.file} is not beside its manifest", file=disk.directory, remedy="build or pull it again")
+            raise DiskError(
+                f"{row.file} is not beside its manifest", file=disk.directory, remedy="build or pull it again"
+            )
         found = path.stat().st_size
         if found != row.size:
-            raise DiskError(f"{row.file} has {found} bytes, the manifest says {row.size}", file=path, remedy="build or pull it again")
+            raise DiskError(
+                f"{row.file} has {found} bytes, the manifest says {row.size}",
+                file=path,
+                remedy="build or pull it again",
+            )
         if (got := sha256_of(path)) != row.sha256:
             raise DiskError(
                 f"{row.file} is altered: its sha256 is {got[:16]}…, the manifest says {row.sha256[:16]}…",
@@ -161,7 +195,9 @@ def subject(disk: BuiltDisk) -> sbom.Subject:
     import datetime as dt
 
     created = dt.datetime.fromtimestamp(disk.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return sbom.Subject(disk.name, digest_of(disk), disk.raw.sha256, created, "operating-system", "OPERATING-SYSTEM", "disk")
+    return sbom.Subject(
+        disk.name, digest_of(disk), disk.raw.sha256, created, "operating-system", "OPERATING-SYSTEM", "disk"
+    )
 
 
 def components(found: DiskContents) -> list[dict[str, Any]]:
@@ -176,20 +212,31 @@ def components(found: DiskContents) -> list[dict[str, Any]]:
             "goldnode:made": made,
             "goldnode:kernel": str(row.built.get("kernel") or found.disk.kernel),
             "goldnode:build-key": str(row.built.get("key") or ""),
-            "goldnode:sources": " ".join(f"{name}={said}" for name, said in sorted(dict(row.built.get("trees") or {}).items())),
+            "goldnode:sources": " ".join(
+                f"{name}={said}" for name, said in sorted(dict(row.built.get("trees") or {}).items())
+            ),
         }
         stated = str(row.built.get("driver_version") or (driver.version if driver else ""))
-        rows.append(_file("device-driver", f"file:/{row.path}", f"/{row.path}", row.entry, properties, stated))
+        rows.append(
+            _file("device-driver", f"file:/{row.path}", f"/{row.path}", row.entry, properties, stated)
+        )
     for item in found.esp:
-        origin = purls[item.origin] if item.origin else "made by the build: no package has a file of this content"
+        origin = (
+            purls[item.origin] if item.origin else "made by the build: no package has a file of this content"
+        )
         role = "loader" if item.path.upper().endswith(".EFI") else ""
         kind = "firmware" if role else "file"
-        properties = {"goldnode:origin": origin, "goldnode:role": f"{found.disk.loader} loader" if role else ""}
+        properties = {
+            "goldnode:origin": origin,
+            "goldnode:role": f"{found.disk.loader} loader" if role else "",
+        }
         rows.append(_file(kind, f"esp:/{item.path}", f"ESP:/{item.path}", item.entry, properties, ""))
     return rows
 
 
-def _file(kind: str, ref: str, name: str, entry: Any, properties: Mapping[str, str], stated: str) -> dict[str, Any]:
+def _file(
+    kind: str, ref: str, name: str, entry: Any, properties: Mapping[str, str], stated: str
+) -> dict[str, Any]:
     from urllib.parse import quote
 
     row: dict[str, Any] = {
@@ -209,9 +256,14 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
         f"urn:goldnode:stack-lock:{disk.stack}": disk.stack_lock,
         f"urn:goldnode:disk-lock:{disk.class_}": disk.disk_lock,
     }
-    dependencies = [{"uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}} for uri, digest in digests.items()]
+    dependencies = [
+        {"uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}} for uri, digest in digests.items()
+    ]
     dependencies += [
-        {"uri": f"pkg:deb/{disk.os.id}/{row.name}@{row.version}?arch={row.architecture}", "digest": {"sha256": row.sha256}}
+        {
+            "uri": f"pkg:deb/{disk.os.id}/{row.name}@{row.version}?arch={row.architecture}",
+            "digest": {"sha256": row.sha256},
+        }
         for row in disk.packages
     ]
     unique = {(str(row["uri"]), str(row["digest"])): row for row in dependencies}
@@ -261,8 +313,17 @@ def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
 
 
 def _signature(disk: BuiltDisk, signer: Signer) -> bytes:
-    rows = [{"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size} for path in documents(disk)]
-    payload = signatures.statement(disk.name, digest_of(disk), PREDICATE, {"documents": rows}, {row.file: row.sha256 for row in disk.files})
+    rows = [
+        {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
+        for path in documents(disk)
+    ]
+    payload = signatures.statement(
+        disk.name,
+        digest_of(disk),
+        PREDICATE,
+        {"documents": rows},
+        {row.file: row.sha256 for row in disk.files},
+    )
     return _signed_already(document(disk, "signature"), payload, signer) or signer.sign(payload)
 
 
@@ -294,7 +355,11 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
 
 def refused(inspection: Mapping[str, Any]) -> str:
     """The first thing that an inspection refuses."""
-    rows = [row for row in inspection.get("findings", []) if row.get("severity") == "refuse" and not row.get("waived")]
+    rows = [
+        row
+        for row in inspection.get("findings", [])
+        if row.get("severity") == "refuse" and not row.get("waived")
+    ]
     return str(rows[0].get("message")) if rows else "nothing that it names"
 
 
@@ -306,7 +371,9 @@ def size(found: DiskContents) -> dict[str, Any]:
             owner = found.root.owners.get(path, "")
             packages[owner] = packages.get(owner, 0) + entry.size
     names = {key(item): f"{item.name} {item.version}" for item in found.root.packages}
-    rows = [{"package": names.get(owner, owner), "size": number} for owner, number in packages.items() if owner]
+    rows = [
+        {"package": names.get(owner, owner), "size": number} for owner, number in packages.items() if owner
+    ]
     return {
         "subject": digest_of(found.disk),
         "raw": found.disk.raw.size,
@@ -340,12 +407,24 @@ class DiskDiff:
     grown: list[tuple[str, int]]
 
     def __bool__(self) -> bool:
-        return any((self.facts, self.packages, self.rebuilt, self.modules, self.esp, self.files, self.unexplained, self.hygiene))
+        return any(
+            (
+                self.facts,
+                self.packages,
+                self.rebuilt,
+                self.modules,
+                self.esp,
+                self.files,
+                self.unexplained,
+                self.hygiene,
+            )
+        )
 
     def data(self) -> dict[str, Any]:
         """As it is written beside the newer disk."""
         groups = {
-            name: [row.data() for row in getattr(self, name)] for name in ("facts", "packages", "modules", "esp", "unexplained", "hygiene")
+            name: [row.data() for row in getattr(self, name)]
+            for name in ("facts", "packages", "modules", "esp", "unexplained", "hygiene")
         }
         return {
             "subject": digest_of(self.new),
@@ -354,7 +433,9 @@ class DiskDiff:
             **groups,
             "rebuilt": self.rebuilt,
             "files": self.files,
-            "sizes": {name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()},
+            "sizes": {
+                name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()
+            },
             "grown": [{"package": name, "by": by} for name, by in self.grown],
         }
 
@@ -366,20 +447,34 @@ class DiskDiff:
         limit = None if files else 20
         lines += [f"{row.name}: {row.was or 'none'} -> {row.now or 'none'}" for row in self.facts]
         if self.packages:
-            lines += [f"packages: {counts(self.packages)}", *(f"  {shown_change(row)}" for row in self.packages)]
+            lines += [
+                f"packages: {counts(self.packages)}",
+                *(f"  {shown_change(row)}" for row in self.packages),
+            ]
         if self.rebuilt:
             lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
-        for title, rows in (("modules built for the disk", self.modules), ("EFI system partition", self.esp), ("hygiene", self.hygiene)):
+        for title, rows in (
+            ("modules built for the disk", self.modules),
+            ("EFI system partition", self.esp),
+            ("hygiene", self.hygiene),
+        ):
             if rows:
                 lines += [f"{title}:", *listed([f"{sign(row)} {row.name}" for row in rows], limit)]
         if self.files:
-            total = {word: sum(row.get(word, 0) for row in self.files.values()) for word in ("added", "removed", "changed")}
-            lines.append(f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}")
+            total = {
+                word: sum(row.get(word, 0) for row in self.files.values())
+                for word in ("added", "removed", "changed")
+            }
+            lines.append(
+                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
+            )
         if self.unexplained:
             lines.append(f"files that changed without their package: {len(self.unexplained)}")
             lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], limit)
         for name, (was, now) in self.sizes.items():
-            lines.append(f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})")
+            lines.append(
+                f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})"
+            )
         lines += [f"  {'+' if by >= 0 else ''}{human(by)}  {name}" for name, by in self.grown[:10]]
         if not self:
             lines.append("no package, module or file differs")
@@ -395,8 +490,15 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
     packages, rebuilt = package_changes(was.root.debs, now.root.debs)
     files, unexplained, _ = file_changes(was.root, now.root, {row.name for row in packages} | set(rebuilt))
     formats = {row.format: row.size for row in old.files}
-    sizes = {"files": (bytes_of(was.root), bytes_of(now.root)), "allocated": (old.raw.allocated, new.raw.allocated)}
-    sizes |= {row.format: (formats[row.format], row.size) for row in new.files if row.format in formats and row.format != "raw"}
+    sizes = {
+        "files": (bytes_of(was.root), bytes_of(now.root)),
+        "allocated": (old.raw.allocated, new.raw.allocated),
+    }
+    sizes |= {
+        row.format: (formats[row.format], row.size)
+        for row in new.files
+        if row.format in formats and row.format != "raw"
+    }
     return DiskDiff(
         old=old,
         new=new,
@@ -407,7 +509,9 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
         esp=_changes(*({row.path: row.entry.sha256 for row in one.esp} for one in (was, now))),
         files=files,
         unexplained=unexplained,
-        hygiene=_changes(*({f"{row.check}: {row.outcome}": row.detail for row in one.hygiene} for one in (old, new))),
+        hygiene=_changes(
+            *({f"{row.check}: {row.outcome}": row.detail for row in one.hygiene} for one in (old, new))
+        ),
         sizes=sizes,
         grown=growth(was.root, now.root),
     )
@@ -433,7 +537,11 @@ def facts(disk: BuiltDisk) -> dict[str, str]:
 
 
 def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
-    return [Change(name, was.get(name), now.get(name)) for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    return [
+        Change(name, was.get(name), now.get(name))
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
+    ]
 
 
 # Who says so
@@ -450,11 +558,23 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
         here = len(disk.files) - len(absent)
         note = f"; not here: {', '.join(absent)}" if absent else ""
         state: Literal["ok", "note"] = "ok" if content and here else "note"
-        rows.append(Row("disk", state, f"{here} files are what the manifest says{note}" if content else f"the files were not read{note}"))
+        rows.append(
+            Row(
+                "disk",
+                state,
+                f"{here} files are what the manifest says{note}"
+                if content
+                else f"the files were not read{note}",
+            )
+        )
     except DiskError as problem:
         return Verification(digest, [Row("disk", "refused", problem.message)])
     found = documents(disk)
-    rows += [Row(_title(disk, path), "refused", fault) for path in found if (fault := _about(disk, path, digest)) is not None]
+    rows += [
+        Row(_title(disk, path), "refused", fault)
+        for path in found
+        if (fault := _about(disk, path, digest)) is not None
+    ]
     rows += _signatures(disk, found, digest, keys)
     return Verification(digest, rows)
 
@@ -477,7 +597,11 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
         elif path == document(disk, "spdx"):
             said = [row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"]
         elif path == document(disk, "verified"):
-            return None if found["raw_sha256"] == disk.raw.sha256 else f"it is about the raw disk {found['raw_sha256']}"
+            return (
+                None
+                if found["raw_sha256"] == disk.raw.sha256
+                else f"it is about the raw disk {found['raw_sha256']}"
+            )
         else:
             said = [found["subject"]]
     except ImageError as problem:
@@ -490,7 +614,11 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
 def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
     path = document(disk, "signature")
     if not keys:
-        why = "no public key was named" if path.is_file() else "there is no signature, and no public key was named"
+        why = (
+            "no public key was named"
+            if path.is_file()
+            else "there is no signature, and no public key was named"
+        )
         return [Row("signature", "not_verified", why)]
     if not path.is_file():
         return [Row("signature", "refused", "the disk is not signed")]
@@ -504,13 +632,28 @@ def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Seque
     rows = [Row("signature", "ok", f"by key {opened.keyid[:12]}")]
     listed_rows = {str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]}
     here = {row.name: row for row in found}
-    rows += [Row(name, "refused", "it is signed for, and is not here") for name in sorted(listed_rows.keys() - here.keys())]
+    rows += [
+        Row(name, "refused", "it is signed for, and is not here")
+        for name in sorted(listed_rows.keys() - here.keys())
+    ]
     for name, one in sorted(here.items()):
         title = _title(disk, one)
         if name not in listed_rows:
-            rows.append(Row(title, "refused", "it was written after the signature; `goldnode disks evidence` signs anew"))
+            rows.append(
+                Row(
+                    title,
+                    "refused",
+                    "it was written after the signature; `goldnode disks evidence` signs anew",
+                )
+            )
         elif listed_rows[name] != sha256_of(one):
-            rows.append(Row(title, "refused", "it is not what was signed: it was altered, or written anew after the signature"))
+            rows.append(
+                Row(
+                    title,
+                    "refused",
+                    "it is not what was signed: it was altered, or written anew after the signature",
+                )
+            )
         else:
             rows.append(Row(title, "ok", "signed for"))
         if one == document(disk, "provenance") and signatures.is_envelope(one.read_bytes()):

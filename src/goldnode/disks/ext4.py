@@ -80,7 +80,8 @@ def usage(root: Path) -> Usage:
             blocks += 1 + names // BLOCK
     except OSError as problem:
         raise DiskError(
-            f"{problem.filename} cannot be read: {problem.strerror}", remedy="run as root: files of a root belong to it"
+            f"{problem.filename} cannot be read: {problem.strerror}",
+            remedy="run as root: files of a root belong to it",
         ) from problem
     return Usage(blocks * BLOCK, inodes)
 
@@ -92,7 +93,16 @@ def capacity(size: int) -> Usage:
 
 
 def make(
-    disk: Path, start: int, size: int, root: Path, *, label: str, identity: uuid.UUID, seed: uuid.UUID, epoch: int, progress: Progress
+    disk: Path,
+    start: int,
+    size: int,
+    root: Path,
+    *,
+    label: str,
+    identity: uuid.UUID,
+    seed: uuid.UUID,
+    epoch: int,
+    progress: Progress,
 ) -> None:
     """Make the file system at byte `start` of `disk`, `size` bytes long, with the content of `root`. Raises DiskError.
 
@@ -132,7 +142,11 @@ def make(
                 out.write(line + "\n")
         text = run("debugfs", "-w", "-f", script, _place(disk, start), epoch=epoch)
     # debugfs goes on after a line that it could not do, and exits with 0.
-    wrong = [line for line in text.splitlines() if line and not line.startswith(("debugfs:", "debugfs 1", "Allocated"))]
+    wrong = [
+        line
+        for line in text.splitlines()
+        if line and not line.startswith(("debugfs:", "debugfs 1", "Allocated"))
+    ]
     if wrong:
         raise DiskError(f"debugfs could not set the dates of the root file system: {wrong[0]}")
     run("e2fsck", "-f", "-n", _place(disk, start), epoch=epoch)
@@ -188,7 +202,9 @@ class Reader(Ext):
     def read(self, number: int) -> Inode:
         """One inode. Raises OSError for one that there is not or that is damaged."""
         data = self.table_entry(number)
-        mode, uid, low, atime, ctime, mtime, _, gid, links, _, flags = struct.unpack_from("<HHIIIIIHHII", data)
+        mode, uid, low, atime, ctime, mtime, _, gid, links, _, flags = struct.unpack_from(
+            "<HHIIIIIHHII", data
+        )
         generation, acl, high = struct.unpack_from("<III", data, 100)
         acl_high, uid_high, gid_high = struct.unpack_from("<HHH", data, 118)
         extra = struct.unpack_from("<H", data, 128)[0] if len(data) > 128 else 0
@@ -257,7 +273,9 @@ def _attributes(entries: bytes, values: bytes) -> dict[str, bytes]:
     at = 0
     while at + 16 <= len(entries) and entries[at : at + 4] != b"\0\0\0\0":
         length, index, offset, _, size, _ = struct.unpack_from("<BBHIII", entries, at)
-        name = _PREFIXES.get(index, f"{index}.") + entries[at + 16 : at + 16 + length].decode("utf-8", "replace")
+        name = _PREFIXES.get(index, f"{index}.") + entries[at + 16 : at + 16 + length].decode(
+            "utf-8", "replace"
+        )
         found[name] = values[offset : offset + size]
         at += 16 + (length + 3 & ~3)
     return found
@@ -278,4 +296,7 @@ def reading(disk: Path, start: int, size: int) -> Iterator[Reader]:
         try:
             yield Reader(data, start, min(size, len(data) - start), str(disk))
         except (OSError, struct.error, ImageError) as problem:
-            raise DiskError(f"the file system at byte {start} of {disk} is damaged: {problem}", remedy="build the disk again") from problem
+            raise DiskError(
+                f"the file system at byte {start} of {disk} is damaged: {problem}",
+                remedy="build the disk again",
+            ) from problem

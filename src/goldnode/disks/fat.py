@@ -67,7 +67,9 @@ class Fat32:
 
     def content(self, entry: FatEntry) -> bytes:
         """The bytes of a file."""
-        whole = b"".join(bytes(self.data[self.offset(c) : self.offset(c) + self.cluster]) for c in entry.clusters)
+        whole = b"".join(
+            bytes(self.data[self.offset(c) : self.offset(c) + self.cluster]) for c in entry.clusters
+        )
         return whole if entry.directory else whole[: entry.size]
 
     def entries(self) -> Iterator[FatEntry]:
@@ -88,16 +90,26 @@ class Fat32:
                 continue
             attributes = data[at + 11]
             if attributes == 0x0F:  # thirteen characters of the name that follows, the last ones first
-                part = (data[at + 1 : at + 11] + data[at + 14 : at + 26] + data[at + 28 : at + 32]).decode("utf-16-le", "replace")
+                part = (data[at + 1 : at + 11] + data[at + 14 : at + 26] + data[at + 28 : at + 32]).decode(
+                    "utf-16-le", "replace"
+                )
                 long = part.split("\0")[0].rstrip("\uffff") + long
                 continue
-            short = data[at : at + 8].decode("ascii", "replace").rstrip(), data[at + 8 : at + 11].decode("ascii", "replace").rstrip()
+            short = (
+                data[at : at + 8].decode("ascii", "replace").rstrip(),
+                data[at + 8 : at + 11].decode("ascii", "replace").rstrip(),
+            )
             # Two bits of Windows NT's, which Linux and mtools use as well: the name, or its ending, is in lower case.
-            cased = [part.lower() if data[at + 12] & bit else part for part, bit in zip(short, (0x08, 0x10), strict=True)]
+            cased = [
+                part.lower() if data[at + 12] & bit else part
+                for part, bit in zip(short, (0x08, 0x10), strict=True)
+            ]
             name, long = long or ".".join(part for part in cased if part), ""
             if attributes & 0x08 or name in (".", ".."):
                 continue
-            create_time, create_date, access, high, time, date, low, size = struct.unpack_from("<HHHHHHHI", data, at + 14)
+            create_time, create_date, access, high, time, date, low, size = struct.unpack_from(
+                "<HHHHHHHI", data, at + 14
+            )
             entry = FatEntry(
                 path=f"{folder.path}/{name}" if folder.path else name,
                 directory=bool(attributes & 0x10),

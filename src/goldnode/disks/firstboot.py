@@ -32,7 +32,9 @@ _LINKS = {
     f"{_WANTS}/network-online.target.wants/systemd-networkd-wait-online.service": f"{_UNITS}/systemd-networkd-wait-online.service",
     f"{_WANTS}/dbus-org.freedesktop.network1.service": f"{_UNITS}/systemd-networkd.service",
 }
-_SSH_LINKS = {f"{_WANTS}/multi-user.target.wants/goldnode-ssh-keys.service": f"{_UNITS}/goldnode-ssh-keys.service"}
+_SSH_LINKS = {
+    f"{_WANTS}/multi-user.target.wants/goldnode-ssh-keys.service": f"{_UNITS}/goldnode-ssh-keys.service"
+}
 _SSH_FILES = ("etc/ssh/sshd_config.d/60-goldnode.conf", "usr/lib/systemd/system/goldnode-ssh-keys.service")
 _RESOLVER = ("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
 _FSTAB = "etc/fstab"
@@ -63,10 +65,16 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
     ):
         if not (root / name).exists():
             raise DiskError(
-                f"the root has no /{name}, which its first boot needs", file=root, remedy=f"add {package} to the packages of the definition"
+                f"the root has no /{name}, which its first boot needs",
+                file=root,
+                remedy=f"add {package} to the packages of the definition",
             )
     if not (files / "common").is_dir():
-        raise DiskError("goldnode's own first-boot files are missing", file=files, remedy="use a whole checkout of goldnode")
+        raise DiskError(
+            "goldnode's own first-boot files are missing",
+            file=files,
+            remedy="use a whole checkout of goldnode",
+        )
     ssh = (root / "usr/sbin/sshd").exists()
     texts: dict[str, tuple[str, int]] = {}
     for part in ("common", spec.layout, *(("cloud-init",) if (root / "usr/bin/cloud-init").exists() else ())):
@@ -89,7 +97,10 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
             0o644,
         )
         texts[kernel.DROP_IN.lstrip("/")] = (kernel.drop_in(grub_entry(spec)), 0o644)
-    texts["etc/machine-id"] = ("uninitialized\n", 0o444)  # machine-id(5): the next boot is a first boot, and makes one
+    texts["etc/machine-id"] = (
+        "uninitialized\n",
+        0o444,
+    )  # machine-id(5): the next boot is a first boot, and makes one
     links = _LINKS | (_SSH_LINKS if ssh else {})
     if spec.layout == "ab":
         links |= {link.lstrip("/"): target for link, target in slots.LINKS.items()}
@@ -123,7 +134,11 @@ def _own_mounts(fstab: Path) -> str:
         lines = fstab.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return ""
-    rows = [line for line in lines if len(words := line.split()) > 1 and not words[0].startswith("#") and words[1] not in ("/", "/efi")]
+    rows = [
+        line
+        for line in lines
+        if len(words := line.split()) > 1 and not words[0].startswith("#") and words[1] not in ("/", "/efi")
+    ]
     return "".join(line + "\n" for line in rows)
 
 
@@ -132,9 +147,13 @@ def _folder(root: Path, name: str) -> None:
     folder = (root / name).parent
     if not folder.resolve().is_relative_to(root.resolve()):
         raise DiskError(
-            f"/{Path(name).parent} of the root leads out of it, to {folder.resolve()}", file=root, remedy="make that link relative"
+            f"/{Path(name).parent} of the root leads out of it, to {folder.resolve()}",
+            file=root,
+            remedy="make that link relative",
         )
-    missing = [place for place in (folder, *folder.parents) if not place.exists() and place.is_relative_to(root)]
+    missing = [
+        place for place in (folder, *folder.parents) if not place.exists() and place.is_relative_to(root)
+    ]
     for place in reversed(missing):
         place.mkdir(mode=0o755)
         place.chmod(0o755)

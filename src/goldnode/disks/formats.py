@@ -22,7 +22,16 @@ LEVEL = 6  # of zstd
 _CLUSTER = 65536  # of qcow2; compressed clusters are decompressed whole
 
 
-def write(raw: Path, root: Path, kind: str, out: Path, *, epoch: int, release: str, progress: Progress = lambda _: None) -> DiskFile:
+def write(
+    raw: Path,
+    root: Path,
+    kind: str,
+    out: Path,
+    *,
+    epoch: int,
+    release: str,
+    progress: Progress = lambda _: None,
+) -> DiskFile:
     """Write format `kind` (a key of `FORMATS`) as the file `out`, which is there whole or not at all.
 
     `raw` is the disk, `root` the directory it was made of (read for `tar`, `vmlinuz` and `initrd`); `release` names the kernel. Format `raw`
@@ -34,20 +43,54 @@ def write(raw: Path, root: Path, kind: str, out: Path, *, epoch: int, release: s
         if raw != out:
             raise DiskError("the raw disk is written by `assemble`, and not copied")
         return described(out, kind)
-    source = {"vmlinuz": root / f"boot/vmlinuz-{release}", "initrd": root / f"boot/initrd.img-{release}", "tar": root}.get(kind, raw)
+    source = {
+        "vmlinuz": root / f"boot/vmlinuz-{release}",
+        "initrd": root / f"boot/initrd.img-{release}",
+        "tar": root,
+    }.get(kind, raw)
     if not source.exists():
         raise DiskError(f"{kind} is made of {source}, which is not there")
     tools.require(*{"qcow2": ("qemu-img",), "raw.zst": ("zstd",), "tar": ("tar", "zstd")}.get(kind, ()))
     progress(f"writing {out.name}")
-    new = out.with_name(f".{out.name}.new")  # always the same name: what a killed run left is overwritten by the next
+    new = out.with_name(
+        f".{out.name}.new"
+    )  # always the same name: what a killed run left is overwritten by the next
     try:
         new.unlink(missing_ok=True)
         if kind == "qcow2":
             # -m 1 and no -W: clusters are written one by one, in the order of the disk.
             options = f"compression_type=zstd,cluster_size={_CLUSTER},compat=1.1,lazy_refcounts=off"
-            tools.run("qemu-img", "convert", "-q", "-m", "1", "-f", "raw", "-O", "qcow2", "-c", "-o", options, raw, new, epoch=epoch)
+            tools.run(
+                "qemu-img",
+                "convert",
+                "-q",
+                "-m",
+                "1",
+                "-f",
+                "raw",
+                "-O",
+                "qcow2",
+                "-c",
+                "-o",
+                options,
+                raw,
+                new,
+                epoch=epoch,
+            )
         elif kind == "raw.zst":
-            tools.run("zstd", "-q", "-f", "-T0", f"-{LEVEL}", "--check", "--no-progress", raw, "-o", new, epoch=epoch)
+            tools.run(
+                "zstd",
+                "-q",
+                "-f",
+                "-T0",
+                f"-{LEVEL}",
+                "--check",
+                "--no-progress",
+                raw,
+                "-o",
+                new,
+                epoch=epoch,
+            )
         elif kind == "tar":
             _tar(root, new, epoch)
         else:
@@ -59,7 +102,9 @@ def write(raw: Path, root: Path, kind: str, out: Path, *, epoch: int, release: s
     except OSError as problem:
         if problem.errno == 28:
             raise tools.no_space(f"there is no space left for {out}") from problem
-        raise DiskError(f"{out} cannot be written: {problem.strerror}", remedy="name another place with --store") from problem
+        raise DiskError(
+            f"{out} cannot be written: {problem.strerror}", remedy="name another place with --store"
+        ) from problem
     finally:
         new.unlink(missing_ok=True)
     return described(out, kind)
@@ -92,7 +137,14 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
         ),
         # No time of access or change, and no process number in the name of a header.
         "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
-        *("--xattrs", "--xattrs-include=security.capability", "--xattrs-include=user.*", "--acls", "--warning=no-file-ignored", "."),
+        *(
+            "--xattrs",
+            "--xattrs-include=security.capability",
+            "--xattrs-include=user.*",
+            "--acls",
+            "--warning=no-file-ignored",
+            ".",
+        ),
     ]
     environment = tools.environment(epoch)
     with (

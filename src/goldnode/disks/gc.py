@@ -35,7 +35,10 @@ __all__ = ["GRACE_DAYS", "Needed", "collect", "collect_place", "needed"]
 
 
 def needed(
-    store: ChannelStore, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()
+    store: ChannelStore,
+    catalog: Catalog | None = None,
+    locks: Mapping[str, str] | None = None,
+    trust: Sequence[SSlibKey] = (),
 ) -> Needed:
     """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of disk locks and whose they are.
 
@@ -64,14 +67,21 @@ def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
 
 
 def collect(
-    store: ChannelStore, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+    store: ChannelStore,
+    keeps: Needed,
+    *,
+    days: float = GRACE_DAYS,
+    dry_run: bool = False,
+    now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
     """Take builds that nothing needs, and pieces of interrupted pulls, out of the store. Returns what went (or would), and why the rest stays."""
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(store, "", name="gc"):
-        keeps = replace(keeps, digests=keeps.digests | _named_here(store))  # what was promoted while this waited as well
+        keeps = replace(
+            keeps, digests=keeps.digests | _named_here(store)
+        )  # what was promoted while this waited as well
         for path in sorted((store.root / "built").glob(f"*/*/{MANIFEST}")):
             try:
                 disk = BuiltDisk.load(path.parent)
@@ -110,7 +120,10 @@ def collect_place(
     Every history of the place is read and verified first (`trust` is needed), before anything goes. Raises DiskError and ImageError.
     """
     if not trust:
-        raise DiskError("a place is collected only by histories that are verified", remedy="name the public key with --trust")
+        raise DiskError(
+            "a place is collected only by histories that are verified",
+            remedy="name the public key with --trust",
+        )
     edge = (now or dt.datetime.now(dt.UTC)) - dt.timedelta(days=days)
     gone: list[Gone] = []
     stays: dict[str, str] = {}
@@ -150,7 +163,9 @@ def _published(directory: Path, edge: dt.datetime, days: float) -> str | None:
     """Why a build is too young to go, or that nobody knows how old it is; None where it is old enough."""
     try:
         document = json.loads(signatures.payload_of((directory / ENVELOPE).read_bytes()))
-        told = dt.datetime.strptime(document["predicate"]["published"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
+        told = dt.datetime.strptime(document["predicate"]["published"], "%Y-%m-%dT%H:%M:%SZ").replace(
+            tzinfo=dt.UTC
+        )
     except (OSError, ValueError, KeyError, TypeError, ImageError):
         return "nobody recorded when it was published"
     return f"published {told:%Y-%m-%d}, less than {days:g} days ago" if told > edge else None

@@ -43,7 +43,16 @@ def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) ->
         f"start={part.start // SECTOR}, size={part.size // SECTOR}, type={part.type}, uuid={part.uuid}, name={part.name}"
         for part in partitions
     ]
-    run("sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never", disk, stdin="\n".join(lines) + "\n", epoch=epoch)
+    run(
+        "sfdisk",
+        "--quiet",
+        "--no-reread",
+        "--no-tell-kernel",
+        "--wipe=never",
+        disk,
+        stdin="\n".join(lines) + "\n",
+        epoch=epoch,
+    )
 
 
 def read(disk: Path) -> Table:
@@ -53,11 +62,13 @@ def read(disk: Path) -> Table:
         data = json.JSONDecoder().raw_decode(run("sfdisk", "--json", disk).lstrip())[0]["partitiontable"]
     except (DiskError, ValueError, KeyError) as problem:
         raise DiskError(
-            f"{disk} is no disk with a partition table that can be read", remedy="name a raw disk, or its .raw.zst"
+            f"{disk} is no disk with a partition table that can be read",
+            remedy="name a raw disk, or its .raw.zst",
         ) from problem
     if data.get("label") != "gpt":
         raise DiskError(
-            f"{disk} has a partition table of kind {data.get('label')}, and only GPT is read", remedy="name a disk of goldnode's"
+            f"{disk} has a partition table of kind {data.get('label')}, and only GPT is read",
+            remedy="name a disk of goldnode's",
         )
     found, flags = [], []
     for row in data.get("partitions", []):

@@ -34,7 +34,9 @@ UNFIT = re.compile(
     r"[Ll]oading of unsigned module"
 )
 # In an initramfs: what says which machine made it, or opens one.
-FOREIGN = re.compile(r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$")
+FOREIGN = re.compile(
+    r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$"
+)
 # What runs a package manager by itself.
 UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service")
 # What the node says where it takes itself for an image, or for a container: a booted disk is neither.
@@ -93,7 +95,9 @@ class Wanted:
 
     def asked(self) -> dict[str, Any]:
         """What the collector is asked for beyond what it always tells."""
-        names = ([self.driver[0]] if self.driver else []) + [name for name in self.modules if not self.driver or name != self.driver[0]]
+        names = ([self.driver[0]] if self.driver else []) + [
+            name for name in self.modules if not self.driver or name != self.driver[0]
+        ]
         sums = [f"/boot/vmlinuz-{self.kernel}", f"/boot/initrd.img-{self.kernel}"]
         if self.loader == "systemd-boot":
             sums += ["/efi/goldnode/a/vmlinuz", "/efi/goldnode/a/initrd.img"]
@@ -122,7 +126,14 @@ def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:
     return ", ".join(words[:most]) + more if words else none
 
 
-def judge(facts: Facts, wanted: Wanted, *, first: Facts | None = None, simulated: bool = False, missing: bool = False) -> list[Check]:
+def judge(
+    facts: Facts,
+    wanted: Wanted,
+    *,
+    first: Facts | None = None,
+    simulated: bool = False,
+    missing: bool = False,
+) -> list[Check]:
     """All checks of one boot. `first`: the facts of the first boot of the same disk, for a later one. `simulated`: simulated GPUs are installed in
     the guest, so that what the class declares of them has to be shown. `missing`: one of these is not, on purpose."""
     document = facts.get("class") or {}
@@ -131,7 +142,11 @@ def judge(facts: Facts, wanted: Wanted, *, first: Facts | None = None, simulated
     found += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
     found += [*_identity(facts, first)]
     if document:
-        found += [*_verdict(facts, document, simulated), *_gate(facts, document), *_plan(facts, wanted, document)]
+        found += [
+            *_verdict(facts, document, simulated),
+            *_gate(facts, document),
+            *_plan(facts, wanted, document),
+        ]
     return found
 
 
@@ -163,22 +178,37 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing
     if name == "systemd-modules-load.service":
         # Debian's modprobe.d loads them by `install` lines, which make "Invalid argument" of whatever went wrong below: the cause stands before it.
         lost = re.findall(r"insert (?:module )?'([^']+)'", said)
-        own = lost and all(module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost)
-        return "the driver finds no device" if own and "No such device" in said and not UNFIT.search(said) else None
+        own = lost and all(
+            module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost
+        )
+        return (
+            "the driver finds no device"
+            if own and "No such device" in said and not UNFIT.search(said)
+            else None
+        )
     if name == "nvidia-persistenced.service":
         # The policy starts it. It opens the device files, of which a played library has none.
         return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in said else None
     if name != "goldnode-policy.service":
         return None
     if missing:
-        return "it refuses to set the others" if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", said) else None
+        return (
+            "it refuses to set the others"
+            if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", said)
+            else None
+        )
     return None if simulated else "there is no GPU to set"
 
 
-def _system(facts: Facts, wanted: Wanted, document: Document, simulated: bool, missing: bool) -> Iterator[Check]:
+def _system(
+    facts: Facts, wanted: Wanted, document: Document, simulated: bool, missing: bool
+) -> Iterator[Check]:
     yield same("boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown"))
     logs = facts.get("failures") or {}
-    whys = {name: wants_gpu(name, logs.get(name, ""), document, simulated, missing) for name in facts.get("failed") or ()}
+    whys = {
+        name: wants_gpu(name, logs.get(name, ""), document, simulated, missing)
+        for name in facts.get("failed") or ()
+    }
     said = [f"{name}: {logs.get(name, '').splitlines()[-1:]}" for name, why in whys.items() if why is None]
     yield holds("units.failed", not said, "none", "; ".join(said) or "none")
     for name, why in whys.items():
@@ -192,12 +222,23 @@ def _system(facts: Facts, wanted: Wanted, document: Document, simulated: bool, m
     if wanted.loader == "systemd-boot":
         entry = str(facts.get("entry") or "")
         good = wanted.build_id in entry and entry.startswith("goldnode-")
-        yield holds("boot.entry", good, f"an entry of build {wanted.build_id}", entry or "the loader does not say")
+        yield holds(
+            "boot.entry", good, f"an entry of build {wanted.build_id}", entry or "the loader does not say"
+        )
         sums = facts.get("sum") or {}
-        for ours, theirs in ((f"/boot/vmlinuz-{wanted.kernel}", "vmlinuz"), (f"/boot/initrd.img-{wanted.kernel}", "initrd.img")):
+        for ours, theirs in (
+            (f"/boot/vmlinuz-{wanted.kernel}", "vmlinuz"),
+            (f"/boot/initrd.img-{wanted.kernel}", "initrd.img"),
+        ):
             one, other = sums.get(ours), sums.get(f"/efi/goldnode/a/{theirs}")
-            got = "the same" if one and one == other else f"{ours}: {one or 'missing'}, on the ESP: {other or 'missing'}"
-            yield holds(f"boot.{theirs}", bool(one and one == other), "the root's and the ESP's are the same", got)
+            got = (
+                "the same"
+                if one and one == other
+                else f"{ours}: {one or 'missing'}, on the ESP: {other or 'missing'}"
+            )
+            yield holds(
+                f"boot.{theirs}", bool(one and one == other), "the root's and the ESP's are the same", got
+            )
     password = (facts.get("root_password") or ["?"])[0]
     yield holds("root.password", password in ("L", "LK"), "locked", password)
 
@@ -206,7 +247,9 @@ def _class(facts: Facts, wanted: Wanted) -> Iterator[Check]:
     document = facts.get("class") or {}
     computed = document_digest(document) if document else "no class document"
     yield same(
-        "class.document", wanted.class_digest, document.get("digest") if computed == document.get("digest") else f"edited: {computed}"
+        "class.document",
+        wanted.class_digest,
+        document.get("digest") if computed == document.get("digest") else f"edited: {computed}",
     )
 
 
@@ -221,13 +264,21 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
         fields = row.get("fields") or {}
         magic = (fields.get("vermagic") or "").split(" ")[0]
         yield holds(
-            f"module.{name}.kernel", magic == wanted.kernel, f"made for {wanted.kernel}", magic or row.get("error") or "no such module"
+            f"module.{name}.kernel",
+            magic == wanted.kernel,
+            f"made for {wanted.kernel}",
+            magic or row.get("error") or "no such module",
         )
         if wanted.driver and name == wanted.driver[0] and not in_tree:
             yield same(f"module.{name}.version", wanted.driver[1], fields.get("version") or "none")
         found = fits(f"module.{name}.fits", row)
         if found.outcome == FAILED and loads.get(name) is False:
-            found = Check(found.id, UNVERIFIABLE, found.expected, brief(f"the class has it and does not load it: {found.got}"))
+            found = Check(
+                found.id,
+                UNVERIFIABLE,
+                found.expected,
+                brief(f"the class has it and does not load it: {found.got}"),
+            )
         elif found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or ""):
             # It comes with the driver; built without OFED it refuses every machine, and the class does not ask for it.
             found = Check(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
@@ -236,7 +287,9 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
         if name not in told:
             yield Check(f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say")
     if wanted.driver and wanted.driver[0] not in told:
-        yield Check(f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say")
+        yield Check(
+            f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
+        )
     for name in document.get("blacklist") or ():
         refused = (facts.get("refusals") or {}).get(name)
         yield _refused(name, refused, facts.get("loaded") or ())
@@ -254,7 +307,9 @@ def fits(name: str, row: Mapping[str, Any]) -> Check:
         return Check(name, PASSED, expected, "loaded")
     if "No such device" in said:
         about = re.search(
-            r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|no (?:supported )?(?:device|GPU)[^\n]*", said, re.I
+            r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|no (?:supported )?(?:device|GPU)[^\n]*",
+            said,
+            re.I,
         )
         return Check(name, PASSED, expected, brief("No such device" + (f"; {about[0]}" if about else "")))
     return Check(name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}"))
@@ -267,7 +322,12 @@ def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) ->
     if name.replace("-", "_") in loaded:
         return Check(check, FAILED, "refused", "this boot has loaded it")
     if row.get("rc") == 0 or row.get("loaded"):
-        return Check(check, FAILED, "refused", f"modprobe ended with {row.get('rc')}" + (", and it is loaded" if row.get("loaded") else ""))
+        return Check(
+            check,
+            FAILED,
+            "refused",
+            f"modprobe ended with {row.get('rc')}" + (", and it is loaded" if row.get("loaded") else ""),
+        )
     return Check(check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}"))
 
 
@@ -278,9 +338,19 @@ def _initramfs(facts: Facts, document: Document) -> Iterator[Check]:
         yield Check("initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty"))
         return
     unwanted = {module.replace("-", "_") for module in document.get("blacklist") or ()}
-    bad = [name for name in names if re.sub(r"\.ko(\.\w+)?$", "", name.rpartition("/")[2]).replace("-", "_") in unwanted and ".ko" in name]
+    bad = [
+        name
+        for name in names
+        if re.sub(r"\.ko(\.\w+)?$", "", name.rpartition("/")[2]).replace("-", "_") in unwanted
+        and ".ko" in name
+    ]
     bad += [name for name in names if FOREIGN.search(name)]
-    yield holds("initramfs", not bad, "no refused module, no key", listed(bad) if bad else f"{len(names)} files, none of them")
+    yield holds(
+        "initramfs",
+        not bad,
+        "no refused module, no key",
+        listed(bad) if bad else f"{len(names)} files, none of them",
+    )
 
 
 # -- packages
@@ -295,19 +365,30 @@ def _packages(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Chec
             for name, version in wanted.packages.items()
             if installed.get(name) != version
         ]
-        + [f"{name} {version} (not in the lock)" for name, version in installed.items() if name not in wanted.packages]
+        + [
+            f"{name} {version} (not in the lock)"
+            for name, version in installed.items()
+            if name not in wanted.packages
+        ]
     )
-    broken = sorted(f"{name} is {row[2]}" for name, row in have.items() if str(row[2]) not in ("ii", "hi", "rc", "un"))
+    broken = sorted(
+        f"{name} is {row[2]}" for name, row in have.items() if str(row[2]) not in ("ii", "hi", "rc", "un")
+    )
     expected = f"the {len(wanted.packages)} packages of the manifest"
     yield holds("packages", not other and not broken, expected, listed(other + broken, none=expected))
     stack = [row["name"] for row in document.get("packages") or ()]
     free = sorted(set(stack) - set(facts.get("holds") or ()))
     yield holds(
-        "packages.held", not free, f"{len(stack)} packages of the stack on hold", f"free: {listed(free)}" if free else "all of them"
+        "packages.held",
+        not free,
+        f"{len(stack)} packages of the stack on hold",
+        f"free: {listed(free)}" if free else "all of them",
     )
     times = facts.get("package_managers") or {}
     written = [path for path, when in sorted(times.items()) if int(when) > wanted.epoch]
-    ran = [name for name in UPDATERS if int(_unit(facts, name).get("InactiveExitTimestampMonotonic") or 0) > 0]
+    ran = [
+        name for name in UPDATERS if int(_unit(facts, name).get("InactiveExitTimestampMonotonic") or 0) > 0
+    ]
     none = "none has run"
     yield holds(
         "packages.manager",
@@ -343,15 +424,31 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
         if enough:
             got = f"{int(other['size']) // MIB} MiB" if other else "there is no root-b"
             # Of equal weight: they differ by what alignment takes.
-            good = other is not None and int(other["size"]) >= shipped.size and abs(int(other["size"]) - size) <= 4 * MIB
+            good = (
+                other is not None
+                and int(other["size"]) >= shipped.size
+                and abs(int(other["size"]) - size) <= 4 * MIB
+            )
             yield holds("disk.root-b", good, f"root-b, as large as root-a ({size // MIB} MiB)", got)
             room = (room - shipped.size) // 2
         else:
-            yield holds("disk.root-b", other is None, "no root-b: the disk has no room for it", "there is one" if other else "none")
+            yield holds(
+                "disk.root-b",
+                other is None,
+                "no root-b: the disk has no room for it",
+                "there is one" if other else "none",
+            )
     expected = shipped.size + max(room - 16 * MIB, 0)  # less what the table and alignment take
-    yield holds("disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB")
+    yield holds(
+        "disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB"
+    )
     # ext4 keeps up to some per cent for itself (inode tables, journal).
-    yield holds("disk.filesystem", files >= size * 0.9, f"the file system fills its partition of {size // MIB} MiB", f"{files // MIB} MiB")
+    yield holds(
+        "disk.filesystem",
+        files >= size * 0.9,
+        f"the file system fills its partition of {size // MIB} MiB",
+        f"{files // MIB} MiB",
+    )
 
 
 # -- identity
@@ -360,24 +457,49 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
 def _identity(facts: Facts, first: Facts | None) -> Iterator[Check]:
     have = facts.get("identity") or {}
     machine = str(have.get("machine_id") or "")
-    yield holds("identity.machine_id", bool(re.fullmatch(r"[0-9a-f]{32}", machine)), "32 hex digits of its own", machine or "none")
+    yield holds(
+        "identity.machine_id",
+        bool(re.fullmatch(r"[0-9a-f]{32}", machine)),
+        "32 hex digits of its own",
+        machine or "none",
+    )
     keys = have.get("host_keys") or {}
     kinds = sorted(re.sub(r"^ssh_host_|_key\.pub$", "", name) for name in keys)
-    yield holds("identity.host_keys", "ed25519" in kinds and all(keys.values()), "made at the first boot", listed(kinds))
+    yield holds(
+        "identity.host_keys",
+        "ed25519" in kinds and all(keys.values()),
+        "made at the first boot",
+        listed(kinds),
+    )
     name = str(have.get("hostname") or "")
-    yield holds("identity.hostname", name not in ("", "localhost", "(none)"), "a name of its own", name or "none")
+    yield holds(
+        "identity.hostname", name not in ("", "localhost", "(none)"), "a name of its own", name or "none"
+    )
     client = have.get("client_ids") or []
-    yield holds("identity.client_id", bool(client), "a DHCP client identifier (DUID)", listed(client, none="there is no lease"))
+    yield holds(
+        "identity.client_id",
+        bool(client),
+        "a DHCP client identifier (DUID)",
+        listed(client, none="there is no lease"),
+    )
     if first is not None:
         before = first.get("identity") or {}
         for key in IDENTITY:
             yield same(f"identity.kept.{key}", _shown(before.get(key)), _shown(have.get(key)))
-        yield holds("boot.new", facts.get("boot_id") != first.get("boot_id"), "another boot", str(facts.get("boot_id")))
+        yield holds(
+            "boot.new",
+            facts.get("boot_id") != first.get("boot_id"),
+            "another boot",
+            str(facts.get("boot_id")),
+        )
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key.removeprefix('ssh_host_').removesuffix('_key.pub')} {row}" for key, row in sorted(value.items()))
+        return ", ".join(
+            f"{key.removeprefix('ssh_host_').removesuffix('_key.pub')} {row}"
+            for key, row in sorted(value.items())
+        )
     return listed(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -391,13 +513,23 @@ def unique(one: Facts, other: Facts) -> list[Check]:
             common = sorted(set((mine or {}).values()) & set((theirs or {}).values()))
             good = bool(mine) and bool(theirs) and not common
             found.append(
-                holds("clones.host_keys", good, "no key in common", listed(common, none="none in common" if good else "one has none"))
+                holds(
+                    "clones.host_keys",
+                    good,
+                    "no key in common",
+                    listed(common, none="none in common" if good else "one has none"),
+                )
             )
             continue
         if key == "random_seed" and not (mine and theirs):  # written when a machine goes down
             continue
         found.append(
-            holds(f"clones.{key}", bool(mine) and bool(theirs) and mine != theirs, "each its own", f"{_shown(mine)} and {_shown(theirs)}")
+            holds(
+                f"clones.{key}",
+                bool(mine) and bool(theirs) and mine != theirs,
+                "each its own",
+                f"{_shown(mine)} and {_shown(theirs)}",
+            )
         )
     return found
 
@@ -418,7 +550,9 @@ def declared(document: Document) -> list[str]:
     if driver:
         found.append("driver.loaded")
     if policy.declares(document):
-        blind = Observed(gpu_settings={"vendor": gpu["vendor"], "error": "not asked", "gpus": {}, "record": {}})
+        blind = Observed(
+            gpu_settings={"vendor": gpu["vendor"], "error": "not asked", "gpus": {}, "record": {}}
+        )
         found += [finding.id for finding in policy.findings(document, blind)]
     return found
 
@@ -429,9 +563,17 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
     if document.get("gpu"):
         kinds = r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
         found.append((kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs"))
-    if ((document.get("policy") or {}).get("host") or {}).keys() & {"governor", "iommu", "network", "irq_affinity"}:
+    if ((document.get("policy") or {}).get("host") or {}).keys() & {
+        "governor",
+        "iommu",
+        "network",
+        "irq_affinity",
+    }:
         found.append(
-            (r"policy\.host\.(governor|iommu|network)", "a virtual machine has no frequency governor, no IOMMU and other interfaces")
+            (
+                r"policy\.host\.(governor|iommu|network)",
+                "a virtual machine has no frequency governor, no IOMMU and other interfaces",
+            )
         )
     baseline = document.get("baseline") or {}
     for section, kinds in (
@@ -466,7 +608,9 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
         return
     mine = verdict.get("boot_identity") and str(facts.get("boot_id")) in str(verdict.get("boot_identity"))
     good = bool(ran and mine and verdict.get("class_digest") == document.get("digest"))
-    got = f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
+    got = (
+        f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
+    )
     yield holds(
         "check.ran",
         good,
@@ -484,15 +628,32 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
     for name in hardware:
         rows = by_id.get(name, [])
         if not rows:
-            yield Check(f"check.says.{name}", FAILED, "said to be missing or not verifiable here", "the verdict does not speak of it")
+            yield Check(
+                f"check.says.{name}",
+                FAILED,
+                "said to be missing or not verifiable here",
+                "the verdict does not speak of it",
+            )
         elif any(row["outcome"] == "match" for row in rows):
             got = f"match: {rows[0]['got']}"
-            yield Check(f"check.says.{name}", FAILED, "said to be missing or not verifiable here: the machine has no such GPU", brief(got))
+            yield Check(
+                f"check.says.{name}",
+                FAILED,
+                "said to be missing or not verifiable here: the machine has no such GPU",
+                brief(got),
+            )
         else:
-            yield Check(f"check.says.{name}", UNVERIFIABLE, brief(rows[0]["expected"]), brief(f"{rows[0]['outcome']}: {rows[0]['got']}"))
+            yield Check(
+                f"check.says.{name}",
+                UNVERIFIABLE,
+                brief(rows[0]["expected"]),
+                brief(f"{rows[0]['outcome']}: {rows[0]['got']}"),
+            )
     if hardware:
         code = verdict.get("exit_code")
-        yield holds("check.never_healthy", code != 0, "not healthy: its GPUs are not here", f"exit code {code}")
+        yield holds(
+            "check.never_healthy", code != 0, "not healthy: its GPUs are not here", f"exit code {code}"
+        )
     # Everything else is of the image itself, or of hardware that a virtual machine does not have.
     wrong: list[tuple[Mapping[str, Any], str | None]] = []
     unseen: list[tuple[Mapping[str, Any], str | None]] = []
@@ -510,16 +671,27 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
         (wrong if why is None else unseen).append((finding, why))
     for finding, why in unseen:
         subject = f" {finding['subject']}" if finding.get("subject") else ""
-        got = f"{finding['outcome']}: {finding['got']}; {why}" if str(finding["got"]) != why else f"{finding['outcome']}: {why}"
-        yield Check(f"check.unseen.{finding['id']}{subject}", UNVERIFIABLE, brief(finding["expected"]), brief(got))
+        got = (
+            f"{finding['outcome']}: {finding['got']}; {why}"
+            if str(finding["got"]) != why
+            else f"{finding['outcome']}: {why}"
+        )
+        yield Check(
+            f"check.unseen.{finding['id']}{subject}", UNVERIFIABLE, brief(finding["expected"]), brief(got)
+        )
     good_ones = sum(finding["outcome"] == "match" for finding in findings)
-    text = "; ".join(f"{finding['id']} {finding['outcome']}: {finding['got']} (want {finding['expected']})" for finding, _ in wrong[:6])
+    text = "; ".join(
+        f"{finding['id']} {finding['outcome']}: {finding['got']} (want {finding['expected']})"
+        for finding, _ in wrong[:6]
+    )
     yield holds("check.findings", not wrong, "nothing wrong with the image", text or f"{good_ones} match")
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:
     """A finding of a verdict as the node's own rules take it."""
-    return Finding(str(row["id"]), str(row["outcome"]), str(row["severity"]), row.get("expected"), row.get("got"))
+    return Finding(
+        str(row["id"]), str(row["outcome"]), str(row["severity"]), row.get("expected"), row.get("got")
+    )
 
 
 def _gate(facts: Facts, document: Document) -> Iterator[Check]:
@@ -530,15 +702,21 @@ def _gate(facts: Facts, document: Document) -> Iterator[Check]:
         return
     reasons = [reason.text for reason in gate.reasons(verdict)]
     opened = mode == gate.REPORT or not reasons
-    expected = f"{mode}: {'open' if opened else 'closed'}" + (f": {listed(reasons, most=2)}" if reasons else "")
+    expected = f"{mode}: {'open' if opened else 'closed'}" + (
+        f": {listed(reasons, most=2)}" if reasons else ""
+    )
     shown = f"{state.get('mode', 'no state')}: {'open' if state.get('open') else 'closed'}"
-    good = (state.get("mode"), state.get("open"), state.get("reasons")) == (mode, opened, reasons) and bool(facts.get("pass")) == opened
+    good = (state.get("mode"), state.get("open"), state.get("reasons")) == (mode, opened, reasons) and bool(
+        facts.get("pass")
+    ) == opened
     got = shown + (f": {listed(state.get('reasons') or (), most=2)}" if state.get("reasons") else "")
     yield holds(
         "gate.state",
         good,
         brief(expected),
-        got if bool(facts.get("pass")) == bool(state.get("open")) else f"{got}, but the pass file says otherwise",
+        got
+        if bool(facts.get("pass")) == bool(state.get("open"))
+        else f"{got}, but the pass file says otherwise",
     )
     sanity = _unit(facts, "goldnode-sanity.service")
     done = int(sanity.get("ExecMainExitTimestampMonotonic") or 0)
@@ -549,25 +727,50 @@ def _gate(facts: Facts, document: Document) -> Iterator[Check]:
         after = "goldnode-sanity.service" in (unit.get("After") or "").split()
         started = int(unit.get("ExecMainStartTimestampMonotonic") or 0)
         late = not started or (0 < done <= started)
-        word = "started before the check was done" if not late else "ordered after the check" if after else "not ordered after the check"
+        word = (
+            "started before the check was done"
+            if not late
+            else "ordered after the check"
+            if after
+            else "not ordered after the check"
+        )
         yield holds(f"gate.order.{name}", after and late, "starts after the boot check", word)
         closes = mode == gate.BLOCK
         drop_in = gate.DROP_IN in (unit.get("DropInPaths") or "")
         condition = gate.PASS in (unit.get("ExecCondition") or "")
-        have = "a drop-in with ExecCondition=" if drop_in and condition else "none" if not drop_in and not condition else "half of one"
+        have = (
+            "a drop-in with ExecCondition="
+            if drop_in and condition
+            else "none"
+            if not drop_in and not condition
+            else "half of one"
+        )
         yield same(f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have)
         enabled = unit.get("UnitFileState") in gate.ENABLED
         if closes and not opened:
-            told = any("goldnode gate:" in line for line in str((facts.get("status") or {}).get(name) or "").splitlines())
+            told = any(
+                "goldnode gate:" in line
+                for line in str((facts.get("status") or {}).get(name) or "").splitlines()
+            )
             down = unit.get("ActiveState") in ("inactive", "failed")
             text = f"{unit.get('ActiveState')}, {'the reason is shown' if told else 'its status does not say why'}"
-            yield holds(f"gate.runtime.{name}", down and (told or not enabled), "kept down, and its status says why", text)
+            yield holds(
+                f"gate.runtime.{name}",
+                down and (told or not enabled),
+                "kept down, and its status says why",
+                text,
+            )
         elif enabled:
             yield same(f"gate.runtime.{name}", "active", unit.get("ActiveState"))
     for name in ("slurmd.service", "kubelet.service"):
         unit = _unit(facts, name)
         if unit.get("LoadState") == "loaded":
-            yield holds(f"gate.free.{name}", not unit.get("ExecCondition"), "always starts", unit.get("ExecCondition") or "no condition")
+            yield holds(
+                f"gate.free.{name}",
+                not unit.get("ExecCondition"),
+                "always starts",
+                unit.get("ExecCondition") or "no condition",
+            )
 
 
 # -- what is left to do
@@ -587,14 +790,28 @@ def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
         if f"{row['kind']} {row['target']}" not in kept and row.get("phase") != "device"
     ]
     refused = [
-        f"refused: {row['message']}" for row in plan.get("refusals") or () if not (document.get("gpu") and row["code"] == "gpu-count")
+        f"refused: {row['message']}"
+        for row in plan.get("refusals") or ()
+        if not (document.get("gpu") and row["code"] == "gpu-count")
     ]
-    yield holds("plan", not foreign and not refused, "nothing but what is pending", listed([*foreign, *refused], none="nothing"))
+    yield holds(
+        "plan",
+        not foreign and not refused,
+        "nothing but what is pending",
+        listed([*foreign, *refused], none="nothing"),
+    )
     targets = {f"{row['kind']} {row['target']}" for row in left}
-    outcomes = {str(row["id"]): str(row["outcome"]) for row in ((facts.get("verdict") or {}).get("findings") or ())}
+    outcomes = {
+        str(row["id"]): str(row["outcome"]) for row in ((facts.get("verdict") or {}).get("findings") or ())
+    }
     for name, reason in wanted.pending:
         if " " in name:
-            yield _pending(name, reason, name not in targets, f"device: {reason}" if reason.startswith("device") else None)
+            yield _pending(
+                name,
+                reason,
+                name not in targets,
+                f"device: {reason}" if reason.startswith("device") else None,
+            )
         else:
             shown = outcomes.get(SAME_AS.get(name, name))
             why = None if shown == "match" else f"recorded: {reason}"

@@ -27,7 +27,9 @@ lib/x86_64-linux-gnu/utempter/utempter sbin/unix_chkpwd
 """
 SETID = frozenset(f"usr/{name}" for name in _SETID.split())
 _COMPILERS = re.compile(r"(?:[\w-]*-)?(?:gcc|g\+\+|cc|c\+\+|cpp|clang|make|ld|as|dkms|rustc)(?:-\d+)?")
-_BUILDERS = re.compile(r"dkms|gcc(-\d+)?|g\+\+(-\d+)?|cpp(-\d+)?|clang(-\d+)?|make|binutils|linux-(headers|kbuild|compiler)-.*|.*-dkms")
+_BUILDERS = re.compile(
+    r"dkms|gcc(-\d+)?|g\+\+(-\d+)?|cpp(-\d+)?|clang(-\d+)?|make|binutils|linux-(headers|kbuild|compiler)-.*|.*-dkms"
+)
 _PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _KEY_FILES = re.compile(r".*\.(?:key|priv|pem|p12|pfx)|id_(?:rsa|dsa|ecdsa|ed25519)|MOK\.priv")
 
@@ -106,7 +108,11 @@ def private_keys(root: Path) -> Iterator[Finding]:
                 continue
             if base in ("mok.key", "mok.priv", "MOK.priv"):
                 yield name, "a key that signs modules"
-            elif _KEY_FILES.fullmatch(base) and status.st_size < 65536 and _PRIVATE.search((root / name).read_bytes()):
+            elif (
+                _KEY_FILES.fullmatch(base)
+                and status.st_size < 65536
+                and _PRIVATE.search((root / name).read_bytes())
+            ):
                 yield name, "a private key"
 
 
@@ -264,7 +270,11 @@ def packages_whole(root: Path) -> Iterator[Finding]:
 
 def building(root: Path) -> Iterator[Finding]:
     """Nothing that was there only while the image was made."""
-    for name in ("usr/sbin/policy-rc.d", "etc/apt/apt.conf.d/99mmdebstrap", "etc/apt/sources.list.d/0000sources.list"):
+    for name in (
+        "usr/sbin/policy-rc.d",
+        "etc/apt/apt.conf.d/99mmdebstrap",
+        "etc/apt/sources.list.d/0000sources.list",
+    ):
         if (root / name).exists():
             yield name, "it was there only to build the image"
     for path in (root / "etc/apt/sources.list", *sorted((root / "etc/apt/sources.list.d").glob("*"))):
@@ -297,13 +307,19 @@ def check(root: Path, waivers: Sequence[Waiver] = ()) -> list[Hygiene]:
         bad: list[str] = []
         waived: list[str] = []
         for path, what in sorted(set(one(root))):
-            waiver = next((row for row in waivers if row.check == name and fnmatch.fnmatchcase(path, row.path)), None)
+            waiver = next(
+                (row for row in waivers if row.check == name and fnmatch.fnmatchcase(path, row.path)), None
+            )
             if waiver is None:
                 bad.append(f"/{path}: {what}")
             else:
                 waived.append(f"/{path}: {what} ({waiver.reason})")
         if bad:
-            found.append(Hygiene(name, "failed", "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")))
+            found.append(
+                Hygiene(
+                    name, "failed", "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")
+                )
+            )
         elif waived:
             found.append(Hygiene(name, "waived", "; ".join(waived)))
         else:

@@ -27,7 +27,17 @@ from goldnode.errors import DiskError, UnsolvableError
 from goldnode.files import cache_directory, sha256_of
 from goldnode.images import pool as pools
 from goldnode.images.imagelock import LockedDeb
-from goldnode.images.resolve import Moved, keeper, kept_versions, locked_debs, moved, pool_path, told, wanted_debs, writing
+from goldnode.images.resolve import (
+    Moved,
+    keeper,
+    kept_versions,
+    locked_debs,
+    moved,
+    pool_path,
+    told,
+    wanted_debs,
+    writing,
+)
 from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.mirror import Mirror
@@ -116,7 +126,10 @@ class Target:
     def without(self, modules: BuiltModules | None) -> list[str]:
         """Packages of the stack set that only serve to build modules, which a disk image goes without."""
         rows = self.stack_lock.stack_set(nvswitch=self.nvswitch)
-        return sorted({row.name for row in rows if builds_modules(row.name)} | set(modules.replaces if modules is not None else ()))
+        return sorted(
+            {row.name for row in rows if builds_modules(row.name)}
+            | set(modules.replaces if modules is not None else ())
+        )
 
     def stack_set(self, modules: BuiltModules | None) -> list[LockedPackage]:
         """The packages of the stack that are in the image, that of the built modules among them, by name."""
@@ -127,12 +140,18 @@ class Target:
     def document(self, modules: BuiltModules | None) -> dict[str, Any]:
         """The class document of the image: the class's, with modules that come built and without what only builds them."""
         locks = {self.stack.name: self.stack_lock}
-        return class_document(self.name, self.catalog, self.site, locks, modules=modules, without=self.without(modules))
+        return class_document(
+            self.name, self.catalog, self.site, locks, modules=modules, without=self.without(modules)
+        )
 
     @property
     def intent(self) -> str:
         """Digest of what apt is asked for."""
-        asked = {"packages": list(self.disk.packages), "stack_lock": self.stack_lock.digest, "nvswitch": self.nvswitch}
+        asked = {
+            "packages": list(self.disk.packages),
+            "stack_lock": self.stack_lock.digest,
+            "nvswitch": self.nvswitch,
+        }
         return digest_of({**asked, "prebuilt": self.builds})
 
 
@@ -141,8 +160,21 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
-    found = Target(definition, catalog, site, entry, stack, find_lock(stack, site)[0], definition.disk(name, stack.item.os))
-    if found.builds and site.modules != "prebuilt" and site.mirror is not None and site.mirror.url is not None:
+    found = Target(
+        definition,
+        catalog,
+        site,
+        entry,
+        stack,
+        find_lock(stack, site)[0],
+        definition.disk(name, stack.item.os),
+    )
+    if (
+        found.builds
+        and site.modules != "prebuilt"
+        and site.mirror is not None
+        and site.mirror.url is not None
+    ):
         raise DiskError(
             f'the site\'s nodes build the modules of stack "{stack.name}" themselves, and a disk image holds no compiler',
             file=site.file,
@@ -164,7 +196,14 @@ def lock_directories(definition: Definition, *, to_write: bool = False) -> list[
 
 def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> Path | None:
     """Return the file that `find_disk_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
-    return next((path for place in lock_directories(definition, to_write=to_write) if (path := place / lock_name(name)).is_file()), None)
+    return next(
+        (
+            path
+            for place in lock_directories(definition, to_write=to_write)
+            if (path := place / lock_name(name)).is_file()
+        ),
+        None,
+    )
 
 
 def find_disk_lock(item: Target) -> DiskLock:
@@ -172,13 +211,21 @@ def find_disk_lock(item: Target) -> DiskLock:
     path = lock_file(item.name, item.definition)
     remedy = f"run `goldnode disks lock {item.name}`"
     if path is None:
-        raise DiskError(f'the disk image of class "{item.name}" has no lock', file=item.definition.locks, remedy=remedy)
+        raise DiskError(
+            f'the disk image of class "{item.name}" has no lock', file=item.definition.locks, remedy=remedy
+        )
     lock = load_disk_lock(path)
     if lock.disk != item.name:
-        raise DiskError(f'this is the lock of the disk of "{lock.disk}", not of "{item.name}"', file=path, remedy="rename the file")
+        raise DiskError(
+            f'this is the lock of the disk of "{lock.disk}", not of "{item.name}"',
+            file=path,
+            remedy="rename the file",
+        )
     if lock.intent != item.intent:
         what = (
-            f"stack {item.stack.name} has another lock" if lock.stack_lock != item.stack_lock.digest else "the definition asks for others"
+            f"stack {item.stack.name} has another lock"
+            if lock.stack_lock != item.stack_lock.digest
+            else "the definition asks for others"
         )
         raise DiskError(f"this lock is stale: {what} since {lock.resolved}", file=path, remedy=remedy)
     return lock
@@ -235,14 +282,20 @@ def resolve(
     """
     modules = built_modules(item, pool, say=say, offline=offline) if item.builds else None
     rows = {row.name: row for row in item.stack_set(modules)}
-    with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
+    with apt_root(
+        apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
+    ) as root:
         if modules is not None:
             _offer(root, pool, modules)
         root.refresh(offline)
         _refuse_vanished(item, root, rows, modules)
         pins = kept_versions(keep.debs, root) if keep is not None else {}
         stack = {row.name: row.version for row in rows.values()}
-        requests = ["?essential", *item.disk.packages, *(f"{name}={version}" for name, version in stack.items())]
+        requests = [
+            "?essential",
+            *item.disk.packages,
+            *(f"{name}={version}" for name, version in stack.items()),
+        ]
         root.pin({**pins, **stack})
         try:
             downloads = root.resolve(requests)
@@ -273,12 +326,17 @@ def resolve(
             stack=item.stack.name,
             stack_lock=item.stack_lock.digest,
             modules=modules,
-            archives=[LockedArchive(id=source.id, suite=source.suite, components=list(source.components)) for source in root.sources],
+            archives=[
+                LockedArchive(id=source.id, suite=source.suite, components=list(source.components))
+                for source in root.sources
+            ],
             debs=debs,
         )
 
 
-def _refuse_vanished(item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None) -> None:
+def _refuse_vanished(
+    item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
+) -> None:
     """Refuse a stack lock of which something has left its archive, or is there with other bytes."""
     offered = root.offered(rows)
     remedy = f"run `goldnode lock {item.stack.name}`, then lock the disk"
@@ -306,7 +364,9 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
     file = row.path.rpartition("/")[2]
     shutil.copyfile(pool / row.sha256 / file, place / file)
     (place / "Packages").write_text(pools.stanza(place / file, row.sha256, DiskError), encoding="utf-8")
-    (root.directory / "etc/sources.list.d/built.list").write_text(f"deb [trusted=yes] file://{place} ./\n", encoding="utf-8")
+    (root.directory / "etc/sources.list.d/built.list").write_text(
+        f"deb [trusted=yes] file://{place} ./\n", encoding="utf-8"
+    )
 
 
 # -- modules
@@ -325,7 +385,9 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
         return modules
     pool.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".modules-", dir=pool) as name:
-        modules, package = build_package(item.stack, item.catalog, item.site, item.stack_lock, Path(name), say=say, offline=offline)
+        modules, package = build_package(
+            item.stack, item.catalog, item.site, item.stack_lock, Path(name), say=say, offline=offline
+        )
         place = pool / modules.package.sha256
         place.mkdir(parents=True, exist_ok=True)
         package.chmod(0o644)
@@ -338,13 +400,22 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 
 def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
     """Return what of `lock` its archives no longer have, or have with other bytes."""
-    with apt_root(apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache) as root:
+    with apt_root(
+        apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
+    ) as root:
         root.refresh(offline)
         offered = root.offered(deb.name for deb in lock.debs)
     return [row for deb in lock.debs if deb.archive != BUILT for row in moved(deb, offered)]
 
 
-def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None = None, say: Say = lambda text: None) -> int:
+def fetch(
+    item: Target,
+    lock: DiskLock,
+    pool: Path,
+    *,
+    progress: Progress | None = None,
+    say: Say = lambda text: None,
+) -> int:
     """Bring every file of `lock` into `pool`, and return the bytes that were fetched: from the site's mirror and goldnode's cache where they are
     there, else from the archives. A package of built modules that nobody has is built again, and has to become the same.
 
@@ -356,7 +427,14 @@ def fetch(item: Target, lock: DiskLock, pool: Path, *, progress: Progress | None
         stores.append(Mirror.of(item.site).path)
     with writing(pool, DiskError):
         for deb in list(missing):
-            known = next((path for store in stores if (path := store(deb.sha256)).is_file() and path.stat().st_size == deb.size), None)
+            known = next(
+                (
+                    path
+                    for store in stores
+                    if (path := store(deb.sha256)).is_file() and path.stat().st_size == deb.size
+                ),
+                None,
+            )
             if known is not None and sha256_of(known) == deb.sha256:
                 _take(known, pool_path(pool, deb))
                 missing.remove(deb)
@@ -439,13 +517,24 @@ def relock(
             old = load_disk_lock(path)
         except DiskError:
             old = None
-    if old is not None and old.intent == item.intent and not upgrade and not check(item, old, offline=offline):
+    if (
+        old is not None
+        and old.intent == item.intent
+        and not upgrade
+        and not check(item, old, offline=offline)
+    ):
         result = Locked(old, old, False)
     else:
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
         result = Locked(old if same and old is not None else lock, old, not same)
-    place = out if out is not None else path.parent if path is not None else lock_directories(item.definition, to_write=True)[0]
+    place = (
+        out
+        if out is not None
+        else path.parent
+        if path is not None
+        else lock_directories(item.definition, to_write=True)[0]
+    )
     if result.changed or not (place / lock_name(item.name)).is_file():
         write_disk_lock(result.lock, place)
     return result
@@ -462,7 +551,11 @@ def line(result: Locked) -> str:
 
 def _moved(old: DiskLock, new: DiskLock) -> str:
     before, after = ({deb.name: deb.version for deb in lock.debs} for lock in (old, new))
-    rows = [f"{name} {before[name]} -> {after[name]}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
+    rows = [
+        f"{name} {before[name]} -> {after[name]}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
     rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
     if not rows:
@@ -472,4 +565,6 @@ def _moved(old: DiskLock, new: DiskLock) -> str:
 
 def inputs_digest(parts: Sequence[Any]) -> str:
     """Hex sha256 of the canonical JSON of `parts`."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()

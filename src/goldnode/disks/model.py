@@ -161,7 +161,11 @@ class BuiltDisk:
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError as problem:
-            known = sorted(path.parent.name for path in directory.parent.glob(f"*/{MANIFEST}")) if directory.parent.is_dir() else []
+            known = (
+                sorted(path.parent.name for path in directory.parent.glob(f"*/{MANIFEST}"))
+                if directory.parent.is_dir()
+                else []
+            )
             raise DiskError(
                 f"this is no built disk image: it has no {MANIFEST}",
                 file=directory,
@@ -170,7 +174,11 @@ class BuiltDisk:
         except (OSError, ValueError) as problem:
             raise DiskError(f"the manifest cannot be read: {problem}", file=file, remedy=remedy) from problem
         if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-            raise DiskError(f"this is no manifest of a disk image: field `schema` is missing, expected {SCHEMA}", file=file, remedy=remedy)
+            raise DiskError(
+                f"this is no manifest of a disk image: field `schema` is missing, expected {SCHEMA}",
+                file=file,
+                remedy=remedy,
+            )
         if data["schema"] != SCHEMA:
             raise DiskError(
                 f"this manifest has schema {data['schema']}, and this goldnode reads schema {SCHEMA}",
@@ -204,9 +212,13 @@ class BuiltDisk:
                 tools=dict(data["tools"]),
             )
         except KeyError as problem:
-            raise DiskError(f"the manifest lacks field `{problem.args[0]}`", file=file, remedy=remedy) from problem
+            raise DiskError(
+                f"the manifest lacks field `{problem.args[0]}`", file=file, remedy=remedy
+            ) from problem
         except (TypeError, ValueError) as problem:
-            raise DiskError(f"the manifest is not what it has to be: {problem}", file=file, remedy=remedy) from problem
+            raise DiskError(
+                f"the manifest is not what it has to be: {problem}", file=file, remedy=remedy
+            ) from problem
 
     def path(self, form: str) -> Path:
         """Return the file of this format (a key of `FORMATS`). Raises DiskError where the build has none."""
@@ -280,7 +292,9 @@ _ID = re.compile(r"[0-9a-f]{12}")
 def builds(store: Path, name: str | None = None) -> list[BuiltDisk]:
     """Return the whole builds of class `name` (without it: of all) in `store`, the newest first."""
     place = store / "built"
-    found = [file.parent for file in place.glob(f"{name or '*'}/*/{MANIFEST}") if _ID.fullmatch(file.parent.name)]
+    found = [
+        file.parent for file in place.glob(f"{name or '*'}/*/{MANIFEST}") if _ID.fullmatch(file.parent.name)
+    ]
     found.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime, path.name), reverse=True)
     return [BuiltDisk.load(path) for path in found]
 

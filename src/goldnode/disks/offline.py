@@ -47,7 +47,17 @@ exec "$@"
 # The end of whoever asked is the end of all of it: the namespace of processes dies with its first one.
 _ALONE = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
-    *("unshare", "--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
+    *(
+        "unshare",
+        "--mount",
+        "--net",
+        "--ipc",
+        "--uts",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+        "--mount-proc",
+    ),
     *("--propagation", "private", "--"),
 )
 
@@ -57,15 +67,29 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
 
     Raises DiskError with what the playbook said last.
     """
-    (archive / "goldnode.list").write_text("deb [trusted=yes] file:/run/goldnode-archive ./\n", encoding="ascii")
+    (archive / "goldnode.list").write_text(
+        "deb [trusted=yes] file:/run/goldnode-archive ./\n", encoding="ascii"
+    )
     variables = work / "variables.json"
     given = {"goldnode_node_class": document, "goldnode_root": str(root), "goldnode_sources": SOURCES}
     variables.write_text(json.dumps(given), encoding="utf-8")
     inventory = work / "inventory.ini"
-    inventory.write_text(f"disk ansible_connection=local ansible_python_interpreter={sys.executable}\n", encoding="utf-8")
+    inventory.write_text(
+        f"disk ansible_connection=local ansible_python_interpreter={sys.executable}\n", encoding="utf-8"
+    )
     home = work / "home"
     home.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), "-e", f"@{variables}", str(TREE / "site.yml")]
+    command = [
+        sys.executable,
+        "-m",
+        "ansible",
+        "playbook",
+        "-i",
+        str(inventory),
+        "-e",
+        f"@{variables}",
+        str(TREE / "site.yml"),
+    ]
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(home),
@@ -97,13 +121,18 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
                 timeout=_TIME,
             )
     except FileNotFoundError as problem:
-        raise DiskError(f"{problem.filename} is not on this machine", remedy="apt-get install util-linux") from problem
+        raise DiskError(
+            f"{problem.filename} is not on this machine", remedy="apt-get install util-linux"
+        ) from problem
     except subprocess.TimeoutExpired as problem:
         raise DiskError(f"site.yml did not end within {_TIME} s on the root filesystem") from problem
     if done.returncode:
         text = log.read_text(encoding="utf-8", errors="replace")
         if "No space left on device" in text:
-            raise DiskError("site.yml fails on the root filesystem: the disk is full", remedy="make room in the store's file system")
+            raise DiskError(
+                "site.yml fails on the root filesystem: the disk is full",
+                remedy="make room in the store's file system",
+            )
         lines = [row[:400] for row in text.strip().splitlines() if row.strip()][-25:]
         raise DiskError("site.yml fails on the root filesystem:\n  " + "\n  ".join(lines) + "\n")
 
@@ -121,9 +150,14 @@ def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) 
         raise DiskError(f"the root filesystem cannot be judged: {problem}") from problem
     left = [action for action in whole.actions if action.phase == IMAGE]
     if left or whole.refusals:
-        said = "; ".join([*(action.line() for action in left), *(refusal.line() for refusal in whole.refusals)])
+        said = "; ".join(
+            [*(action.line() for action in left), *(refusal.line() for refusal in whole.refusals)]
+        )
         raise DiskError(f"the root filesystem is not what its class says after site.yml: {said}")
-    rows = [Pending(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}") for action in whole.actions]
+    rows = [
+        Pending(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}")
+        for action in whole.actions
+    ]
     rows += [Pending(note.subject, note.message) for note in whole.notes]
     rows += [Pending(item.subject, item.message) for item in whole.waiting]
     return sorted(set(rows), key=lambda row: (row.id, row.reason))

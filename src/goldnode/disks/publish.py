@@ -29,7 +29,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from goldnode.disks import evidence, formats
-from goldnode.disks.channels import CLASS_NAME, HISTORY, ChannelStore, ClassLine, DirectoryPlace, full, judge, line_of
+from goldnode.disks.channels import (
+    CLASS_NAME,
+    HISTORY,
+    ChannelStore,
+    ClassLine,
+    DirectoryPlace,
+    full,
+    judge,
+    line_of,
+)
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.errors import DiskError, ImageError, nearest
@@ -57,7 +66,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _BUILD = re.compile(r"[0-9a-f]{12}")
 
 # What image services call the formats: OpenStack's mirror tool takes disk1.img, MAAS the others.
-_FTYPES = {"qcow2": "disk1.img", "raw.zst": "raw.zst", "tar": "root.tar.zst", "vmlinuz": "boot-kernel", "initrd": "boot-initrd"}
+_FTYPES = {
+    "qcow2": "disk1.img",
+    "raw.zst": "raw.zst",
+    "tar": "root.tar.zst",
+    "vmlinuz": "boot-kernel",
+    "initrd": "boot-initrd",
+}
 
 Say = Callable[[str], None]
 
@@ -96,7 +111,13 @@ def publish(
 
 
 def bring(
-    disk: BuiltDisk, place: DirectoryPlace, signer: Signer, gates: Sequence[Gate], *, replace: bool = False, now: dt.datetime | None = None
+    disk: BuiltDisk,
+    place: DirectoryPlace,
+    signer: Signer,
+    gates: Sequence[Gate],
+    *,
+    replace: bool = False,
+    now: dt.datetime | None = None,
 ) -> Published:
     """Copy a build to the place; the caller holds the place's turn. `replace`: what is there is damaged and gives way."""
     target = place.root / disk.class_ / disk.build_id
@@ -113,14 +134,20 @@ def bring(
             check_published(target)
             found.before = True
             return found
-    files = [path for row in disk.files if row.format != "raw" and (path := disk.directory / row.file).is_file()]
+    files = [
+        path for row in disk.files if row.format != "raw" and (path := disk.directory / row.file).is_file()
+    ]
     files += [disk.directory / MANIFEST, *evidence.documents(disk)]
     files += [path for path in (evidence.document(disk, "signature"),) if path.is_file()]
     raw = disk.directory / f"{disk.name}.raw"
     compressed = f"{disk.name}{FORMATS['raw.zst']}"
     packed = any(row.format == "raw.zst" for row in disk.files)
     if not packed and not raw.is_file():
-        raise DiskError(f"{disk.name} has no raw disk here, compressed or not", file=disk.directory, remedy="build or pull it again")
+        raise DiskError(
+            f"{disk.name} has no raw disk here, compressed or not",
+            file=disk.directory,
+            remedy="build or pull it again",
+        )
     # A third of what is not a hole is a low guess of the compressed size: what is too small for that need not be tried.
     need = sum(path.stat().st_size for path in files) + (0 if packed else disk.raw.allocated // 3)
     if (free := shutil.disk_usage(place.root).free) < need:
@@ -211,7 +238,9 @@ def netboot(disk: BuiltDisk) -> str | None:
 def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
     # Read back from where it was copied to: what is signed is what is there.
     found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
-    wanted = {row.file: row.sha256 for row in disk.files} | {MANIFEST: digest_of(disk).removeprefix("sha256:")}
+    wanted = {row.file: row.sha256 for row in disk.files} | {
+        MANIFEST: digest_of(disk).removeprefix("sha256:")
+    }
     for name, sha256 in found.items():
         if wanted.get(name, sha256) != sha256:
             raise DiskError(
@@ -229,7 +258,9 @@ def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gat
         "published": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "gates": [gate.document() for gate in gates],
     }
-    (stage / ENVELOPE).write_bytes(signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found)))
+    (stage / ENVELOPE).write_bytes(
+        signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found))
+    )
 
 
 def read_sums(text: str, where: str) -> dict[str, str]:
@@ -238,7 +269,12 @@ def read_sums(text: str, where: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         sha256, gap, name = line.partition("  ")
         if not gap or re.fullmatch(r"[0-9a-f]{64}", sha256) is None or _NAME.fullmatch(name) is None:
-            raise DiskError(f"line {number} of {SUMS} is none: {line[:80]!r}", file=where, line=number, remedy="publish the disk again")
+            raise DiskError(
+                f"line {number} of {SUMS} is none: {line[:80]!r}",
+                file=where,
+                line=number,
+                remedy="publish the disk again",
+            )
         found[name] = sha256
     return found
 
@@ -248,13 +284,19 @@ def check_published(directory: Path) -> dict[str, str]:
     try:
         sums = read_sums((directory / SUMS).read_text(encoding="utf-8"), str(directory / SUMS))
     except OSError as problem:
-        raise DiskError(f"{SUMS} cannot be read: {problem.strerror}", file=directory, remedy="publish the disk again") from problem
+        raise DiskError(
+            f"{SUMS} cannot be read: {problem.strerror}", file=directory, remedy="publish the disk again"
+        ) from problem
     if MANIFEST not in sums:
         raise DiskError(f"{SUMS} does not name {MANIFEST}", file=directory, remedy="publish the disk again")
     for name, sha256 in sums.items():
         path = directory / name
         if not path.is_file():
-            raise DiskError(f"{name} is named by {SUMS}, and is not there", file=directory, remedy="publish the disk again")
+            raise DiskError(
+                f"{name} is named by {SUMS}, and is not there",
+                file=directory,
+                remedy="publish the disk again",
+            )
         if (got := sha256_of(path)) != sha256:
             raise DiskError(
                 f"{name} is altered: its sha256 is {got[:16]}…, {SUMS} says {sha256[:16]}…",
@@ -278,7 +320,9 @@ def refresh(root: Path) -> None:
         disks: dict[str, tuple[BuiltDisk, dict[str, str]]] = {}
         for path in sorted(place.glob(f"*/{MANIFEST}")):
             if _BUILD.fullmatch(path.parent.name):
-                with suppress(DiskError):  # what cannot be read is offered to nobody; `status` and `gc` tell of it
+                with suppress(
+                    DiskError
+                ):  # what cannot be read is offered to nobody; `status` and `gc` tell of it
                     sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
                     disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
         history = _history(place)
@@ -293,13 +337,27 @@ def refresh(root: Path) -> None:
             products[name] = _product(place.name, channel, history, disks)
         if rows or stand:
             classes[place.name] = {"builds": rows, "channels": stand}
-    replace_file(root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes}))
+    replace_file(
+        root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes})
+    )
     file = "streams/v1/disks.json"
     content_id = "io.goldnode:disks"
-    stream = {"format": "products:1.0", "content_id": content_id, "datatype": "image-downloads", "products": products}
+    stream = {
+        "format": "products:1.0",
+        "content_id": content_id,
+        "datatype": "image-downloads",
+        "products": products,
+    }
     replace_file(root / file, canonical(stream))
-    row = {"format": "products:1.0", "datatype": "image-downloads", "path": file, "products": sorted(products)}
-    replace_file(root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}}))
+    row = {
+        "format": "products:1.0",
+        "datatype": "image-downloads",
+        "path": file,
+        "products": sorted(products),
+    }
+    replace_file(
+        root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}})
+    )
 
 
 def _history(place: Path) -> History | None:
@@ -323,14 +381,20 @@ def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
         "raw": {"size": disk.raw.size, "sha256": disk.raw.sha256},
         "path": place,
         "files": {
-            name: {"path": f"{place}/{name}", "sha256": sha256, "size": (disk.directory / name).stat().st_size}
+            name: {
+                "path": f"{place}/{name}",
+                "sha256": sha256,
+                "size": (disk.directory / name).stat().st_size,
+            }
             for name, sha256 in sorted(sums.items())
             if (disk.directory / name).is_file()
         },
     }
 
 
-def _product(name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]) -> dict[str, Any]:
+def _product(
+    name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]
+) -> dict[str, Any]:
     """One product of simplestreams: a channel of a class. Its newest version is what the channel stands for; what was rolled back is left out."""
     versions: dict[str, Any] = {}
     # Clients take the highest. The day of an entry is never before that of one that it follows, whatever the clock of who made it said.
@@ -346,7 +410,12 @@ def _product(name: str, channel: str, history: History, disks: Mapping[str, tupl
             file = newest.name + FORMATS[form]
             if file in sums and (newest.directory / file).is_file():
                 path = f"{newest.class_}/{newest.build_id}/{file}"
-                items[kind] = {"ftype": kind, "path": path, "sha256": sums[file], "size": (newest.directory / file).stat().st_size}
+                items[kind] = {
+                    "ftype": kind,
+                    "path": path,
+                    "sha256": sums[file],
+                    "size": (newest.directory / file).stat().st_size,
+                }
         versions[f"{day[entry.number]}.{entry.number:04d}"] = {
             "items": items,
             "label": channel,
@@ -390,7 +459,9 @@ class Folder:
         self.root = root.absolute()
         self.name = str(self.root)
         if not self.root.is_dir():
-            raise DiskError(f"{root} is no directory", remedy="mount what it lies on, or name another with --from")
+            raise DiskError(
+                f"{root} is no directory", remedy="mount what it lies on, or name another with --from"
+            )
 
     def small(self, path: str) -> bytes | None:
         file = self.root / path
@@ -407,7 +478,9 @@ class Folder:
         try:
             shutil.copyfile(self.root / path, into)
         except FileNotFoundError as problem:
-            raise DiskError(f"{path} is not there", file=self.root, remedy="publish the disk again") from problem
+            raise DiskError(
+                f"{path} is not there", file=self.root, remedy="publish the disk again"
+            ) from problem
         return True
 
 
@@ -418,7 +491,9 @@ class Web:
         import urllib3
 
         self.name = url.rstrip("/")
-        retry = urllib3.Retry(total=_TRIES, read=0, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False)
+        retry = urllib3.Retry(
+            total=_TRIES, read=0, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False
+        )
         given: dict[str, Any] = {} if ca is None else {"ca_certs": str(ca)}
         self._pool = urllib3.PoolManager(retries=retry, timeout=urllib3.Timeout(connect=10, read=60), **given)
 
@@ -429,9 +504,13 @@ class Web:
         try:
             # Of an answer that is cut, what came is kept: the length is looked at here.
             words = {"Accept-Encoding": "identity", **headers}
-            return self._pool.request("GET", url, headers=words, preload_content=False, enforce_content_length=False)
+            return self._pool.request(
+                "GET", url, headers=words, preload_content=False, enforce_content_length=False
+            )
         except urllib3.exceptions.HTTPError as problem:
-            raise DiskError(f"{url} cannot be reached: {_reason(problem)}", remedy="look at the server, and run it again") from None
+            raise DiskError(
+                f"{url} cannot be reached: {_reason(problem)}", remedy="look at the server, and run it again"
+            ) from None
 
     def small(self, path: str) -> bytes | None:
         import urllib3
@@ -441,16 +520,27 @@ class Web:
             if answer.status in (404, 410):
                 return None
             if answer.status != 200:
-                raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
+                raise DiskError(
+                    f"{self.name}/{path}: the server answers {answer.status}",
+                    remedy="look at the server's log",
+                )
             data: bytes = answer.read(_SMALL + 1)
-            if (wanted := answer.headers.get("Content-Length")) is not None and len(data) < min(int(wanted), _SMALL):
-                raise DiskError(f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes", remedy="run it again")
+            if (wanted := answer.headers.get("Content-Length")) is not None and len(data) < min(
+                int(wanted), _SMALL
+            ):
+                raise DiskError(
+                    f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes", remedy="run it again"
+                )
         except urllib3.exceptions.HTTPError as problem:
-            raise DiskError(f"{self.name}/{path} was cut: {_reason(problem)}", remedy="run it again") from None
+            raise DiskError(
+                f"{self.name}/{path} was cut: {_reason(problem)}", remedy="run it again"
+            ) from None
         finally:
             answer.release_conn()
         if len(data) > _SMALL:
-            raise DiskError(f"{self.name}/{path} is larger than any document", remedy="look at what is served there")
+            raise DiskError(
+                f"{self.name}/{path} is larger than any document", remedy="look at what is served there"
+            )
         return data
 
     def fetch(self, path: str, into: Path, sha256: str) -> bool:
@@ -480,14 +570,21 @@ class Web:
 
         answer = self._open(path, {"Range": f"bytes={have}-"} if have else {})
         try:
-            whole = have and answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            whole = (
+                have
+                and answer.status == 206
+                and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            )
             if answer.status == 416:  # nothing is missing: if it is wrong, the hash says so
                 return True
             if not whole and answer.status != 200:
                 if have and answer.status == 206:
                     into.unlink()
                     return False
-                raise DiskError(f"{self.name}/{path}: the server answers {answer.status}", remedy="look at the server's log")
+                raise DiskError(
+                    f"{self.name}/{path}: the server answers {answer.status}",
+                    remedy="look at the server's log",
+                )
             got, wanted = 0, answer.headers.get("Content-Length")
             with into.open("ab" if whole else "wb") as out:
                 for block in answer.stream(1 << 20):
@@ -514,7 +611,9 @@ def source_of(text: str, ca: Path | None = None) -> Source:
     if re.match(r"https?://", text):
         return Web(text, ca)
     if "://" in text:
-        raise DiskError(f"{text} is no place to pull from", remedy="name a directory, or an http or https address")
+        raise DiskError(
+            f"{text} is no place to pull from", remedy="name a directory, or an http or https address"
+        )
     return Folder(Path(text))
 
 
@@ -546,10 +645,16 @@ def pull(
     """
     line = line_of(name)
     if not trust:
-        raise DiskError("a disk is pulled only where its signature can be verified", remedy="name the public key with --trust")
+        raise DiskError(
+            "a disk is pulled only where its signature can be verified",
+            remedy="name the public key with --trust",
+        )
     for form in formats:
         if form not in FORMATS or form == "raw":
-            raise DiskError(f'"{form}" is no format that is published', remedy=nearest(form, [one for one in FORMATS if one != "raw"]))
+            raise DiskError(
+                f'"{form}" is no format that is published',
+                remedy=nearest(form, [one for one in FORMATS if one != "raw"]),
+            )
     notes: list[str] = []
     build_id, digest = wanted, None
     if wanted in CHANNELS:
@@ -574,7 +679,11 @@ def pull(
             own = _own(target, found.digest)
             for file in _files(disk, sums, formats):
                 packed = file == disk.name + FORMATS["raw.zst"]
-                there = _raw_whole(target, disk) if packed else (target / file).is_file() and sha256_of(target / file) == sums[file]
+                there = (
+                    _raw_whole(target, disk)
+                    if packed
+                    else (target / file).is_file() and sha256_of(target / file) == sums[file]
+                )
                 if own and there:
                     found.there += 1
                     continue
@@ -609,13 +718,21 @@ def _lane(store: ChannelStore, name: str) -> Iterator[None]:
 
 
 def _look_up(
-    source: Source, store: ChannelStore, line: ClassLine, channel: str, trust: Sequence[SSlibKey], notes: list[str]
+    source: Source,
+    store: ChannelStore,
+    line: ClassLine,
+    channel: str,
+    trust: Sequence[SSlibKey],
+    notes: list[str],
 ) -> tuple[str, str]:
     """Build id and digest of what a channel stands for, by the signed history alone."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
     here = moves.local_text(store, source.name, line)
     if not there:
-        raise DiskError(f"{source.name} has no channels of {line}", remedy="name a build id, or correct the class or the place")
+        raise DiskError(
+            f"{source.name} has no channels of {line}",
+            remedy="name a build id, or correct the class or the place",
+        )
     if not there.startswith(here) and not here.startswith(there):
         raise DiskError(
             f"the history of {line} at {source.name} does not go on from the one that this store saw",
@@ -624,31 +741,51 @@ def _look_up(
     text = there
     if len(here) > len(there):
         text = here
-        notes.append(f"{source.name} shows an older history of {line} than this store has seen, which is used instead")
+        notes.append(
+            f"{source.name} shows an older history of {line} than this store has seen, which is used instead"
+        )
     history = read_history(text, line, trust, where=f"{source.name}/{line}")
     last = history.current(channel)
     if last is None:
         known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
-        raise DiskError(f"{channel} of {line} stands for nothing (of its channels: {known})", remedy="promote a disk to it")
+        raise DiskError(
+            f"{channel} of {line} stands for nothing (of its channels: {known})",
+            remedy="promote a disk to it",
+        )
     moves.keep(store, source.name, line, text)
     return last.tag, last.now
 
 
-def _signed(source: Source, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]) -> tuple[dict[str, str], bytes]:
+def _signed(
+    source: Source, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
+) -> tuple[dict[str, str], bytes]:
     """The hashes of a published build that a trusted key signed, and its manifest."""
     envelope, text, manifest = (source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST))
     if envelope is None or text is None or manifest is None:
-        absent = [file for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest)) if data is None]
-        raise DiskError(f"{source.name}/{place} has no {', '.join(absent)}", remedy="look at what is published: index.json names it")
+        absent = [
+            file for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest)) if data is None
+        ]
+        raise DiskError(
+            f"{source.name}/{place} has no {', '.join(absent)}",
+            remedy="look at what is published: index.json names it",
+        )
     try:
         opened = signatures.open_envelope(envelope, trust)
         statement = json.loads(opened.payload)
         named = {str(row["name"]): str(row["digest"]["sha256"]) for row in statement["subject"]}
-        said = (statement["predicateType"], statement["predicate"]["class"], statement["predicate"]["build_id"])
+        said = (
+            statement["predicateType"],
+            statement["predicate"]["class"],
+            statement["predicate"]["build_id"],
+        )
     except ImageError as problem:
-        raise DiskError(problem.message, file=f"{source.name}/{place}/{ENVELOPE}", remedy=problem.remedy) from None
+        raise DiskError(
+            problem.message, file=f"{source.name}/{place}/{ENVELOPE}", remedy=problem.remedy
+        ) from None
     except (ValueError, KeyError, TypeError):
-        raise DiskError("it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}") from None
+        raise DiskError(
+            "it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}"
+        ) from None
     if said != (PREDICATE, name, build_id):
         raise DiskError(
             f"it was signed for {said[1]} {said[2]}, not for {name} {build_id}",
@@ -657,7 +794,11 @@ def _signed(source: Source, place: str, name: str, build_id: str, trust: Sequenc
         )
     for file, data in ((SUMS, text), (MANIFEST, manifest)):
         if hashlib.sha256(data).hexdigest() != named.get(file):
-            raise DiskError(f"{file} is not what was signed", file=f"{source.name}/{place}", remedy="find out who changed it")
+            raise DiskError(
+                f"{file} is not what was signed",
+                file=f"{source.name}/{place}",
+                remedy="find out who changed it",
+            )
     sums = read_sums(text.decode("utf-8", "replace"), f"{source.name}/{place}/{SUMS}")
     return sums, manifest
 

@@ -101,14 +101,21 @@ def find_firmware() -> Firmware:
     for code, variables in FIRMWARE:
         if Path(code).is_file() and Path(variables).is_file():
             return Firmware(Path(code), Path(variables))
-    raise MachineError("there is no UEFI firmware for virtual machines on this machine", remedy="apt-get install ovmf")
+    raise MachineError(
+        "there is no UEFI firmware for virtual machines on this machine", remedy="apt-get install ovmf"
+    )
 
 
 def check_tools() -> None:
     """Raises MachineError, naming all that is missing on this machine."""
-    missing = [name for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen") if not shutil.which(name)]
+    missing = [
+        name for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen") if not shutil.which(name)
+    ]
     if missing:
-        raise MachineError(f"missing on this machine: {', '.join(missing)}", remedy=f"apt-get install {' '.join(REQUIREMENTS)}")
+        raise MachineError(
+            f"missing on this machine: {', '.join(missing)}",
+            remedy=f"apt-get install {' '.join(REQUIREMENTS)}",
+        )
     find_firmware()
 
 
@@ -135,7 +142,9 @@ def accelerator() -> Accelerator:
                         return Accelerator(TCG, f"{DEVICE} is there, and a machine under it ends in {status}")
                     time.sleep(0.1)
     except MachineError as error:
-        return Accelerator(TCG, f"{DEVICE} is there, and does not start a machine: {error.message.splitlines()[0]}")
+        return Accelerator(
+            TCG, f"{DEVICE} is there, and does not start a machine: {error.message.splitlines()[0]}"
+        )
     return Accelerator(TCG, f"{DEVICE} is there, and a machine under it does nothing")
 
 
@@ -145,9 +154,14 @@ def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw
     Raises MachineError.
     """
     command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base.absolute()), "-F", form, str(path)]
-    done = subprocess.run([*command, *([str(size)] if size else [])], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *([str(size)] if size else [])], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise MachineError(f"an overlay over {base} cannot be made: {done.stderr.strip()}", remedy="see whether there is room for it")
+        raise MachineError(
+            f"an overlay over {base} cannot be made: {done.stderr.strip()}",
+            remedy="see whether there is room for it",
+        )
     return path
 
 
@@ -155,7 +169,10 @@ def make_key(directory: Path) -> Path:
     """A throw-away ssh key at `directory`/key; the public half lies beside it as key.pub. Returns the path of the key."""
     key = directory / "key"
     if not key.exists():
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "goldnode-verify", "-f", str(key)], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "goldnode-verify", "-f", str(key)],
+            check=True,
+        )
     return key
 
 
@@ -290,22 +307,45 @@ class Machine:
         else:
             # icount: the guest's clock goes by the instructions it has run. With the wall clock, the time limits of its own units (90 s) run out
             # while it waits for a processor of a busy machine, and a good image looks bad. It is for one processor.
-            words += ["-accel", f"{TCG},thread=single", "-cpu", "max", "-icount", f"shift={SHIFT},sleep=on", "-rtc", "clock=vm"]
+            words += [
+                "-accel",
+                f"{TCG},thread=single",
+                "-cpu",
+                "max",
+                "-icount",
+                f"shift={SHIFT},sleep=on",
+                "-rtc",
+                "clock=vm",
+            ]
         words += ["-drive", f"if=pflash,format=raw,readonly=on,file={escaped(self.firmware.code)}"]
         words += ["-drive", f"if=pflash,format=raw,file={escaped(self.work / 'variables.fd')}"]
-        words += ["-chardev", f"file,id=console,path={escaped(self.work / 'console.log')},append=on", "-serial", "chardev:console"]
+        words += [
+            "-chardev",
+            f"file,id=console,path={escaped(self.work / 'console.log')},append=on",
+            "-serial",
+            "chardev:console",
+        ]
         words += ["-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"]
         words += ["-device", "virtio-rng-pci"]
         if not self.reboots:
             words += ["-no-reboot"]
         if self.disk is not None:
             keeps = "snapshot=on" if self.snapshot else "cache=unsafe"
-            words += ["-drive", f"if=none,id=disk,format={self.form},discard=unmap,{keeps},file={escaped(self.disk)}"]
+            words += [
+                "-drive",
+                f"if=none,id=disk,format={self.form},discard=unmap,{keeps},file={escaped(self.disk)}",
+            ]
             words += ["-device", "virtio-blk-pci,drive=disk,bootindex=0"]
         for number, drive in enumerate(self.drives):
             mode = "readonly=on" if drive.readonly else "cache=unsafe"
-            words += ["-drive", f"if=none,id=drive{number},format={drive.format},{mode},file={escaped(drive.path)}"]
-            words += ["-device", f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else "")]
+            words += [
+                "-drive",
+                f"if=none,id=drive{number},format={drive.format},{mode},file={escaped(drive.path)}",
+            ]
+            words += [
+                "-device",
+                f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else ""),
+            ]
         if self.network:
             # restrict: the guest reaches neither this machine nor anything behind it. Port 0: the system chooses one that is free.
             words += [
@@ -329,7 +369,9 @@ class Machine:
             shutil.copyfile(self.firmware.variables, self.work / "variables.fd")
         for number, (name, value) in enumerate(sorted(self.credentials.items())):
             # As a file: a command line has its limit, and can be seen by everybody on this machine.
-            (self.work / f"credential-{number}").write_text(f"io.systemd.credential.binary:{name}={_base64(value)}")
+            (self.work / f"credential-{number}").write_text(
+                f"io.systemd.credential.binary:{name}={_base64(value)}"
+            )
         ours, theirs = socket.socketpair()
         try:
             with (self.work / "qemu.log").open("ab") as log:
@@ -353,7 +395,9 @@ class Machine:
         except (OSError, ValueError) as error:
             self.cut()
             ours.close()
-            raise MachineError(f"QEMU does not start: {self._complaint() or error}", remedy="see what it says") from None
+            raise MachineError(
+                f"QEMU does not start: {self._complaint() or error}", remedy="see what it says"
+            ) from None
         return self
 
     def _forwarded(self) -> int:
@@ -425,7 +469,9 @@ class Machine:
     def __enter__(self) -> Machine:
         return self.start() if self._process is None else self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.cut()
 
     # -- what it says and does
@@ -446,7 +492,8 @@ class Machine:
         said = self._complaint()
         told = f"{message}; QEMU says: {said}" if said else message
         return MachineError(
-            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n{self.tail() or 'nothing'}\n--", remedy=remedy
+            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n{self.tail() or 'nothing'}\n--",
+            remedy=remedy,
         )
 
     def _pauses(self, limit: float, what: str, fatal: Sequence[str], since: int) -> Iterator[None]:
@@ -461,13 +508,17 @@ class Machine:
                 if sign in shown:
                     raise self.error(f"the console shows {sign!r} before {what}")
             if clock.tick() > limit:
-                raise self.error(f"{limit:.0f} s of the guest's time went by before {what}", "see what its console shows")
+                raise self.error(
+                    f"{limit:.0f} s of the guest's time went by before {what}", "see what its console shows"
+                )
             status = self.status()
             if status not in ("running", "ended"):
                 raise self.error(f"the machine is in state {status} before {what}")
             time.sleep(0.2)
 
-    def wait_for(self, text: str, limit: float = 300, *, fatal: Sequence[str] = (PANIC,), since: int = 0) -> str:
+    def wait_for(
+        self, text: str, limit: float = 300, *, fatal: Sequence[str] = (PANIC,), since: int = 0
+    ) -> str:
         """Wait until the console shows `text` after its first `since` characters; returns the console from there on.
 
         `limit`: seconds of the guest's time. `fatal`: what ends the wait at once. Raises MachineError.
@@ -485,12 +536,25 @@ class Machine:
         """The argument list that runs `words` in the guest (a shell without any)."""
         if self.key is None or self.port is None:
             raise MachineError("the machine has no ssh: it was started without a key or without a network")
-        return ["ssh", "-i", str(self.key), "-p", str(self.port), *SSH_OPTIONS, f"{self.user}@127.0.0.1", *words]
+        return [
+            "ssh",
+            "-i",
+            str(self.key),
+            "-p",
+            str(self.port),
+            *SSH_OPTIONS,
+            f"{self.user}@127.0.0.1",
+            *words,
+        ]
 
     def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> Result:
         """Run `words` in the guest, joined by blanks as ssh does, for its login shell; `limit`: seconds of the guest's time."""
         pid = self._live().pid
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with (
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
             given.write(stdin or b"")
             given.seek(0)
             process = subprocess.Popen(self.ssh_command(*words), stdin=given, stdout=out, stderr=err)
@@ -514,7 +578,14 @@ class Machine:
             err.seek(0)
             return Result(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 
-    def wait_ssh(self, limit: float = 600, *, other_than: str | None = None, fatal: Sequence[str] = (PANIC,), since: int = 0) -> str:
+    def wait_ssh(
+        self,
+        limit: float = 600,
+        *,
+        other_than: str | None = None,
+        fatal: Sequence[str] = (PANIC,),
+        since: int = 0,
+    ) -> str:
         """Wait until ssh answers; returns the boot id of the guest. `other_than`: the boot id of the boot that is to be over.
 
         Raises MachineError after `limit` seconds of the guest's time, with what ssh said last.
@@ -535,7 +606,9 @@ class Machine:
 
 def plain(text: str) -> str:
     """A console's text without the terminal's control sequences."""
-    text = re.sub(r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text)
+    text = re.sub(
+        r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text
+    )
     return "".join(letter for letter in text.replace("\r", "") if letter in "\n\t" or letter.isprintable())
 
 

@@ -56,7 +56,10 @@ class Rootfs:
 def needs_root() -> None:
     """Refuse, before anything is made, what needs other users' files and chroot."""
     if os.geteuid() != 0:
-        raise DiskError("a root filesystem is made with chroot and files of other users", remedy="run it as root; a container will do")
+        raise DiskError(
+            "a root filesystem is made with chroot and files of other users",
+            remedy="run it as root; a container will do",
+        )
 
 
 def tools() -> dict[str, str]:
@@ -67,7 +70,9 @@ def tools() -> dict[str, str]:
         raise DiskError(problem.message, remedy=problem.remedy) from problem
     for program in ("unshare", "setpriv", "tar", "zstd", "dpkg-deb"):
         if shutil.which(program) is None:
-            raise DiskError(f"{program} is not on this machine", remedy="apt-get install util-linux tar zstd dpkg")
+            raise DiskError(
+                f"{program} is not on this machine", remedy="apt-get install util-linux tar zstd dpkg"
+            )
     return {name: found[name] for name in ("mmdebstrap", "apt", "dpkg")}
 
 
@@ -94,7 +99,9 @@ def make(
     say("making the base")
     base = [deb.name for deb in lock.debs if deb.name not in stack]
     try:
-        engines.make_root(repository, base, item.stack.item.os.codename, (ROOT_START, "true"), lock.epoch, into, work=work)
+        engines.make_root(
+            repository, base, item.stack.item.os.codename, (ROOT_START, "true"), lock.epoch, into, work=work
+        )
     except ImageError as problem:
         raise DiskError(problem.message, remedy=problem.remedy) from problem
     prepare(into, lock.debs)
@@ -105,7 +112,12 @@ def make(
     pending = offline.prove(into, document, {"program": payload(content=False)})
     rows = [{"id": row.id, "reason": row.reason} for row in pending]
     offline.write(
-        into, PENDING, json.dumps({"schema": "goldnode.pending/1", "class_digest": document["digest"], "pending": rows}, indent=1) + "\n"
+        into,
+        PENDING,
+        json.dumps(
+            {"schema": "goldnode.pending/1", "class_digest": document["digest"], "pending": rows}, indent=1
+        )
+        + "\n",
     )
     sanitise(into, lock.epoch)
     return Rootfs(into, tuple(pending))
@@ -134,7 +146,10 @@ def prepare(root: Path, debs: Iterable[LockedDeb]) -> None:
     # All came in one request; only what was asked for is to be held for asked for.
     rows = sorted((deb.name, deb.architecture) for deb in debs if deb.why.startswith("needed by"))
     native = next(deb.architecture for deb in debs if deb.name == "dpkg")
-    text = "".join(f"Package: {name}\nArchitecture: {native if arch == 'all' else arch}\nAuto-Installed: 1\n\n" for name, arch in rows)
+    text = "".join(
+        f"Package: {name}\nArchitecture: {native if arch == 'all' else arch}\nAuto-Installed: 1\n\n"
+        for name, arch in rows
+    )
     (root / "var/lib/apt/extended_states").write_text(text, encoding="utf-8")
     for name in ("etc/hostname", "etc/resolv.conf"):
         (root / name).unlink(missing_ok=True)
@@ -157,7 +172,10 @@ def pack(root: Path, to: Path) -> None:
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     to.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _tar(["tar", *TAR, "-C", str(root), "--use-compress-program=zstd -1 -T0", "-cf", str(temporary), "."], "kept")
+        _tar(
+            ["tar", *TAR, "-C", str(root), "--use-compress-program=zstd -1 -T0", "-cf", str(temporary), "."],
+            "kept",
+        )
         temporary.replace(to)
     finally:
         temporary.unlink(missing_ok=True)
@@ -174,4 +192,7 @@ def _tar(command: Sequence[str], what: str) -> None:
     if done.returncode:
         full = "No space left" in done.stderr
         said = "the disk is full" if full else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise DiskError(f"the root filesystem cannot be {what}: {said}", remedy="make room in the store's file system" if full else None)
+        raise DiskError(
+            f"the root filesystem cannot be {what}: {said}",
+            remedy="make room in the store's file system" if full else None,
+        )

@@ -46,7 +46,12 @@ _GONE = (
     "tmp/*",
 )
 # Directories that programs expect although all that was in them has gone.
-_STAY = (("var/cache/apt/archives/partial", 0o755), ("var/lib/apt/lists/partial", 0o755), ("var/log/journal", 0o2755), ("efi", 0o755))
+_STAY = (
+    ("var/cache/apt/archives/partial", 0o755),
+    ("var/lib/apt/lists/partial", 0o755),
+    ("var/log/journal", 0o2755),
+    ("efi", 0o755),
+)
 
 
 def sanitise(root: Path, epoch: int) -> None:
@@ -92,5 +97,6 @@ def _put(path: Path, text: str, mode: int) -> None:
 def _everything(root: Path) -> Iterator[str]:
     """The root and all below it, what is in a directory before the directory itself."""
     for where, folders, names in os.walk(root, topdown=False):
-        yield from (os.path.join(where, name) for name in (*names, *(n for n in folders if os.path.islink(os.path.join(where, n)))))  # noqa: PTH118, PTH114
+        links = [name for name in folders if os.path.islink(os.path.join(where, name))]  # noqa: PTH114, PTH118
+        yield from (os.path.join(where, name) for name in (*names, *links))  # noqa: PTH118
         yield where

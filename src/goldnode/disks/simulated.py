@@ -33,7 +33,15 @@ PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy"
 PLACE = "/root/goldnode-verify"
 FAULT = "gpu0.absent=1"
 # Checks of every boot that a missing GPU must not touch.
-STILL = ("ssh", "boot.multi_user", "kernel.running", "units.failed", "system.state", "check.ran", "gate.state")
+STILL = (
+    "ssh",
+    "boot.multi_user",
+    "kernel.running",
+    "units.failed",
+    "system.state",
+    "check.ran",
+    "gate.state",
+)
 # What brings a document into force, as site.yml does: part by part, until the plan is empty.
 APPLY = f"""set -e
 cd {PLACE}
@@ -49,7 +57,8 @@ def check(built: BuiltDisk) -> None:
         raise DiskError(f"class {built.class_} has no GPU to simulate", remedy="leave --simulated-gpu out")
     if not (CHECKOUT / "tests" / "simulators" / "hardware").is_dir():
         raise DiskError(
-            "goldnode's simulator is not here: it is part of the tests in its checkout", remedy="run this in a checkout of goldnode"
+            "goldnode's simulator is not here: it is part of the tests in its checkout",
+            remedy="run this in a checkout of goldnode",
         )
 
 
@@ -66,17 +75,26 @@ def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
         file.write_text(json.dumps(document))
         words = [sys.executable, "-m", SIMULATOR, "pack", "--document", str(file), "--out", str(out)]
         done = subprocess.run(
-            [*words, *(word for fault in faults for word in ("--fault", fault))], cwd=CHECKOUT, capture_output=True, text=True, check=False
+            [*words, *(word for fault in faults for word in ("--fault", fault))],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
-            raise DiskError(f"the GPUs cannot be simulated: {(done.stderr or done.stdout).strip()[-600:]}", remedy="see what it says")
+            raise DiskError(
+                f"the GPUs cannot be simulated: {(done.stderr or done.stdout).strip()[-600:]}",
+                remedy="see what it says",
+            )
         return out.read_bytes()
 
 
 def _run(machine: Machine, script: str, stdin: bytes | None = None, limit: float = 900) -> str:
     done = machine.ssh(["sh", "-c", f"'{script}'"], stdin=stdin, limit=limit)
     if done.rc:
-        raise machine.error(f"simulated GPUs cannot be brought into the guest: {(done.out + done.err).strip()[-800:]}")
+        raise machine.error(
+            f"simulated GPUs cannot be brought into the guest: {(done.out + done.err).strip()[-800:]}"
+        )
     return done.out
 
 
@@ -96,7 +114,9 @@ def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
     _run(machine, "systemctl start simulated-hardware.service")
     done = machine.ssh(["sh"], stdin=APPLY.encode(), limit=1800)
     if done.rc:
-        raise machine.error(f"the class with simulated GPUs cannot be applied in the guest: {(done.out + done.err).strip()[-1500:]}")
+        raise machine.error(
+            f"the class with simulated GPUs cannot be applied in the guest: {(done.out + done.err).strip()[-1500:]}"
+        )
     return changed
 
 
@@ -131,14 +151,21 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
     count = int(document["gpu"]["count"])
     row = findings.get("gpu.count") or {}
     found.append(
-        holds("simulated.count", row.get("outcome") == "match", f"{count} simulated GPUs", f"{row.get('outcome')}: {row.get('got')}")
+        holds(
+            "simulated.count",
+            row.get("outcome") == "match",
+            f"{count} simulated GPUs",
+            f"{row.get('outcome')}: {row.get('got')}",
+        )
     )
     for name in declared(document):
         if not name.startswith("policy."):
             continue
         row = findings.get(name) or {}
         # Clocks that were locked are read back by no call of NVML: then that they were set is what is known.
-        good = row.get("outcome") == "match" or (row.get("outcome") == "not_exposed" and "set at " in str(row.get("got")))
+        good = row.get("outcome") == "match" or (
+            row.get("outcome") == "not_exposed" and "set at " in str(row.get("got"))
+        )
         found.append(
             holds(
                 f"simulated.{name}",
@@ -162,14 +189,32 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
     limit = (document.get("policy") or {}).get("power_limit_watts")
     if limit is not None:
         # The simulator's own state: not read through goldnode. It holds what was set, and nobody sets what a board has by default.
-        wanted = (str(int(limit) * 1000), *((None,) if limit == gpu(document["gpu"]["model"]).power_limit_default_w else ()))
+        wanted = (
+            str(int(limit) * 1000),
+            *((None,) if limit == gpu(document["gpu"]["model"]).power_limit_default_w else ()),
+        )
         read = {index: have.get(f"gpu{index}.power_limit") for index in range(count)}
-        wrong = [f"GPU {index}: {said or 'nothing was set'}" for index, said in read.items() if said not in wanted]
+        wrong = [
+            f"GPU {index}: {said or 'nothing was set'}" for index, said in read.items() if said not in wanted
+        ]
         if facts.get("settings") is None:
             wrong = ["the simulator's state is not there"]
-        found.append(holds("simulated.power", not wrong, f"{limit} W in the simulator's state", listed(wrong, none=f"{limit} W")))
+        found.append(
+            holds(
+                "simulated.power",
+                not wrong,
+                f"{limit} W in the simulator's state",
+                listed(wrong, none=f"{limit} W"),
+            )
+        )
     state = facts.get("gate") or {}
-    found.append(same("simulated.gate", "block: open", f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}"))
+    found.append(
+        same(
+            "simulated.gate",
+            "block: open",
+            f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}",
+        )
+    )
     return found
 
 
@@ -185,8 +230,17 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
             "a GPU is missing",
             f"{row.get('outcome')}: {row.get('got')} of {row.get('expected')}",
         ),
-        same("simulated.fault.gate", "block: closed", f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}"),
-        holds("simulated.fault.pass", not facts.get("pass"), "no pass", "there is one" if facts.get("pass") else "none"),
+        same(
+            "simulated.fault.gate",
+            "block: closed",
+            f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}",
+        ),
+        holds(
+            "simulated.fault.pass",
+            not facts.get("pass"),
+            "no pass",
+            "there is one" if facts.get("pass") else "none",
+        ),
     ]
     for name in gate.RUNTIMES:
         unit = (facts.get("units") or {}).get(name) or {}
@@ -195,8 +249,20 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
         down = unit.get("ActiveState") in ("inactive", "failed")
         found.append(holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState"))))
         told = next(
-            (line.strip() for line in str((facts.get("status") or {}).get(name) or "").splitlines() if "goldnode gate: " in line), ""
+            (
+                line.strip()
+                for line in str((facts.get("status") or {}).get(name) or "").splitlines()
+                if "goldnode gate: " in line
+            ),
+            "",
         )
         if unit.get("UnitFileState") in gate.ENABLED:
-            found.append(holds(f"simulated.fault.{name}.status", "gpu" in told, "systemctl status says why", told or "it does not say"))
+            found.append(
+                holds(
+                    f"simulated.fault.{name}.status",
+                    "gpu" in told,
+                    "systemctl status says why",
+                    told or "it does not say",
+                )
+            )
     return found

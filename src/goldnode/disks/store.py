@@ -23,7 +23,9 @@ class Store:
                 place.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise DiskError(
-                f"the store cannot be written: {problem.strerror}", file=root, remedy=f"name another with --store or ${STORE}"
+                f"the store cannot be written: {problem.strerror}",
+                file=root,
+                remedy=f"name another with --store or ${STORE}",
             ) from problem
 
     @property

@@ -44,7 +44,9 @@ _VERSIONS = {
 def path() -> str:
     """$PATH with the places of file system tools, which a user's own often lacks."""
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join([*places, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places)])
+    return os.pathsep.join(
+        [*places, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places)]
+    )
 
 
 def require(*tools: str) -> None:
@@ -64,7 +66,11 @@ def environment(epoch: int) -> dict[str, str]:
     mke2fs sorts a directory by the locale; mtools and vfat write local time; `E2FSPROGS_FAKE_TIME` is what e2fsprogs before 1.47.1 reads
     instead of `SOURCE_DATE_EPOCH`; features of ext4 come from /etc/mke2fs.conf and those of mtools from /etc and the user's home.
     """
-    kept = {key: value for key, value in os.environ.items() if key in ("TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH", "FAKEROOTKEY")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key in ("TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH", "FAKEROOTKEY")
+    }
     return kept | {
         "PATH": path(),
         "LC_ALL": "C",
@@ -77,16 +83,29 @@ def environment(epoch: int) -> dict[str, str]:
     }
 
 
-def run(*words: str | Path, epoch: int = 0, stdin: str | bytes | None = None, good: tuple[int, ...] = (0,), cwd: Path | None = None) -> str:
+def run(
+    *words: str | Path,
+    epoch: int = 0,
+    stdin: str | bytes | None = None,
+    good: tuple[int, ...] = (0,),
+    cwd: Path | None = None,
+) -> str:
     """Run a tool and return what it printed, errors included. Raises DiskError with its last lines, and for a full disk one that says so."""
     argv = [str(word) for word in words]
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
         done = subprocess.run(
-            argv, input=data if data is not None else b"", capture_output=True, check=False, env=environment(epoch), cwd=cwd
+            argv,
+            input=data if data is not None else b"",
+            capture_output=True,
+            check=False,
+            env=environment(epoch),
+            cwd=cwd,
         )
     except OSError as problem:
-        raise DiskError(f"{argv[0]} cannot be run: {problem.strerror}", remedy=f"install {PACKAGES.get(argv[0], argv[0])}") from problem
+        raise DiskError(
+            f"{argv[0]} cannot be run: {problem.strerror}", remedy=f"install {PACKAGES.get(argv[0], argv[0])}"
+        ) from problem
     text = (done.stdout + done.stderr).decode("utf-8", "replace")
     if done.returncode not in good:
         if "No space left on device" in text:

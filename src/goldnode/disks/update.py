@@ -35,7 +35,17 @@ from goldnode.node.state.domains.program import OTHER
 
 BLOCK = 1 << 20
 PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", "-o", "ConnectTimeout=20")
+SSH = (
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ServerAliveInterval=15",
+    "-o",
+    "ServerAliveCountMax=8",
+    "-o",
+    "ConnectTimeout=20",
+)
 PAUSE = 5.0  # seconds between two looks at a node that boots
 
 Say = Callable[[str], None]
@@ -65,12 +75,21 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
             found.update(data)
             left -= len(data)
     if left:
-        raise DiskError(f"the file ends {left} bytes too early", file=path, remedy="run `goldnode disks build` again")
+        raise DiskError(
+            f"the file ends {left} bytes too early", file=path, remedy="run `goldnode disks build` again"
+        )
     return size, found.hexdigest()
 
 
 def head(
-    name: str, node_class: str, build_id: str, kernel: str, options: str, root: tuple[int, str], tries: int, unverified: str | None
+    name: str,
+    node_class: str,
+    build_id: str,
+    kernel: str,
+    options: str,
+    root: tuple[int, str],
+    tries: int,
+    unverified: str | None,
 ) -> dict[str, Any]:
     """The first line of what a node is sent; `root` is size and SHA-256 of the root file system."""
     return {
@@ -130,7 +149,11 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
     part = {item.name: item for item in disk.partitions}
     lacking = [name for name in ("esp", "root-a") if name not in part]
     if lacking:
-        raise DiskError(f"image {disk.name} has no partition {lacking[0]}", file=raw, remedy="run `goldnode disks build` again")
+        raise DiskError(
+            f"image {disk.name} has no partition {lacking[0]}",
+            file=raw,
+            remedy="run `goldnode disks build` again",
+        )
     size, whole = digest(raw)
     if (size, whole) != (disk.raw.size, disk.raw.sha256):
         raise DiskError(
@@ -140,7 +163,16 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         )
     start = part["root-a"].start
     options = command_line(raw, part["esp"].start, disk.build_id)
-    first = head(disk.name, disk.class_, disk.build_id, disk.kernel, options, digest(raw, start, part["root-a"].size), tries, reason)
+    first = head(
+        disk.name,
+        disk.class_,
+        disk.build_id,
+        disk.kernel,
+        options,
+        digest(raw, start, part["root-a"].size),
+        tries,
+        reason,
+    )
     return Image(disk, raw, start, first)
 
 
@@ -157,7 +189,9 @@ def command_line(raw: Path, esp: int, build_id: str) -> str:
     options = loader.fields(done.stdout.decode("utf-8", "replace")).get("options")
     if done.returncode or not options:
         said = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
-        raise DiskError(f"the entry {entry} cannot be read: {said}", file=raw, remedy="run `goldnode disks build` again")
+        raise DiskError(
+            f"the entry {entry} cannot be read: {said}", file=raw, remedy="run `goldnode disks build` again"
+        )
     return options
 
 
@@ -177,11 +211,15 @@ class Node:
         """The local command that runs a command there."""
         return [*self.ssh, shlex.join([*self.become, *command])]
 
-    def run(self, *command: str, stdin: bytes | None = None, timeout: float = 600) -> subprocess.CompletedProcess[bytes]:
+    def run(
+        self, *command: str, stdin: bytes | None = None, timeout: float = 600
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command there; 255 is ssh's own failure."""
         give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
-            return subprocess.run(self.words(*command), capture_output=True, check=False, timeout=timeout, **give)
+            return subprocess.run(
+                self.words(*command), capture_output=True, check=False, timeout=timeout, **give
+            )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
 
@@ -189,7 +227,10 @@ class Node:
         """Standard output of a command that has to go well. Raises DiskError with what it said."""
         done = self.run(*command, **more)
         if done.returncode:
-            raise DiskError(f"{self.name}: {last_line(done.stderr) or f'{command[0]} ended with {done.returncode}'}", remedy=REACH)
+            raise DiskError(
+                f"{self.name}: {last_line(done.stderr) or f'{command[0]} ended with {done.returncode}'}",
+                remedy=REACH,
+            )
         return done.stdout.decode("utf-8", "replace")
 
 
@@ -206,7 +247,12 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
     """How to reach a node: a host of the inventory, else an ssh destination. Raises DiskError."""
     if inventory is None:
         return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
-    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false"}
+    environment = {
+        "ANSIBLE_CONFIG": str(CONFIGURATION),
+        **os.environ,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    }
     done = subprocess.run(
         [str(Path(sys.executable).with_name("ansible-inventory")), "-i", inventory, "--host", name],
         # Without vars plugins: the class document is not what is asked for here.
@@ -221,7 +267,9 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
         variables = None
     if done.returncode or not isinstance(variables, dict):
         raise DiskError(
-            f"the inventory has no host {name}: {last_line(done.stderr.encode())}", file=inventory, remedy="correct the name, or -i"
+            f"the inventory has no host {name}: {last_line(done.stderr.encode())}",
+            file=inventory,
+            remedy="correct the name, or -i",
         )
     return reached(name, variables, become)
 
@@ -230,7 +278,10 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
     """How ssh reaches a host with these variables of its inventory. Raises DiskError for another connection than ssh. Pure."""
     kind = str(variables.get("ansible_connection", "ssh")).rpartition(".")[2]
     if kind not in ("ssh", "smart", "paramiko_ssh", "paramiko"):
-        raise DiskError(f"{name} is reached by `{kind}`, and an image is sent by ssh", remedy="set ansible_connection: ssh for it")
+        raise DiskError(
+            f"{name} is reached by `{kind}`, and an image is sent by ssh",
+            remedy="set ansible_connection: ssh for it",
+        )
 
     def said(*keys: str) -> str | None:
         return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
@@ -245,7 +296,12 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
     for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
         words += shlex.split(str(variables.get(key) or ""))
     root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
-    return Node(name, (*words, "--", said("ansible_host", "ansible_ssh_host") or name), ("sudo", "-n") if root else (), variables)
+    return Node(
+        name,
+        (*words, "--", said("ansible_host", "ansible_ssh_host") or name),
+        ("sudo", "-n") if root else (),
+        variables,
+    )
 
 
 @dataclass(frozen=True)
@@ -286,8 +342,15 @@ def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any
         found = json.loads(done.stdout) if done.returncode == 0 else None
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not isinstance(found.get("slots"), dict) or set(found["slots"]) != set(SLOTS):
-        raise DiskError(f"{name}: {last_line(done.stderr) or 'it does not tell its slots'}", remedy="see docs/disk-slots.md")
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("slots"), dict)
+        or set(found["slots"]) != set(SLOTS)
+    ):
+        raise DiskError(
+            f"{name}: {last_line(done.stderr) or 'it does not tell its slots'}",
+            remedy="see docs/disk-slots.md",
+        )
     return found
 
 
@@ -362,7 +425,9 @@ def drain_of(target: Node) -> draining.Drain:
         return [str(word) for word in value] if isinstance(value, list) else shlex.split(str(value))
 
     return draining.choose(
-        str(variables.get("goldnode_drain") or "none"), listed("goldnode_drain_command"), listed("goldnode_resume_command")
+        str(variables.get("goldnode_drain") or "none"),
+        listed("goldnode_drain_command"),
+        listed("goldnode_resume_command"),
     )
 
 
@@ -393,7 +458,9 @@ def spoils(target: Node) -> str | None:
     return "; ".join(map(str, held)) if held else None
 
 
-def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+def restart(
+    target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
     """Reboot the node and wait until the image that is tried is good. Raises DiskError where it is not, or the node does not come back.
 
     :param slot: the one that boots next: the other may hold the same image.
@@ -425,7 +492,8 @@ def restart(target: Node, slot: str, image: str, limit: float, say: Say, clock: 
         if found["running"] != slot and not found["tried"]:
             reason = found["fallback"] or f"image {runs['image']} in slot {found['running']} runs"
             raise DiskError(
-                f"{target.name} fell back: {reason}", remedy="see `goldnode-node check` on the node; it is in service as before"
+                f"{target.name} fell back: {reason}",
+                remedy="see `goldnode-node check` on the node; it is in service as before",
             )
         state = f"{image} is tried, {runs['left']} tries left after this one"
         if state != told:
@@ -456,7 +524,11 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
     with program(target) as there:
         found = there.survey()
         if wish.image is not None and (why := refusal(wish.image, found)):
-            raise DiskError(f"{target.name}: {why}", file=wish.image.disk.directory, remedy="see `goldnode-node slot status` on the node")
+            raise DiskError(
+                f"{target.name}: {why}",
+                file=wish.image.disk.directory,
+                remedy="see `goldnode-node slot status` on the node",
+            )
         if wish.reboot and isinstance(drain, draining.Nothing) and (used := holders(found)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and nobody drains the node",
@@ -492,9 +564,16 @@ def text(found: Mapping[str, Any], name: str) -> str:
     """One line for each slot, for a person. Pure."""
     lines = []
     for slot, row in found["slots"].items():
-        marks = [word for word, true in (("runs", slot == found["running"]), ("boots next", slot == found["next"])) if true]
+        marks = [
+            word
+            for word, true in (("runs", slot == found["running"]), ("boots next", slot == found["next"]))
+            if true
+        ]
         state = "used up" if row["state"] == FAILED else row["state"]
-        lines.append(f"{name}: slot {slot}: {row['image'] or 'no image'}, {state}" + (f" ({', '.join(marks)})" if marks else ""))
+        lines.append(
+            f"{name}: slot {slot}: {row['image'] or 'no image'}, {state}"
+            + (f" ({', '.join(marks)})" if marks else "")
+        )
     if found["fallback"]:
         lines.append(f"{name}: {found['fallback']}")
     return "\n".join(lines)

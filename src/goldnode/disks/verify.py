@@ -23,7 +23,15 @@ from typing import Any
 from goldnode.disks import guest, simulated
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check, Facts, Wanted
 from goldnode.disks.model import VERIFIED, BuiltDisk
-from goldnode.disks.qemu import Accelerator, Machine, MachineError, accelerator, check_tools, make_key, overlay
+from goldnode.disks.qemu import (
+    Accelerator,
+    Machine,
+    MachineError,
+    accelerator,
+    check_tools,
+    make_key,
+    overlay,
+)
 from goldnode.errors import DiskError
 from goldnode.files import replace_file, sha256_of
 
@@ -126,7 +134,11 @@ class Report:
                 f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, answered after {boot.seconds:.0f} s of its time"
             )
         rows = list(self.checks())
-        for title, outcome in (("FAILED", FAILED), ("not verifiable here", UNVERIFIABLE), *((("passed", PASSED),) if everything else ())):
+        for title, outcome in (
+            ("FAILED", FAILED),
+            ("not verifiable here", UNVERIFIABLE),
+            *((("passed", PASSED),) if everything else ()),
+        ):
             chosen = [(where, check) for where, check in rows if check.outcome == outcome]
             if not chosen:
                 continue
@@ -135,10 +147,15 @@ class Report:
             for where, check in chosen:
                 seen.setdefault((check.id, check.expected, check.got), []).append(where.removeprefix("boot "))
             for (name, expected, got), places in seen.items():
-                lines.append(f"  {name} [{', '.join(places)}]: {got}" + (f" (want {expected})" if outcome != PASSED else ""))
+                lines.append(
+                    f"  {name} [{', '.join(places)}]: {got}"
+                    + (f" (want {expected})" if outcome != PASSED else "")
+                )
         if self.error:
             lines.append(f"error: {self.error}")
-        lines.append(f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(UNVERIFIABLE)} not verifiable here")
+        lines.append(
+            f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(UNVERIFIABLE)} not verifiable here"
+        )
         return "\n".join(lines)
 
 
@@ -147,11 +164,19 @@ def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
     raw = built.path("raw")
     remedy = f"remove {built.directory} and run `goldnode disks build {built.class_}` again"
     if raw.stat().st_size != built.raw.size:
-        raise DiskError(f"the raw disk has {raw.stat().st_size} bytes, and its manifest says {built.raw.size}", file=raw, remedy=remedy)
+        raise DiskError(
+            f"the raw disk has {raw.stat().st_size} bytes, and its manifest says {built.raw.size}",
+            file=raw,
+            remedy=remedy,
+        )
     say("reading the image")
     found = sha256_of(raw)
     if found != built.raw.sha256.removeprefix("sha256:"):
-        raise DiskError(f"the raw disk is not what its manifest says: sha256 {found}, expected {built.raw.sha256}", file=raw, remedy=remedy)
+        raise DiskError(
+            f"the raw disk is not what its manifest says: sha256 {found}, expected {built.raw.sha256}",
+            file=raw,
+            remedy=remedy,
+        )
     return found
 
 
@@ -183,7 +208,9 @@ def verify(
     if shutil.disk_usage(place).free < ROOM:
         free = shutil.disk_usage(place).free // MIB
         raise DiskError(
-            f"there are {free} MiB free, and the overlays of a verification need up to {ROOM // MIB} MiB", file=place, remedy="make room"
+            f"there are {free} MiB free, and the overlays of a verification need up to {ROOM // MIB} MiB",
+            file=place,
+            remedy="make room",
         )
     if report.accelerator.why:
         say(f"without KVM: {report.accelerator.why}; the guests are emulated, which takes minutes")
@@ -216,7 +243,9 @@ def sweep(place: Path) -> None:
 def write(report: Report) -> Path:
     """Write verified.json beside the manifest, whole or not at all; returns its path."""
     path = report.built.directory / VERIFIED
-    replace_file(path, (json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    replace_file(
+        path, (json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    )
     return path
 
 
@@ -227,7 +256,11 @@ class _Run:
         self.built, self.report, self.directory, self.memory, self.say = built, report, directory, memory, say
         self.key = make_key(directory)
         end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
-        slot = next((part.size for part in built.partitions if part.name == "root-a"), 0) if built.layout == "ab" else 0
+        slot = (
+            next((part.size for part in built.partitions if part.name == "root-a"), 0)
+            if built.layout == "ab"
+            else 0
+        )
         self.size = -(-(max(end, built.raw.size) + slot + SPARE) // MIB) * MIB
         self.wanted = Wanted.of(built, self.size)
 
@@ -258,7 +291,11 @@ class _Run:
                     # Shorter: the same image has been judged whole; what may differ is who it is.
                     other = two.wait_ssh(BOOT)
                     self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
-                    self.report.clones.append(guest.holds("clones.boot", bool(other), "the clone boots, beside the first", "it answers"))
+                    self.report.clones.append(
+                        guest.holds(
+                            "clones.boot", bool(other), "the clone boots, beside the first", "it answers"
+                        )
+                    )
                     two.cut()
             if gpus:
                 self.with_gpus(one, second)
@@ -266,7 +303,9 @@ class _Run:
     def ask(self, machine: Machine, *, identity: bool = False) -> Facts:
         """What the guest says of itself, or only who it is, when systemd has no more to start. Raises MachineError where it cannot."""
         request = json.dumps({"identity": True} if identity else self.wanted.asked())
-        done = machine.ssh(["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK)
+        done = machine.ssh(
+            ["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK
+        )
         try:
             found: Facts = json.loads(done.out)
         except ValueError:
@@ -275,7 +314,14 @@ class _Run:
         return found
 
     def boot(
-        self, machine: Machine, number: int, what: str, *, first: Boot | None = None, gpus: Judge | None = None, missing: bool = False
+        self,
+        machine: Machine,
+        number: int,
+        what: str,
+        *,
+        first: Boot | None = None,
+        gpus: Judge | None = None,
+        missing: bool = False,
     ) -> Boot:
         """A boot, or a reboot of a machine that runs, judged; the report has it from here on. `gpus`: with simulated ones, it makes of the checks
         of every boot those of this one."""
@@ -288,13 +334,30 @@ class _Run:
         machine.booted = machine.wait_ssh(BOOT, other_than=before)
         seconds = machine.time() - began
         facts = self.ask(machine)
-        checks = guest.judge(facts, self.wanted, first=first.facts if first else None, simulated=gpus is not None, missing=missing)
-        checks.insert(0, Check("ssh", PASSED, "answers with the key of this run", f"after {seconds:.0f} s of the guest's time"))
+        checks = guest.judge(
+            facts,
+            self.wanted,
+            first=first.facts if first else None,
+            simulated=gpus is not None,
+            missing=missing,
+        )
+        checks.insert(
+            0,
+            Check(
+                "ssh",
+                PASSED,
+                "answers with the key of this run",
+                f"after {seconds:.0f} s of the guest's time",
+            ),
+        )
         checks = gpus(checks, facts) if gpus else checks
         found = Boot(number, what, seconds, checks, gpus is not None, facts)
         (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
         self.report.boots.append(found)
-        self.say(f"boot {number}: {guest.outcome(checks)}" + "".join(f"\n  {check.id}: {check.got}" for check in guest.failed(checks)))
+        self.say(
+            f"boot {number}: {guest.outcome(checks)}"
+            + "".join(f"\n  {check.id}: {check.got}" for check in guest.failed(checks))
+        )
         return found
 
     def with_gpus(self, machine: Machine, before: Boot) -> None:
@@ -311,7 +374,9 @@ class _Run:
 
         def faulty(checks: list[Check], facts: Facts) -> list[Check]:
             # The fault is meant: what follows from it is judged, and not that all is well.
-            still = [check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")]
+            still = [
+                check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")
+            ]
             return still + simulated.faulty(facts, closing)
 
         self.boot(machine, len(self.report.boots) + 1, "all GPUs there", gpus=healthy)

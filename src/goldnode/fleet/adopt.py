@@ -60,20 +60,42 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
     if inventory is not None:
         check_inventory(inventory)
     where = inventory or f"{name},"
-    command = [str(Path(sys.executable).with_name("ansible")), "-i", where, name, "-m", "goldnode_survey", *options]
+    command = [
+        str(Path(sys.executable).with_name("ansible")),
+        "-i",
+        where,
+        name,
+        "-m",
+        "goldnode_survey",
+        *options,
+    ]
     if at:
         command += ["-u", user]
-    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false"}
+    environment = {
+        "ANSIBLE_CONFIG": str(CONFIGURATION),
+        **os.environ,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    }
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
-        done = subprocess.run([*command, "--tree", tree], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "--tree", tree], env=environment, capture_output=True, text=True, check=False
+        )
         answer = Path(tree) / name
         told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     survey = told.get("survey")
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
-        lines = [line for line in (told.get("msg") or done.stderr or done.stdout).splitlines() if line.strip()]
-        said = next((line for line in lines if "Could not match" in line or "ERROR" in line), lines[-1] if lines else "no host matched")
-        raise AdoptError(f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i")
+        lines = [
+            line for line in (told.get("msg") or done.stderr or done.stdout).splitlines() if line.strip()
+        ]
+        said = next(
+            (line for line in lines if "Could not match" in line or "ERROR" in line),
+            lines[-1] if lines else "no host matched",
+        )
+        raise AdoptError(
+            f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i"
+        )
     return survey
 
 
@@ -82,7 +104,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         survey = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise AdoptError(f"the survey cannot be read: {problem}", file=path, remedy="keep it again with --keep") from problem
+        raise AdoptError(
+            f"the survey cannot be read: {problem}", file=path, remedy="keep it again with --keep"
+        ) from problem
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         raise AdoptError(f"this is no survey of schema {SCHEMA}", file=path, remedy="keep one with --keep")
     return survey
@@ -97,13 +121,22 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     system = survey["os"]
     if system["id"] not in FAMILIES:
         known = " and ".join(name.capitalize() for name in FAMILIES)
-        raise AdoptError(f"the node runs {system['id'] or 'an unknown system'}", remedy=f"goldnode knows {known}")
+        raise AdoptError(
+            f"the node runs {system['id'] or 'an unknown system'}", remedy=f"goldnode knows {known}"
+        )
     if not system["version"]:  # Debian's testing and unstable
-        raise AdoptError(f"the node runs {system['id']} {system['codename']}, which is no release", remedy="a stack is for a release")
+        raise AdoptError(
+            f"the node runs {system['id']} {system['codename']}, which is no release",
+            remedy="a stack is for a release",
+        )
     if survey["goldnode"]:
-        found.notes.append("The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it anew.")
+        found.notes.append(
+            "The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it anew."
+        )
     if survey["container"]:
-        found.notes.append("The node is a container: its kernel, GPUs and host settings are another machine's and were not read.")
+        found.notes.append(
+            "The node is a container: its kernel, GPUs and host settings are another machine's and were not read."
+        )
     gpu = _gpu(survey, found)
     vendor = facts.gpu(gpu["model"]).vendor if gpu else None
     driver = _driver(survey, vendor, catalog, found)
@@ -113,7 +146,9 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
             f"The class below is for no GPU, although the node has {gpu['count']} x {gpu['model']}: give it a stack and `gpu`."
         )
     if survey["secure_boot"]:
-        found.notes.append("Secure Boot is on: a module that DKMS builds must be signed by an enrolled key, or site.yml refuses the node.")
+        found.notes.append(
+            "Secure Boot is on: a module that DKMS builds must be signed by an enrolled key, or site.yml refuses the node."
+        )
     fitting = _fitting(survey, stack, catalog)
     if fitting is not None:
         found.stack = fitting
@@ -122,7 +157,9 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         )
     else:
         found.stack = f"{name}_stack"
-        found.files[f"stacks/{found.stack}.yml"] = _text("stack", {"stack": found.stack, **stack}, "what the node has today, as intent")
+        found.files[f"stacks/{found.stack}.yml"] = _text(
+            "stack", {"stack": found.stack, **stack}, "what the node has today, as intent"
+        )
     document: dict[str, Any] = {
         "class": name,
         "description": "adopted from a running node",
@@ -140,7 +177,9 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         policy["host"] = host
     if policy:
         document["policy"] = policy
-    found.files[f"classes/{name}.yml"] = _text("class", document, "what the node is today; whether it should be so is yours to say")
+    found.files[f"classes/{name}.yml"] = _text(
+        "class", document, "what the node is today; whether it should be so is yours to say"
+    )
     if driver or vendor is None:  # without a driver there is nothing yet that could be proved
         _prove(found, catalog)
     return found
@@ -161,7 +200,9 @@ def _gpu(survey: Survey, found: Proposal) -> dict[str, Any] | None:
     counted = Counter(by_id.get(row["id"], row["id"]) for row in gpus)
     unknown = [model for model in counted if model not in facts.gpus()]
     if unknown:
-        found.notes.append(f"GPU {', '.join(unknown)} is not in the facts (compat/facts/gpus.yml): add it there with its source.")
+        found.notes.append(
+            f"GPU {', '.join(unknown)} is not in the facts (compat/facts/gpus.yml): add it there with its source."
+        )
     known = [(model, count) for model, count in counted.most_common() if model not in unknown]
     if len(known) > 1:
         told = ", ".join(f"{count} x {model}" for model, count in known)
@@ -180,13 +221,19 @@ def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposa
             "site.yml; until then site.yml refuses the node."
         )
     template = next(
-        (entry.item.driver for entry in catalog.stacks.values() if entry.item.driver and entry.item.driver.vendor == (vendor or "nvidia")),
+        (
+            entry.item.driver
+            for entry in catalog.stacks.values()
+            if entry.item.driver and entry.item.driver.vendor == (vendor or "nvidia")
+        ),
         None,
     )
     if template is None:
         return None
     family = [
-        name for name, row in packages.items() if in_family(name, template.family) and row["state"] == "installed" and ":" not in name
+        name
+        for name, row in packages.items()
+        if in_family(name, template.family) and row["state"] == "installed" and ":" not in name
     ]
     modules = [row for row in survey["driver"] if row["module"].startswith("nvidia")]
     if vendor is None and not family:
@@ -200,14 +247,20 @@ def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposa
         return {"vendor": "amd", "module": template.module, "library": template.library, "packages": sorted(family) or list(template.packages),
                 "family": list(template.family)}  # fmt: skip
     if not modules or not family:
-        found.notes.append("No NVIDIA driver of packages was found. Choose a stack of the catalog for this GPU (`goldnode classes`).")
+        found.notes.append(
+            "No NVIDIA driver of packages was found. Choose a stack of the catalog for this GPU (`goldnode classes`)."
+        )
         return None
     module = modules[0]
     if len(modules) > 1:
         told = ", ".join(f"{row['module']} {row['version']}" for row in modules)
-        found.notes.append(f"Several driver modules are built for the kernel that runs ({told}); the stack is for the first.")
+        found.notes.append(
+            f"Several driver modules are built for the kernel that runs ({told}); the stack is for the first."
+        )
     version = module["version"]
-    dkms = next((row for row in survey["dkms"] if row["version"] == version and row["package"] in family), None)
+    dkms = next(
+        (row for row in survey["dkms"] if row["version"] == version and row["package"] in family), None
+    )
     if dkms is None:
         found.notes.append(
             f"{module['module']} {version} is not built by DKMS from an installed package: prebuilt, or by hand. State its package under `driver.dkms`."
@@ -220,7 +273,9 @@ def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposa
     asked = list(dict.fromkeys([dkms["package"], *wanted, *manual]))
     if newer:
         told = ", ".join(f"{name} {packages[name]['version']}" for name in newer[:5])
-        found.notes.append(f"Of another version than the driver's {version}: {told}. A lock takes the newest each archive has.")
+        found.notes.append(
+            f"Of another version than the driver's {version}: {told}. A lock takes the newest each archive has."
+        )
     return {
         "vendor": "nvidia",
         "branch": version.partition(".")[0],
@@ -236,12 +291,19 @@ def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposa
 
 
 def _stack(
-    survey: Survey, name: str, driver: dict[str, Any] | None, catalog: Catalog, site: Site | None, found: Proposal
+    survey: Survey,
+    name: str,
+    driver: dict[str, Any] | None,
+    catalog: Catalog,
+    site: Site | None,
+    found: Proposal,
 ) -> dict[str, Any]:
     system = survey["os"]
     running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
     if running not in survey["kernel"]["installed"]:
-        found.notes.append(f"Kernel {running or 'unknown'} is of no installed package. A stack has one of its archives: choose it there.")
+        found.notes.append(
+            f"Kernel {running or 'unknown'} is of no installed package. A stack has one of its archives: choose it there."
+        )
     document: dict[str, Any] = {
         "description": f"adopted from a running {system['id']} {system['version']} node",
         "os": dict(system),
@@ -251,11 +313,24 @@ def _stack(
         "driver": driver,
     }
     runtime = survey["runtime"]
-    engine = next((name for name in ("docker.io", "docker-ce", "containerd", "containerd.io", "podman") if name in runtime), None)
+    engine = next(
+        (
+            name
+            for name in ("docker.io", "docker-ce", "containerd", "containerd.io", "podman")
+            if name in runtime
+        ),
+        None,
+    )
     if engine:
-        short = {"docker.io": "docker", "docker-ce": "docker", "containerd.io": "containerd"}.get(engine, engine)
+        short = {"docker.io": "docker", "docker-ce": "docker", "containerd.io": "containerd"}.get(
+            engine, engine
+        )
         stated: dict[str, Any] = {"engine": short, "package": engine, "packages": [engine]}
-        toolkit = [name for name in survey["packages"] if name.startswith(("nvidia-container-toolkit", "libnvidia-container"))]
+        toolkit = [
+            name
+            for name in survey["packages"]
+            if name.startswith(("nvidia-container-toolkit", "libnvidia-container"))
+        ]
         if toolkit and driver:
             stated["toolkit"] = {
                 "vendor": driver["vendor"],
@@ -263,22 +338,42 @@ def _stack(
             }
         document["runtime"] = stated
     own = driver["dkms"]["name"] if driver and driver.get("dkms") else None
-    others = [row for row in survey["dkms"] if row["name"] not in (own, *(driver_["module"] for driver_ in survey["driver"]))]
-    document["modules"] = [{"name": row["name"], "package": row["package"], "dkms": row["name"]} for row in others if row["package"]]
+    others = [
+        row
+        for row in survey["dkms"]
+        if row["name"] not in (own, *(driver_["module"] for driver_ in survey["driver"]))
+    ]
+    document["modules"] = [
+        {"name": row["name"], "package": row["package"], "dkms": row["name"]}
+        for row in others
+        if row["package"]
+    ]
     for row in others:
-        state = f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
+        state = (
+            f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
+        )
         found.notes.append(
             f"Out-of-tree module {row['name']} {row['version']} ({state}). Look at its name for modinfo and at the order of loading."
         )
     known = {own, *(row["name"] for row in others)} | {row["module"] for row in survey["driver"]}
-    stray = [row["module"] for row in survey["loaded"] or [] if row["module"] not in known and not row["module"].startswith("nvidia")]
+    stray = [
+        row["module"]
+        for row in survey["loaded"] or []
+        if row["module"] not in known and not row["module"].startswith("nvidia")
+    ]
     if stray:
-        found.notes.append(f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the package that brings them.")
+        found.notes.append(
+            f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the package that brings them."
+        )
     if not document["modules"]:
         del document["modules"]
     family = driver["family"] if driver else []
     for pin in survey["pins"]:
-        if pin["package"] == "*" or pin["package"].startswith(("linux-", engine or "linux-")) or in_family(pin["package"], family):
+        if (
+            pin["package"] == "*"
+            or pin["package"].startswith(("linux-", engine or "linux-"))
+            or in_family(pin["package"], family)
+        ):
             found.notes.append(
                 f"{pin['file']}:{pin['line']}: pins {pin['package']}. Remove it before site.yml: the lock pins the stack set."
             )
@@ -287,7 +382,9 @@ def _stack(
     return document
 
 
-def _end_of_life(system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: Proposal) -> dict[str, str]:
+def _end_of_life(
+    system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: Proposal
+) -> dict[str, str]:
     """The end of support that another stack of the same release states, or that of the driver's branch where it comes first; a date is
     never made up."""
     for entry in catalog.stacks.values():
@@ -295,7 +392,9 @@ def _end_of_life(system: Mapping[str, str], driver: Mapping[str, Any] | None, ca
         if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
             last, source = min([(stack.end_of_life.date, stack.end_of_life.source), *_branch_ends(driver)])
             return {"date": last.isoformat(), "source": source}
-    found.notes.append("No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it.")
+    found.notes.append(
+        "No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it."
+    )
     return {"date": "1970-01-01", "source": "not known"}
 
 
@@ -307,13 +406,21 @@ def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
     if branch is None or branch.end_of_life is None:
         return []
     said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
-    return [(rules.last_day(branch.end_of_life), f"driver branch {branch.name} ends {branch.end_of_life} ({said})")]
+    return [
+        (
+            rules.last_day(branch.end_of_life),
+            f"driver branch {branch.name} ends {branch.end_of_life} ({said})",
+        )
+    ]
 
 
 def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Proposal) -> list[str]:
     chosen = []
     for row in survey["sources"]:
-        name = next((name for name, entry in catalog.archives.items() if _is(row, name, entry.item, survey, site)), None)
+        name = next(
+            (name for name, entry in catalog.archives.items() if _is(row, name, entry.item, survey, site)),
+            None,
+        )
         if name:
             chosen.append(name)
         elif not row["suite"].endswith(("-updates", "-backports")):
@@ -325,7 +432,11 @@ def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Propos
 
 def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:
     """Whether a source of the node is an archive of the catalog: by the site's address, the mark in its path, or its suite."""
-    if site is not None and name in site.archives and row["uri"].rstrip("/") == site.archives[name].url.rstrip("/"):
+    if (
+        site is not None
+        and name in site.archives
+        and row["uri"].rstrip("/") == site.archives[name].url.rstrip("/")
+    ):
         return True
     if archive.mark is not None:
         return archive.mark in row["uri"]
@@ -344,7 +455,9 @@ def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str 
             continue
         if not set(item.archives) <= set(stack["archives"]):
             continue
-        if _same_driver(item.driver, driver) and (item.runtime.engine if item.runtime else None) == stack.get("runtime", {}).get("engine"):
+        if _same_driver(item.driver, driver) and (item.runtime.engine if item.runtime else None) == stack.get(
+            "runtime", {}
+        ).get("engine"):
             return name
     return None
 
@@ -392,28 +505,40 @@ def _policy(survey: Survey, vendor: str, found: Proposal) -> dict[str, Any]:
         found.notes.append("Settings of AMD's GPUs are not read: the class declares no policy for them.")
         return {}
     if not rows:
-        found.notes.append("Settings of the GPUs could not be read (no nvidia-smi, or no driver): the class declares no policy for them.")
+        found.notes.append(
+            "Settings of the GPUs could not be read (no nvidia-smi, or no driver): the class declares no policy for them."
+        )
         return {}
     policy: dict[str, Any] = {}
     for key, field_, convert in (
         ("persistence_mode", "persistence_mode", _ON.get),
         ("power_limit_watts", "power.limit", _watts),
         ("ecc", "ecc.mode.current", _ON.get),
-        ("compute_mode", "compute_mode", {"Default": "default", "Exclusive_Process": "exclusive_process", "Prohibited": "prohibited"}.get),
+        (
+            "compute_mode",
+            "compute_mode",
+            {"Default": "default", "Exclusive_Process": "exclusive_process", "Prohibited": "prohibited"}.get,
+        ),
     ):
         values = {row.get(field_, "") for row in rows}
         if any(text.startswith("[") or not text for text in values):
             continue
         if len(values) > 1:
-            found.notes.append(f"The GPUs differ in {field_}: {', '.join(sorted(values))}. The class does not declare it.")
+            found.notes.append(
+                f"The GPUs differ in {field_}: {', '.join(sorted(values))}. The class does not declare it."
+            )
             continue
         value = convert(next(iter(values)))
         if value is None:
-            found.notes.append(f"nvidia-smi says {next(iter(values))} of {field_}, which no policy can say. The class does not declare it.")
+            found.notes.append(
+                f"nvidia-smi says {next(iter(values))} of {field_}, which no policy can say. The class does not declare it."
+            )
         elif not (key == "compute_mode" and value == "default"):
             policy[key] = value
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
-        found.notes.append("MIG is enabled on at least one GPU. Write its layout into policy.mig (nvidia-smi mig -lgi).")
+        found.notes.append(
+            "MIG is enabled on at least one GPU. Write its layout into policy.mig (nvidia-smi mig -lgi)."
+        )
     return policy
 
 
@@ -425,7 +550,9 @@ def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
     if len(host["governors"]) == 1:
         policy["governor"] = host["governors"][0]
     elif host["governors"]:
-        found.notes.append(f"CPU governors differ: {', '.join(host['governors'])}. The class does not declare one.")
+        found.notes.append(
+            f"CPU governors differ: {', '.join(host['governors'])}. The class does not declare one."
+        )
     jumbo = {name: {"mtu": mtu} for name, mtu in host["mtu"].items() if mtu not in (0, 1500)}
     if jumbo:
         policy["network"] = jumbo
@@ -435,7 +562,9 @@ def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
         policy["numa_balancing"] = False
     if host["hugepages"] not in (None, "0"):
         told = f"{host['hugepages']} huge pages of the default size are reserved"
-        found.notes.append(f"{told}: write them into policy.host.hugepages by their size (Hugepagesize in /proc/meminfo).")
+        found.notes.append(
+            f"{told}: write them into policy.host.hugepages by their size (Hugepagesize in /proc/meminfo)."
+        )
     return policy
 
 
@@ -454,7 +583,9 @@ def _prove(found: Proposal, catalog: Catalog) -> None:
         try:
             load_catalog([*catalog.directories, Path(directory)])
         except (CatalogError, FactsError) as error:
-            found.notes.append(f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}")
+            found.notes.append(
+                f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}"
+            )
 
 
 def write(found: Proposal, directory: Path) -> list[Path]:
@@ -462,7 +593,11 @@ def write(found: Proposal, directory: Path) -> list[Path]:
     paths = {directory / name: text for name, text in found.files.items()}
     there = [path for path in paths if path.exists()]
     if there:
-        raise AdoptError("this file exists already", file=there[0], remedy="choose another name with --name, or another directory")
+        raise AdoptError(
+            "this file exists already",
+            file=there[0],
+            remedy="choose another name with --name, or another directory",
+        )
     for path, text in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

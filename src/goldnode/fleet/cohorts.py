@@ -14,7 +14,10 @@ REFUSALS = "goldnode_cohort_refusals"
 
 
 def hold(
-    play: Any, hosts: Iterable[Any], documents: ClassDocuments | None = None, see: Callable[[str, Iterable[str]], None] | None = None
+    play: Any,
+    hosts: Iterable[Any],
+    documents: ClassDocuments | None = None,
+    see: Callable[[str, Iterable[str]], None] | None = None,
 ) -> list[str]:
     """Check the cohorts of `hosts` (Ansible's) and give those of a cohort that cannot stand its refusals. Returns what there is to tell.
 
@@ -43,7 +46,11 @@ def hold(
         name = (seen.get("goldnode_node_class") or {}).get("class")
         if name is not None and seen.get(COHORT) is not None:
             members.setdefault(str(seen[COHORT]), set()).add(str(name))
-    mixed = {cohort: sorted(classes) for cohort, classes in members.items() if len(classes) > 1 and cohort in here.values()}
+    mixed = {
+        cohort: sorted(classes)
+        for cohort, classes in members.items()
+        if len(classes) > 1 and cohort in here.values()
+    }
     if not mixed:
         return []
     documents = documents or ClassDocuments()
@@ -64,4 +71,14 @@ def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict
         return documents.cohort(cohort, classes)
     except GoldnodeError as problem:
         told = f"cohort {cohort} cannot be checked: {problem}"
-        return {"refusals": [{"code": "cohort", "subject": f"cohort {cohort}", "message": told, "remedy": "Mend its classes."}], "told": []}
+        return {
+            "refusals": [
+                {
+                    "code": "cohort",
+                    "subject": f"cohort {cohort}",
+                    "message": told,
+                    "remedy": "Mend its classes.",
+                }
+            ],
+            "told": [],
+        }

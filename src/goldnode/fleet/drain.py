@@ -51,7 +51,9 @@ def run(argv: Sequence[str]) -> str:
             remedy="Install the scheduler's client, or set goldnode_drain: none",
         ) from None
     except subprocess.TimeoutExpired:
-        raise GoldnodeError(f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again") from None
+        raise GoldnodeError(
+            f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again"
+        ) from None
     if done.returncode != 0:
         raise GoldnodeError(
             f"{' '.join(argv)} failed: {done.stderr.strip() or done.stdout.strip()}",
@@ -80,7 +82,9 @@ class Caller:
         if alive is not None:
             return alive
         try:
-            age = self.clock() - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+            age = (
+                self.clock() - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+            )
         except ValueError:
             age = LEASE + 1
         return not self.take_over and age < LEASE
@@ -130,7 +134,9 @@ class Drain(Protocol):
     def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
         """Take a node out of service and wait until no work is left on it; go on with a drain that an earlier run has left."""
 
-    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+    def resume(
+        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
+    ) -> Outcome:
         """Return a node that a run has drained. One that another holds out of service stays so, and the outcome says who and what returns it.
 
         :param before: whether the caller's own drain found it in service, for a command without records.
@@ -150,14 +156,18 @@ class Nothing:
     def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
         return Outcome(changed=False, in_service=True)
 
-    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+    def resume(
+        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
+    ) -> Outcome:
         found = records.read() if records else None
         if found is None or (found.node is None and found.damaged is None):
             return Outcome(changed=False, in_service=True)
         if found.node is None:
             note = f"{FILE} on the node cannot be read ({found.damaged}): an earlier run may have left {node} out of service. See the scheduler"
             return Outcome(changed=False, in_service=True, note=f"{note}, then delete the file.")
-        return Outcome(changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "none", node))
+        return Outcome(
+            changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "none", node)
+        )
 
     def review(self, node: str, caller: Caller, records: Records) -> Outcome:
         return self.resume(node, caller, records)
@@ -245,7 +255,9 @@ class Visible:
             if not free or self.take(node, text, seen):
                 break
         else:
-            raise GoldnodeError(f"{node} changes while it is to be drained", remedy="See who else drains it, then run again")
+            raise GoldnodeError(
+                f"{node} changes while it is to be drained", remedy="See who else drains it, then run again"
+            )
         self.finish(node)
         if self.look(node).in_service:
             raise GoldnodeError(
@@ -259,7 +271,9 @@ class Visible:
         """See :class:`Drain`."""
         return self._end(node, caller, records, returns=False)
 
-    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+    def resume(
+        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
+    ) -> Outcome:
         """See :class:`Drain`."""
         return self._end(node, caller, records, returns=True)
 
@@ -267,7 +281,9 @@ class Visible:
         found = records.read() if records else drain_record.Found()
         record = found.node
         if record is not None and (record.by, record.node) != (self.name, node):
-            return Outcome(changed=False, in_service=True, left=record.about(), note=moved(record, self.name, node))
+            return Outcome(
+                changed=False, in_service=True, left=record.about(), note=moved(record, self.name, node)
+            )
         left = record.about() if record and record.run != caller.actor.run else None
         for _ in range(TRIES):
             seen = self.look(node)
@@ -283,12 +299,19 @@ class Visible:
             if not (held or (was and seen.in_service and not seen.reason)) or self.give(node, seen, was):
                 break
         else:
-            raise GoldnodeError(f"{node} changes while it is to be returned", remedy="See who else works on it, then run again")
+            raise GoldnodeError(
+                f"{node} changes while it is to be returned",
+                remedy="See who else works on it, then run again",
+            )
         if records:
             records.clear()
         if held or seen.in_service:
             return Outcome(changed=held is not None, in_service=True, left=left, record=record)
-        gate = " The gate on the node returns it by itself once its check is fine, or" if seen.reason.startswith(GATE) else ""
+        gate = (
+            " The gate on the node returns it by itself once its check is fine, or"
+            if seen.reason.startswith(GATE)
+            else ""
+        )
         note = f"{node} is out of service ({self.shown(seen)}), not for a run, and stays so.{gate} {by_hand(self.name, node)} returns it."
         return Outcome(changed=False, in_service=False, left=left, note=note, record=record)
 
@@ -334,7 +357,10 @@ class Slurm(Visible):
     def look(self, node: str) -> State:
         rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
         if not rows:
-            raise GoldnodeError(f"scontrol tells no state of node {node}", remedy="Check that the inventory name is the Slurm node name")
+            raise GoldnodeError(
+                f"scontrol tells no state of node {node}",
+                remedy="Check that the inventory name is the Slurm node name",
+            )
         return rows[0][1]
 
     def take(self, node: str, why: str, seen: State) -> bool:
@@ -369,7 +395,10 @@ def slurm_rows(text: str) -> list[tuple[str, State]]:
     rows = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
-        why = re.search(r"\sReason=(.*?)(?: \[\S+@\S+\])?(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$", line)
+        why = re.search(
+            r"\sReason=(.*?)(?: \[\S+@\S+\])?(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$",
+            line,
+        )
         if state is None:
             continue
         flags = {flag.rstrip("*~#!%$@^-") for flag in state[1].split("+")}
@@ -378,7 +407,9 @@ def slurm_rows(text: str) -> list[tuple[str, State]]:
         # Of a node that is down and not drained, the reason is not the one of a drain.
         if out and mark(text) and not flags & {"DRAIN", "DRAINED", "DRAINING"}:
             text = f"down: {text}"
-        rows.append((name[1] if name else "", State(not out, "+".join(sorted(flags, key=state[1].find)), text)))
+        rows.append(
+            (name[1] if name else "", State(not out, "+".join(sorted(flags, key=state[1].find)), text))
+        )
     return rows
 
 
@@ -393,11 +424,16 @@ class Kubectl(Visible):
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
     def look(self, node: str) -> State:
-        return self._state(json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])))
+        return self._state(
+            json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"]))
+        )
 
     def _state(self, found: Mapping[str, Any]) -> State:
         metadata = found.get("metadata", {})
-        version, why = str(metadata.get("resourceVersion", "")), str((metadata.get("annotations") or {}).get(self.ANNOTATION, ""))
+        version, why = (
+            str(metadata.get("resourceVersion", "")),
+            str((metadata.get("annotations") or {}).get(self.ANNOTATION, "")),
+        )
         if not found.get("spec", {}).get("unschedulable", False):
             return State(True, "schedulable", "", version)
         owners = [
@@ -418,9 +454,23 @@ class Kubectl(Visible):
     def _patch(self, node: str, seen: State, why: str | None, unschedulable: bool | None) -> bool:
         """Change reason and cordon together; False where the node has changed since it was seen."""
         metadata = {"resourceVersion": seen.version} if seen.version else {}
-        patch = {"metadata": {**metadata, "annotations": {self.ANNOTATION: why}}, "spec": {"unschedulable": unschedulable}}
+        patch = {
+            "metadata": {**metadata, "annotations": {self.ANNOTATION: why}},
+            "spec": {"unschedulable": unschedulable},
+        }
         try:
-            self.run(["kubectl", "patch", "node", node, "--type=merge", f"--field-manager={self.MANAGER}", "-p", json.dumps(patch)])
+            self.run(
+                [
+                    "kubectl",
+                    "patch",
+                    "node",
+                    node,
+                    "--type=merge",
+                    f"--field-manager={self.MANAGER}",
+                    "-p",
+                    json.dumps(patch),
+                ]
+            )
         except GoldnodeError as problem:
             if "Conflict" in str(problem) or "object has been modified" in str(problem):
                 return False
@@ -428,11 +478,25 @@ class Kubectl(Visible):
         return True
 
     def finish(self, node: str) -> None:
-        self.run(["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3600s"])
+        self.run(
+            ["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3600s"]
+        )
 
     def marked(self) -> dict[str, str]:
-        cordoned = ["kubectl", "get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "json", "--show-managed-fields"]
-        rows = [(str(row["metadata"]["name"]), self._state(row)) for row in json.loads(self.run(cordoned))["items"]]
+        cordoned = [
+            "kubectl",
+            "get",
+            "nodes",
+            "--field-selector",
+            "spec.unschedulable=true",
+            "-o",
+            "json",
+            "--show-managed-fields",
+        ]
+        rows = [
+            (str(row["metadata"]["name"]), self._state(row))
+            for row in json.loads(self.run(cordoned))["items"]
+        ]
         return {name: seen.reason for name, seen in rows if seen.held}
 
 
@@ -460,9 +524,14 @@ class Command:
         record = Record("command", node, actor.run, actor.controller, caller.now(), text, known or None)
         if records:
             records.write(record)
-        status, said = self._call([*self.drain_command, node, text], records.status_file(actor.run, DRAIN) if records else None)
+        status, said = self._call(
+            [*self.drain_command, node, text], records.status_file(actor.run, DRAIN) if records else None
+        )
         if status not in (0, 3):
-            raise GoldnodeError(f"{' '.join(self.drain_command)} {node} failed: {said}", remedy="Put that right, then run again")
+            raise GoldnodeError(
+                f"{' '.join(self.drain_command)} {node} failed: {said}",
+                remedy="Put that right, then run again",
+            )
         given = re.search(r"^reason: *(.*)$", said, re.MULTILINE) if status == 3 else None
         if given:
             held = mark(given[1].strip())
@@ -481,24 +550,40 @@ class Command:
             note = f"{note}; {FILE} on the node cannot be read ({found.damaged})"
         elif not in_service and found.local and not old:
             note = f"{note}; {found.local.about()} of this controller had drained it, and the node has no record of that any more"
-        return Outcome(changed=status == 0, in_service=in_service, ours=in_service, left=left, note=note, record=record)
+        return Outcome(
+            changed=status == 0, in_service=in_service, ours=in_service, left=left, note=note, record=record
+        )
 
     def review(self, node: str, caller: Caller, records: Records) -> Outcome:
         """See :class:`Drain`."""
         return self._end(node, caller, records, None, returns=False)
 
-    def resume(self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None) -> Outcome:
+    def resume(
+        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
+    ) -> Outcome:
         """See :class:`Drain`."""
         return self._end(node, caller, records, before, returns=True)
 
-    def _end(self, node: str, caller: Caller, records: Records | None, before: bool | None, returns: bool) -> Outcome:
+    def _end(
+        self, node: str, caller: Caller, records: Records | None, before: bool | None, returns: bool
+    ) -> Outcome:
         found = records.read() if records else drain_record.Found()
         if found.node and (found.node.by, found.node.node) != ("command", node):
-            return Outcome(changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "command", node))
+            return Outcome(
+                changed=False,
+                in_service=True,
+                left=found.node.about(),
+                note=moved(found.node, "command", node),
+            )
         record = found.node or (found.local if found.damaged else None)
         left = record.about() if record and record.run != caller.actor.run else None
         if record and caller.works(record.run, record.since):
-            return Outcome(changed=False, in_service=True, left=left, note=str(busy(node, record.run, record.controller, record.since)))
+            return Outcome(
+                changed=False,
+                in_service=True,
+                left=left,
+                note=str(busy(node, record.run, record.controller, record.since)),
+            )
         in_service = self._known(record, found, records) if record else before
         if in_service:
             # Done already by a run that was killed before it could forget the drain?
@@ -509,17 +594,30 @@ class Command:
                 noted = records.status_file(record.run, RESUME) if records and record else None
                 status, said = self._call([*self.resume_command, node], noted)
                 if status != 0:
-                    raise GoldnodeError(f"{' '.join(self.resume_command)} {node} failed: {said}", remedy="Put that right, then run again")
+                    raise GoldnodeError(
+                        f"{' '.join(self.resume_command)} {node} failed: {said}",
+                        remedy="Put that right, then run again",
+                    )
             if records:
                 records.clear()
             return Outcome(changed=not done, in_service=True, left=left, record=record)
         note = f"{node} was out of service before, as {self.drain_command[0]} says, and stays so."
         if in_service is None:
-            why = f"{FILE} on the node cannot be read ({found.damaged})" if found.damaged else "the run was cut off as it drained it"
+            why = (
+                f"{FILE} on the node cannot be read ({found.damaged})"
+                if found.damaged
+                else "the run was cut off as it drained it"
+            )
             note = f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
         if records:
             records.clear()
-        return Outcome(False, False, left=left, note=f"{note} `{shlex.join([*self.resume_command, node])}` returns it.", record=record)
+        return Outcome(
+            False,
+            False,
+            left=left,
+            note=f"{note} `{shlex.join([*self.resume_command, node])}` returns it.",
+            record=record,
+        )
 
     def marked(self) -> dict[str, str]:
         return {}
@@ -531,17 +629,23 @@ class Command:
             return record.in_service if record else None
         if found.local and found.local.run == record.run and found.local.in_service is not None:
             return found.local.in_service
-        return {0: True, 3: False}.get(-1 if (status := records.status(record.run, DRAIN) if records else None) is None else status)
+        return {0: True, 3: False}.get(
+            -1 if (status := records.status(record.run, DRAIN) if records else None) is None else status
+        )
 
     @staticmethod
     def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:
         """Return the exit status of a command, and what it said. It ends, and its status is noted, also where this run is killed meanwhile."""
         if shutil.which(argv[0]) is None:
-            raise GoldnodeError(f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command")
+            raise GoldnodeError(
+                f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command"
+            )
         words = ["/bin/sh", "-c", NOTING, "sh", str(noted), *argv] if noted else list(argv)
         # Files and no pipes, which would end it as well.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            status = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False, start_new_session=True).returncode
+            status = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False, start_new_session=True
+            ).returncode
             said = []
             for file in (out, err):
                 file.seek(0)

@@ -145,7 +145,9 @@ class Records:
 
     def _script(self, script: str, text: str = "") -> str:
         file = self.root.rstrip("/") + FILE
-        return script.format(file=shlex.quote(file), folder=shlex.quote(str(Path(file).parent)), text=shlex.quote(text))
+        return script.format(
+            file=shlex.quote(file), folder=shlex.quote(str(Path(file).parent)), text=shlex.quote(text)
+        )
 
 
 def local_file(runs: str, by: str, node: str) -> Path | None:

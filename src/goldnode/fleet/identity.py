@@ -26,7 +26,9 @@ def actor() -> Actor:
     """Return the run that this process, or the one that forked it as a worker, is."""
     parent = multiprocessing.parent_process()
     pid = (parent.pid if parent else None) or os.getpid()
-    return Actor(run_id(pid) or f"{place()}-{_short(str(pid), 6)}", re.sub(r"\s", "", controller()) or "unknown")
+    return Actor(
+        run_id(pid) or f"{place()}-{_short(str(pid), 6)}", re.sub(r"\s", "", controller()) or "unknown"
+    )
 
 
 def controller() -> str:

@@ -34,7 +34,14 @@ STATES = (UNREACHABLE, FAILED, REFUSED, CHANGE, WAITING, REBOOT, CONVERGED)
 BAD, PENDING = (UNREACHABLE, FAILED, REFUSED), (CHANGE, WAITING, REBOOT)
 
 # Sections of a plan in the order in which a person asks for them, by the beginning of an action's kind; a file's place goes before that.
-PACKAGES, FILES, UNITS, MODULES, INITRAMFS, BOOT = "packages", "files", "units", "kernel modules", "initramfs", "boot loader"
+PACKAGES, FILES, UNITS, MODULES, INITRAMFS, BOOT = (
+    "packages",
+    "files",
+    "units",
+    "kernel modules",
+    "initramfs",
+    "boot loader",
+)
 GPU, HOST = "GPU settings", "host settings"
 REFUSALS, WAITS, HOLDERS, REBOOTS = "refused", "waits for a drain", "holds a GPU", "reboot afterwards"
 SECTIONS = (REFUSALS, HOLDERS, PACKAGES, MODULES, INITRAMFS, BOOT, FILES, UNITS, GPU, HOST, WAITS, REBOOTS)
@@ -62,7 +69,10 @@ KINDS = (
 )
 VERBS = ("install", "repair", "upgrade", "downgrade", "remove")
 PARTS = ("kernel", "driver", "module", "runtime", "base")
-LINES, NEW = 24, 4  # of one file's diff, and of a file that is new and so shown at all, unless all are asked for
+LINES, NEW = (
+    24,
+    4,
+)  # of one file's diff, and of a file that is new and so shown at all, unless all are asked for
 WIDTH = 116
 
 
@@ -116,7 +126,13 @@ class Group:
 # Asking
 
 
-def ask(inventory: str, limit: str | None, names: Iterable[str], forks: int | None = None, options: Sequence[str] = ()) -> list[HostPlan]:
+def ask(
+    inventory: str,
+    limit: str | None,
+    names: Iterable[str],
+    forks: int | None = None,
+    options: Sequence[str] = (),
+) -> list[HostPlan]:
     """The plan of every host of an inventory, through Ansible, whose connections, users and become are what the inventory says.
 
     :param names: of the classes of the catalog: a host that gives no answer is told with the class of its group.
@@ -125,7 +141,11 @@ def ask(inventory: str, limit: str | None, names: Iterable[str], forks: int | No
     """
     check_inventory(inventory)
     where = ["-i", inventory, *(["--limit", limit] if limit else [])]
-    quiet = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_LOCALHOST_WARNING": "false"}
+    quiet = {
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+    }
     environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, **quiet}
     try:
         groups = _groups(where, environment)
@@ -137,9 +157,23 @@ def ask(inventory: str, limit: str | None, names: Iterable[str], forks: int | No
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
-        command = [_program("ansible"), *where, "all", "-m", "goldnode_state", "-a", "operation=plan", "--tree", tree]
+        command = [
+            _program("ansible"),
+            *where,
+            "all",
+            "-m",
+            "goldnode_state",
+            "-a",
+            "operation=plan",
+            "--tree",
+            tree,
+        ]
         done = subprocess.run(
-            [*command, *(["--forks", str(forks)] if forks else []), *options], env=environment, capture_output=True, text=True, check=False
+            [*command, *(["--forks", str(forks)] if forks else []), *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
     said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
@@ -165,11 +199,18 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
     except ValueError:
         found = None
     if done.returncode or not isinstance(found, dict):
-        raise FleetPlanError(f"the inventory cannot be read: {_error(done.stderr)}", remedy="correct it, -i or --limit")
+        raise FleetPlanError(
+            f"the inventory cannot be read: {_error(done.stderr)}", remedy="correct it, -i or --limit"
+        )
 
     def hosts(group: str, seen: frozenset[str] = frozenset()) -> list[str]:
         node = found.get(group, {})
-        inner = [host for child in node.get("children", ()) if child not in seen for host in hosts(child, seen | {group})]
+        inner = [
+            host
+            for child in node.get("children", ())
+            if child not in seen
+            for host in hosts(child, seen | {group})
+        ]
         return sorted({*node.get("hosts", ()), *inner})
 
     groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
@@ -179,13 +220,18 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
     for line in strangers.lines():
         print(f"warning: {line}.", file=sys.stderr)
     if not groups["all"]:
-        raise FleetPlanError("there is no host in the inventory", remedy="name another one with -i, or correct --limit")
+        raise FleetPlanError(
+            "there is no host in the inventory", remedy="name another one with -i, or correct --limit"
+        )
     return groups
 
 
 def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if line.startswith(("[ERROR]", "ERROR"))), lines[-1] if lines else "nothing was said")
+    return next(
+        (line for line in lines if line.startswith(("[ERROR]", "ERROR"))),
+        lines[-1] if lines else "nothing was said",
+    )
 
 
 def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
@@ -196,7 +242,10 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
         result = json.loads(answer)
         told = result.get("node_class") or {}
         facts = result.get("ansible_facts") or {}
-        plan, left = facts.get("goldnode_plan") or result.get("refused_plan"), str(facts.get("goldnode_left") or "")
+        plan, left = (
+            facts.get("goldnode_plan") or result.get("refused_plan"),
+            str(facts.get("goldnode_left") or ""),
+        )
         plan = None if plan is None else read_plan(json.dumps(plan), str(told.get("class_digest")))
     except (ValueError, AttributeError, PlanError) as problem:
         return HostPlan(name, node_class, state=FAILED, message=f"its answer is no plan: {problem}")
@@ -213,7 +262,10 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
 
 def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
     """All that a plan would do, refuse, wait for and need afterwards. `parts`: part of the stack by package."""
-    found = [Item(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip()) for row in plan["refusals"]]
+    found = [
+        Item(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip())
+        for row in plan["refusals"]
+    ]
     if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
         found += [Item(HOLDERS, holder(row)) for row in plan["holders"]]
     for action in plan["actions"]:
@@ -226,7 +278,11 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
 def holder(row: Mapping[str, Any]) -> str:
     """Who has a GPU open: process, unit, container."""
     text = f"pid {row['pid']} {row['command']}"
-    return text + (f", unit {row['unit']}" if row["unit"] else "") + (f", container {row['container']}" if row["container"] else "")
+    return (
+        text
+        + (f", unit {row['unit']}" if row["unit"] else "")
+        + (f", container {row['container']}" if row["container"] else "")
+    )
 
 
 def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
@@ -245,19 +301,32 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[It
     found = []
     for part, name, verb, before, after in sorted(rows, key=lambda row: (order.get(row[0], 9), row[1])):
         move = {"install": after, "remove": before}.get(verb) or f"{before or 'half installed'} → {after}"
-        data = (("part", part), ("verb", verb), ("package", name), ("from", before or None), ("to", after or None))
+        data = (
+            ("part", part),
+            ("verb", verb),
+            ("package", name),
+            ("from", before or None),
+            ("to", after or None),
+        )
         found.append(Item(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
     return found
 
 
 def _item(action: Mapping[str, Any]) -> Item:
     kind, target = str(action["kind"]), str(action["target"])
-    section = next((name for name, pattern in PLACES if re.search(pattern, target)), None) if target.startswith("/") else None
+    section = (
+        next((name for name, pattern in PLACES if re.search(pattern, target)), None)
+        if target.startswith("/")
+        else None
+    )
     section = section or next(name for name, start in KINDS if kind.startswith(start))
     verb, reason = kind.partition(".")[2] or kind, str(action["reason"])
     rows = diff(action)
     if kind == "file.write" and action["before"] is None:
-        verb, reason = "new", reason.replace("; the file is not there", "") + f" ({_plural(len(rows), 'line')})"
+        verb, reason = (
+            "new",
+            reason.replace("; the file is not there", "") + f" ({_plural(len(rows), 'line')})",
+        )
     elif kind == "file.write":
         verb, reason = "change", reason.replace("; its content differs", "")
     data = (("kind", kind), ("target", target), ("reason", str(action["reason"])))
@@ -292,7 +361,9 @@ def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
 # Telling
 
 
-def overview(hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def overview(
+    hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
 
     {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
@@ -347,7 +418,13 @@ def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
 
 def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[Group]:
     parts = {package["name"]: package["part"] for package in document.get("packages", ())}
-    return grouped({host.name: items(host.plan, parts) for host in hosts if host.plan is not None and host.state != CONVERGED})
+    return grouped(
+        {
+            host.name: items(host.plan, parts)
+            for host in hosts
+            if host.plan is not None and host.state != CONVERGED
+        }
+    )
 
 
 def _notes(hosts: Sequence[HostPlan]) -> list[str]:
@@ -359,7 +436,9 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
     """The whole for a person. `full`: every line of every diff."""
     named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])
-    lines = [f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."]
+    lines = [
+        f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."
+    ]
     for name in named:
         mine = [host for host in hosts if (host.node_class or "") == name]
         document = documents.get(name) or {}
@@ -373,7 +452,8 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
         for host in mine:
             if host.left:
                 lines += _wrapped(
-                    f"left out of service: {host.name}: by {host.left}; site.yml goes on with it, or judges and returns it", "  "
+                    f"left out of service: {host.name}: by {host.left}; site.yml goes on with it, or judges and returns it",
+                    "  ",
                 )
         for group in _groups_of(mine, document):
             lines += ["", *_group(group, full)]
@@ -402,7 +482,12 @@ def _plural(number: int, one: str, many: str | None = None) -> str:
 
 def _wrapped(line: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        line, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False
+        line,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -415,7 +500,10 @@ def _group(group: Group, full: bool) -> list[str]:
         for section in SECTIONS:
             rows = [item.line for item in group.lacks if item.section == section]
             if rows:
-                lines += [f"    without, of {section}", *(line for row in rows for line in _wrapped(row, "      "))]
+                lines += [
+                    f"    without, of {section}",
+                    *(line for row in rows for line in _wrapped(row, "      ")),
+                ]
     return lines + (_sections(group.also, full, "also, ") if group.also else [])
 
 
@@ -446,7 +534,11 @@ def _sum(section: str, rows: Sequence[Item]) -> str:
     verbs = [str(dict(item.data).get("verb")) for item in rows if dict(item.data).get("verb")]
     if section != PACKAGES or not verbs:
         return ""
-    return ": " + ", ".join(f"{verbs.count(verb)} to {verb}" for verb in VERBS if verb in verbs) + ", in one transaction"
+    return (
+        ": "
+        + ", ".join(f"{verbs.count(verb)} to {verb}" for verb in VERBS if verb in verbs)
+        + ", in one transaction"
+    )
 
 
 def exit_code(hosts: Sequence[HostPlan], detailed: bool) -> int:

@@ -20,7 +20,13 @@ SCHEMA = "goldnode.run/1"
 
 # What may become of a host, worst first; a host has the first that is true of it.
 UNREACHABLE, FAILED, REFUSED, HELD = "unreachable", "failed", "refused", "held"
-NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = "not reached", "reboot pending", "waiting for drain", "changed", "converged"
+NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = (
+    "not reached",
+    "reboot pending",
+    "waiting for drain",
+    "changed",
+    "converged",
+)
 OUTCOMES = (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED)
 
 # Refusals that pass by themselves: somebody is at work on the node. The others wait for a person.
@@ -117,16 +123,28 @@ class HostRun:
     rebooted: bool = False
     out_of_service: bool = False  # taken out by this run and not returned
     left: str = ""  # the run that had left it out of service, until this one has seen to it
-    drain: dict[str, Any] | None = None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.Outcome
+    drain: dict[str, Any] | None = (
+        None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.Outcome
+    )
 
     def saw_plan(self, plan: dict[str, Any]) -> None:
         """A plan takes the place of what an earlier one would have changed; what was applied stays."""
         self.plan = plan
         self.resources = [row for row in self.resources if self._touched(row)] + planned(plan)
 
-    def saw_apply(self, part: str, rows: list[dict[str, Any]], plan: dict[str, Any] | None, verdict: dict[str, Any] | None) -> None:
+    def saw_apply(
+        self,
+        part: str,
+        rows: list[dict[str, Any]],
+        plan: dict[str, Any] | None,
+        verdict: dict[str, Any] | None,
+    ) -> None:
         """Rows of resources of a part that was applied, and the plan that was left (None: it failed, or was in check mode)."""
-        left = planned(plan) if plan else [row for row in self.resources if not self._touched(row) and row["part"] != part]
+        left = (
+            planned(plan)
+            if plan
+            else [row for row in self.resources if not self._touched(row) and row["part"] != part]
+        )
         self.resources = [row for row in self.resources if self._touched(row)] + rows + left
         self.plan = plan or self.plan
         self.verdict = verdict or self.verdict
@@ -187,9 +205,13 @@ class HostRun:
         if outcome == UNREACHABLE:
             return self.unreachable
         if outcome in (REFUSED, HELD):
-            return " ".join(f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in self.refusals)
+            return " ".join(
+                f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in self.refusals
+            )
         if outcome == FAILED and self.error is not None:
-            place = f"in part {self.error['part']}" if self.error["part"] else f"in task “{self.error['task']}”"
+            place = (
+                f"in part {self.error['part']}" if self.error["part"] else f"in task “{self.error['task']}”"
+            )
             return f"{place}: {gist(self.error['message'])}"
         if outcome == NOT_REACHED:
             left = f"not applied: part {', '.join(self._left())}" if self.plan else "its turn did not come"
@@ -205,9 +227,7 @@ class HostRun:
             return f"{items.rstrip('.')}. Allow the drain with -e goldnode_drain_for_waiting=true."
         if check and outcome == CHANGED:
             parts = {part: sum(row["part"] == part for row in self.resources) for part in self._left()}
-            return (
-                f"{len(self.resources)} differences: {', '.join(f'{part} {number}' for part, number in parts.items())}. See them with -v."
-            )
+            return f"{len(self.resources)} differences: {', '.join(f'{part} {number}' for part, number in parts.items())}. See them with -v."
         faults = self.faults()
         return f"the check finds {'; '.join(faults)}" if faults else None
 
@@ -216,7 +236,9 @@ class HostRun:
         plan = self.plan or {}
         parts: dict[str, list[dict[str, Any]]] = {}
         for row in self.resources:
-            parts.setdefault(row["part"], []).append({key: value for key, value in row.items() if key != "part"})
+            parts.setdefault(row["part"], []).append(
+                {key: value for key, value in row.items() if key != "part"}
+            )
         return {
             **self.node_class,
             "outcome": self.outcome(check),
@@ -229,7 +251,8 @@ class HostRun:
             "out_of_service": self.out_of_service or bool(self.left),
             "drain": self.drain,
             "rollback": self.rollback,
-            "verdict": self.verdict and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
+            "verdict": self.verdict
+            and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
             "faults": self.faults(),
             "error": self.error and {**self.error, "message": cut(self.error["message"])},
             "unreachable": self.unreachable,
@@ -302,8 +325,12 @@ class Run:
         said = ", ".join(f"{number} {self._word(outcome)}" for outcome, number in self.counts().items())
         simulated = sum(bool(host.verdict and host.verdict["simulated"]) for host in self.hosts.values())
         label = f" ({simulated} with SIMULATED HARDWARE)" if simulated else ""
-        lines = [f"goldnode: {len(self.hosts)} host{'s'[: len(self.hosts) != 1]} in {seconds:.0f} s: {said}{label}"]
-        order = sorted(rows.items(), key=lambda item: (OUTCOMES.index(item[0][0]), -len(item[1]), item[1][0].name))
+        lines = [
+            f"goldnode: {len(self.hosts)} host{'s'[: len(self.hosts) != 1]} in {seconds:.0f} s: {said}{label}"
+        ]
+        order = sorted(
+            rows.items(), key=lambda item: (OUTCOMES.index(item[0][0]), -len(item[1]), item[1][0].name)
+        )
         for (outcome, general), hosts in order[:REASONS]:
             # Alone, a host keeps its own words; of many that differ only in a number or an address, the words that they share.
             own = {host.why(self.check) for host in hosts}
@@ -320,7 +347,15 @@ class Run:
             back = host.rollback
             if back and host.outcome(self.check) not in (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED):
                 to, left = back["to"], back["left"]
-                key = (str(back["again"]), to["class"], to["stack"], to["lock_digest"], to["release"], left["lock_digest"], left["stack"])
+                key = (
+                    str(back["again"]),
+                    to["class"],
+                    to["stack"],
+                    to["lock_digest"],
+                    to["release"],
+                    left["lock_digest"],
+                    left["stack"],
+                )
                 rows.setdefault(key, []).append(host)
         lines: list[str] = []
         for (again, name, stack, lock, release, left_lock, left_stack), hosts in sorted(rows.items()):
@@ -332,7 +367,10 @@ class Run:
                 ]
                 continue
             would = "would be taken back" if self.check else "taken back"
-            lines += [f"  {would}: {names(hosts)}", f"    from lock {digest_start(left_lock)} ({left_stack}) to {there}."]
+            lines += [
+                f"  {would}: {names(hosts)}",
+                f"    from lock {digest_start(left_lock)} ({left_stack}) to {there}.",
+            ]
         if rows:
             files = " ".join(sorted({f"'*{key[2]}.lock.yml'" for key in rows}))
             lines += [
@@ -380,7 +418,9 @@ def keep(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Pa
         temporary = directory / f".{path.name}.{os.getpid()}"
         temporary.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.replace(path)
-        records = sorted(directory.glob("[0-9]*T*Z-*.json"), key=lambda found: (found.stat().st_mtime_ns, found.name))
+        records = sorted(
+            directory.glob("[0-9]*T*Z-*.json"), key=lambda found: (found.stat().st_mtime_ns, found.name)
+        )
         for old in records[:-most]:
             old.unlink(missing_ok=True)
     except OSError as problem:

@@ -59,23 +59,34 @@ def check(host: str, values: Mapping[str, Any]) -> None:
             or int(value) < 0
         ):
             raise InventoryError(
-                f"{name} of host {host} is {_shown(value)}, expected seconds", remedy="write a whole number, for instance 120"
+                f"{name} of host {host} is {_shown(value)}, expected seconds",
+                remedy="write a whole number, for instance 120",
             )
     for name in WORDS:
         value = values.get(name, [])
         if isinstance(value, str):
             words = ", ".join(value.split()) or "/usr/local/sbin/drain-node"
-            raise InventoryError(f"{name} of host {host} is text, expected a list of words", remedy=f"write [{words}]")
-        if not isinstance(value, list | tuple) or any(isinstance(word, list | dict | bool) or word in (None, "") for word in value):
-            raise InventoryError(f"{name} of host {host} is {_shown(value)}, expected a list of words", remedy="write [PROGRAM, WORD]")
+            raise InventoryError(
+                f"{name} of host {host} is text, expected a list of words", remedy=f"write [{words}]"
+            )
+        if not isinstance(value, list | tuple) or any(
+            isinstance(word, list | dict | bool) or word in (None, "") for word in value
+        ):
+            raise InventoryError(
+                f"{name} of host {host} is {_shown(value)}, expected a list of words",
+                remedy="write [PROGRAM, WORD]",
+            )
     drain = str(values.get("goldnode_drain", "none"))
     if drain not in NAMES:
         known = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
-        raise InventoryError(f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, NAMES))
+        raise InventoryError(
+            f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, NAMES)
+        )
     missing = [name for name in WORDS if drain == "command" and not values.get(name)]
     if missing:
         raise InventoryError(
-            f"goldnode_drain of host {host} is command, and {missing[0]} is not set", remedy=f"set {missing[0]} to a list of words"
+            f"goldnode_drain of host {host} is command, and {missing[0]} is not set",
+            remedy=f"set {missing[0]} to a list of words",
         )
 
 

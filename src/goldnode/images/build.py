@@ -47,7 +47,17 @@ from goldnode.images.model import Built
 from goldnode.images.oci import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
 from goldnode.images.pool import checked, pooled, stanza
 from goldnode.images.publish import using
-from goldnode.images.recipe import IDENTITY, LEFTOVERS, ROOT_HOOK, ROOT_LEFTOVERS, ROOT_START, SCRIPT, SMOKE, Recipe, recipe
+from goldnode.images.recipe import (
+    IDENTITY,
+    LEFTOVERS,
+    ROOT_HOOK,
+    ROOT_LEFTOVERS,
+    ROOT_START,
+    SCRIPT,
+    SMOKE,
+    Recipe,
+    recipe,
+)
 from goldnode.images.store import Store
 
 Say = Callable[[str, str, float], None]  # what, its state (started, done, kept, failed), seconds
@@ -65,7 +75,9 @@ def smoke_program() -> bytes | None:
     return bytes(pack.program())
 
 
-def recipes(rows: Iterable[tuple[Row, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None) -> list[Recipe]:
+def recipes(
+    rows: Iterable[tuple[Row, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
+) -> list[Recipe]:
     """The recipes of rows with their locks; parents come before their children. Raises ImageError."""
     found: dict[str, Recipe] = {}
     for row, lock in rows:
@@ -89,13 +101,25 @@ def _key(*parts: Any) -> str:
 def root_key(item: Recipe) -> str:
     """The key of the root of an image without a parent."""
     return _key(
-        "root", item.codename, sorted(row[2] for row in item.debs), item.epoch, ROOT_START, ROOT_HOOK, ROOT_LEFTOVERS, dict(item.tools)
+        "root",
+        item.codename,
+        sorted(row[2] for row in item.debs),
+        item.epoch,
+        ROOT_START,
+        ROOT_HOOK,
+        ROOT_LEFTOVERS,
+        dict(item.tools),
     )
 
 
 def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
     """The key of a layer of wheels: the wheels, and where they go."""
-    return _key("wheels", [row[1] for row in group], [item.place.python, item.place.home, item.place.target], item.development)
+    return _key(
+        "wheels",
+        [row[1] for row in group],
+        [item.place.python, item.place.home, item.place.target],
+        item.development,
+    )
 
 
 def files_key(item: Recipe) -> str:
@@ -106,12 +130,22 @@ def files_key(item: Recipe) -> str:
 def step_key(item: Recipe) -> str:
     """The key of what the engine makes: all that it starts from, and all that it is shown."""
     return _key(
-        "step", system_key(item.parent), files_key(item) if item.files else None, *_shown(item), item.containerfile, SCRIPT, LEFTOVERS
+        "step",
+        system_key(item.parent),
+        files_key(item) if item.files else None,
+        *_shown(item),
+        item.containerfile,
+        SCRIPT,
+        LEFTOVERS,
     )
 
 
 def _shown(item: Recipe) -> list[Any]:
-    chain = [[one.place.home, one.place.python, [row[1] for row in one.wheels]] for one in _chain(item) if one.wheels]
+    chain = [
+        [one.place.home, one.place.python, [row[1] for row in one.wheels]]
+        for one in _chain(item)
+        if one.wheels
+    ]
     return [[row[2] for row in item.debs], chain, item.epoch, item.tools.get("engine")]
 
 
@@ -157,7 +191,9 @@ class Builder:
     def pending(self, wanted: Sequence[Recipe]) -> list[Recipe]:
         """Those of `wanted` that the store does not hold whole."""
         built, refs = self.store.built(), self.store.layout.refs()
-        return [item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))]
+        return [
+            item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
+        ]
 
     def _whole(self, item: Recipe, built: Built | None, ref: Descriptor | None) -> bool:
         if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
@@ -197,14 +233,22 @@ class Builder:
                 own.append(add(files_key(item), f"links of {item.image.name}", (), lambda: self._files(item)))
             if item.step:
                 needs = [*below, *own, *(key for one in _chain(item) for key in wheels(one))]
-                own.append(add(step_key(item), f"system of {item.image.name}", needs, lambda: self._step(item)))
+                own.append(
+                    add(step_key(item), f"system of {item.image.name}", needs, lambda: self._step(item))
+                )
             return [*below, *own]
 
         def wheels(item: Recipe) -> list[str]:
             keys = []
             for group in item.groups:
-                title = group[0][0].split("-")[0].replace("_", "-") if len(group) == 1 else f"{len(group)} wheels of {item.image.name}"
-                keys.append(add(wheels_key(item, group), title, (), lambda group=group: self._wheels(item, group)))  # type: ignore[misc]
+                title = (
+                    group[0][0].split("-")[0].replace("_", "-")
+                    if len(group) == 1
+                    else f"{len(group)} wheels of {item.image.name}"
+                )
+                keys.append(
+                    add(wheels_key(item, group), title, (), lambda group=group: self._wheels(item, group))
+                )  # type: ignore[misc]
             return keys
 
         for item in wanted:
@@ -229,7 +273,9 @@ class Builder:
                         if broken is not None:
                             failed[key] = failed[broken]
                             del waiting[key]
-                        elif all(need not in tasks or need in self.made for need in task.needs) and len(running) < max(1, self.jobs):
+                        elif all(need not in tasks or need in self.made for need in task.needs) and len(
+                            running
+                        ) < max(1, self.jobs):
                             del waiting[key]
                             running[pool.submit(self._make, task)] = task
                     if not running:
@@ -241,7 +287,9 @@ class Builder:
                             self.made[task.key] = future.result()
                             continue
                         failed[task.key] = problem
-                        if not isinstance(problem, ImageError):  # the disk, or a fault of goldnode: nothing more is begun
+                        if not isinstance(
+                            problem, ImageError
+                        ):  # the disk, or a fault of goldnode: nothing more is begun
                             waiting.clear()
             except BaseException:
                 self.stopped.set()
@@ -262,7 +310,9 @@ class Builder:
 
     # -- layers
 
-    def _kept(self, key: str, make: Callable[[], tuple[Layer, dict[str, Any]]]) -> tuple[Layer, dict[str, Any]]:
+    def _kept(
+        self, key: str, make: Callable[[], tuple[Layer, dict[str, Any]]]
+    ) -> tuple[Layer, dict[str, Any]]:
         """The layer with this key and what is known of it: of the cache, or made now; two that want it make it once."""
         path = self.store.cache / "layers" / f"{key}.json"
         with self.store.lock(f"layer-{key[:24]}"):
@@ -289,7 +339,13 @@ class Builder:
                     path.chmod(0o755)
                 tar = work / "root.tar"
                 engines.make_root(
-                    repository, [row[0] for row in item.debs], item.codename, (ROOT_START, ROOT_HOOK), item.epoch, tar, work=work
+                    repository,
+                    [row[0] for row in item.debs],
+                    item.codename,
+                    (ROOT_START, ROOT_HOOK),
+                    item.epoch,
+                    tar,
+                    work=work,
                 )
                 with tar.open("rb") as plain:
                     layer = write_members(self.store.layout, normalised(plain, item.epoch, _LEFT_OF_ROOT))
@@ -300,7 +356,9 @@ class Builder:
     def _files(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
         entries = with_directories(_entry(path, row, item.epoch) for path, row in item.files.items())
         folders = {entry.path: [entry.mode, 0, 0] for entry in entries if entry.kind == "directory"}
-        return self._kept(files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders}))
+        return self._kept(
+            files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders})
+        )
 
     def _wheels(self, item: Recipe, group: Sequence[tuple[str, str, int]]) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
@@ -310,7 +368,12 @@ class Builder:
                 shapes = self._outlines(item, row)
                 sonames[path] = {name: shape["soname"] for name, shape in shapes.items() if shape["soname"]}
             return wheel_layer(
-                self.store.layout, paths, item.place, sonames, development=item.development, cancelled=self.stopped.is_set
+                self.store.layout,
+                paths,
+                item.place,
+                sonames,
+                development=item.development,
+                cancelled=self.stopped.is_set,
             ), {}
 
         found = self._kept(wheels_key(item, group), make)
@@ -350,12 +413,22 @@ class Builder:
     def _step(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
             below = self._system(item.parent) + ([self._files(item)] if item.files else [])
-            known = {path: tuple(row) for _, about in below for path, row in about.get("directories", {}).items()}
+            known = {
+                path: tuple(row) for _, about in below for path, row in about.get("directories", {}).items()
+            }
             with self._work() as work:
                 shown = work / "step"
                 self._show(item, shown)
                 base = _key("base", system_key(item.parent), files_key(item) if item.files else None)
-                job = engines.Step(base, [layer for layer, _ in below], self.store.layout, item.containerfile, shown, work, item.epoch)
+                job = engines.Step(
+                    base,
+                    [layer for layer, _ in below],
+                    self.store.layout,
+                    item.containerfile,
+                    shown,
+                    work,
+                    item.epoch,
+                )
                 marker = self.store.cache / "running" / work.name
                 self.store.write(marker, b"")
                 with self.engine.run(job) as plain:
@@ -364,7 +437,9 @@ class Builder:
                         for info, content in normalised(plain, item.epoch, _LEFT)
                         if not (info.isdir() and known.get(info.name) == (info.mode, info.uid, info.gid))
                     ]
-                    folders = {info.name: [info.mode, info.uid, info.gid] for info, _ in members if info.isdir()}
+                    folders = {
+                        info.name: [info.mode, info.uid, info.gid] for info, _ in members if info.isdir()
+                    }
                     layer = write_members(self.store.layout, members)
                 marker.unlink(missing_ok=True)
                 return layer, {"directories": folders}
@@ -378,8 +453,15 @@ class Builder:
         for _, file, sha256 in item.debs:
             shutil.copyfile(self._checked(file, sha256), into / "debs" / file)
         (into / "packages").write_text("".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8")
-        shapes = {path: shape for one in _chain(item) for row in one.wheels for path, shape in self._outlines(one, row).items()}
-        folders = sorted({"/".join(path.split("/")[:depth]) for path in shapes for depth in range(1, path.count("/") + 1)})
+        shapes = {
+            path: shape
+            for one in _chain(item)
+            for row in one.wheels
+            for path, shape in self._outlines(one, row).items()
+        }
+        folders = sorted(
+            {"/".join(path.split("/")[:depth]) for path in shapes for depth in range(1, path.count("/") + 1)}
+        )
         (into / "folders").write_text("".join(f"{path}\n" for path in folders), encoding="utf-8")
         (into / "libraries").write_text("".join(f"{path}\n" for path in sorted(shapes)), encoding="utf-8")
         for path, shape in shapes.items():
@@ -413,10 +495,17 @@ class Builder:
             "architecture": "amd64",
             "os": "linux",
             "created": date,
-            "config": {"Env": [f"{name}={value}" for name, value in sorted(item.environment.items())], "Cmd": ["bash"], "Labels": labels},
+            "config": {
+                "Env": [f"{name}={value}" for name, value in sorted(item.environment.items())],
+                "Cmd": ["bash"],
+                "Labels": labels,
+            },
             "rootfs": {
                 "type": "layers",
-                "diff_ids": [*(below.config["rootfs"]["diff_ids"] if below is not None else []), *(layer.diff for _, layer in own)],
+                "diff_ids": [
+                    *(below.config["rootfs"]["diff_ids"] if below is not None else []),
+                    *(layer.diff for _, layer in own),
+                ],
             },
             "history": [
                 *(below.config["history"] if below is not None else []),
@@ -427,7 +516,10 @@ class Builder:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": layout.put(canonical(config), CONFIG).document(),
-            "layers": [*(below.manifest["layers"] if below is not None else []), *(layer.blob.document() for _, layer in own)],
+            "layers": [
+                *(below.manifest["layers"] if below is not None else []),
+                *(layer.blob.document() for _, layer in own),
+            ],
             "annotations": labels,
         }
         found = layout.put(canonical(manifest), MANIFEST)
@@ -502,12 +594,18 @@ def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
 def _directories(tar: Path) -> dict[str, list[int]]:
     """Mode, owner and group of every directory of a tar, by path."""
     with tarfile.open(tar, "r:") as opened:
-        return {clean(info.name): [info.mode, info.uid, info.gid] for info in opened if info.isdir() and clean(info.name)}
+        return {
+            clean(info.name): [info.mode, info.uid, info.gid]
+            for info in opened
+            if info.isdir() and clean(info.name)
+        }
 
 
 def _full_disk(root: Path) -> contextlib.AbstractContextManager[None]:
     remedy = "make room there and build again, or name another store"
-    return full_disk(ImageError("the disk is full; what was built until now is kept", file=root, remedy=remedy))
+    return full_disk(
+        ImageError("the disk is full; what was built until now is kept", file=root, remedy=remedy)
+    )
 
 
 # -- twice
@@ -522,7 +620,13 @@ class Difference:
 
 
 def twice(
-    first: Store, wanted: Sequence[Recipe], engine: engines.Engine, place: Path, *, jobs: int = 2, say: Say = lambda *_: None
+    first: Store,
+    wanted: Sequence[Recipe],
+    engine: engines.Engine,
+    place: Path,
+    *,
+    jobs: int = 2,
+    say: Say = lambda *_: None,
 ) -> list[Difference]:
     """Build `wanted`, which `first` holds, once more: in `place`, now, from the files of the pool alone; and return what differs.
 
@@ -531,7 +635,10 @@ def twice(
     second = Store(place)
     for item in wanted:
         for one in _chain(item):
-            for file, sha256 in [*((row[1], row[2]) for row in one.debs), *((row[0], row[1]) for row in one.wheels)]:
+            for file, sha256 in [
+                *((row[1], row[2]) for row in one.debs),
+                *((row[0], row[1]) for row in one.wheels),
+            ]:
                 target = second.pool / sha256 / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
@@ -559,7 +666,10 @@ def differing(one: OciImage, two: OciImage) -> str:
     for number, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         if mine != its:
             return f"layer {number} ({one.config['history'][number]['created_by']}): {_differing_files(_members(one, number), _members(two, number))}"
-    for name, here, there in (("configuration", one.config, two.config), ("manifest", one.manifest, two.manifest)):
+    for name, here, there in (
+        ("configuration", one.config, two.config),
+        ("manifest", one.manifest, two.manifest),
+    ):
         if here != there:
             keys = [key for key in sorted({*here, *there}) if here.get(key) != there.get(key)]
             return f"{name}: {', '.join(keys)}" + (" (the compressor)" if keys == ["layers"] else "")
@@ -579,7 +689,9 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
                 "size": info.size,
                 "link": info.linkname,
                 "place in the layer": place,
-                "content": hashlib.file_digest(content, "sha256").hexdigest() if content is not None else None,  # type: ignore[arg-type]
+                "content": hashlib.file_digest(content, "sha256").hexdigest()
+                if content is not None
+                else None,  # type: ignore[arg-type]
             }
     return found
 

@@ -179,7 +179,9 @@ class RegistryPlace:
                 file.write_bytes(data)
                 blobs.append(Descriptor(kind, digest_of(data), len(data)))
                 target.push_blob(blobs[-1], file)
-        target.put_manifest(line.history, history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}), MANIFEST)
+        target.put_manifest(
+            line.history, history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}), MANIFEST
+        )
 
     def pointer(self, line: Line, channel: str) -> str | None:
         return self.repository(line).digest(line.pointer(channel))
@@ -202,7 +204,9 @@ class RegistryPlace:
         for row in (found.document["config"], *found.document["layers"]):
             blob = Descriptor.of(row)
             if target.blob_size(blob.digest) not in (blob.size, -1):
-                raise ImageError(f"blob {blob.digest} is not whole in {target}", remedy="publish the image again")
+                raise ImageError(
+                    f"blob {blob.digest} is not whole in {target}", remedy="publish the image again"
+                )
 
     def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         target = self.repository(line)
@@ -210,7 +214,10 @@ class RegistryPlace:
         if found is None:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
         if not scratch.has(digest):
-            scratch.put(target.read_blob(Descriptor.of(found.document["config"])), found.document["config"]["mediaType"])
+            scratch.put(
+                target.read_blob(Descriptor.of(found.document["config"])),
+                found.document["config"]["mediaType"],
+            )
             scratch.put(found.data, found.media_type)
         if evidence:
             pull_evidence(scratch, target, digest)
@@ -218,7 +225,11 @@ class RegistryPlace:
 
     def lines(self, repository: str) -> list[Line]:
         target = self.registry.repository(self.where.repository(repository))
-        return [Line(repository, tag.removesuffix("-history")) for tag in target.tags() if tag.endswith("-history")]
+        return [
+            Line(repository, tag.removesuffix("-history"))
+            for tag in target.tags()
+            if tag.endswith("-history")
+        ]
 
     def send_again(self, line: Line, digest: str) -> bool:
         """From the store, without any tag. False where the store does not have it whole."""
@@ -250,7 +261,13 @@ class Moved:
 
 
 def _file(layout: Keeper, place: str, line: Line) -> Path:
-    return layout.root / "channels" / quote(place, safe="") / quote(line.repository, safe="") / f"{quote(line.name, safe='')}.jsonl"
+    return (
+        layout.root
+        / "channels"
+        / quote(place, safe="")
+        / quote(line.repository, safe="")
+        / f"{quote(line.name, safe='')}.jsonl"
+    )
 
 
 def local_text(layout: Keeper, place: str, line: Line) -> bytes:
@@ -298,11 +315,16 @@ def _diverged(place: str, line: Line) -> ImageError:
 def whole(layout: Layout, digest: str) -> None:
     """Raise ImageError where an image of the store lacks a blob, or one of them is altered. Reads every byte."""
     if not layout.has(digest):
-        raise ImageError(f"{digest} is not in {layout.root}", remedy="pull it where the registry can be reached: goldnode images pull")
+        raise ImageError(
+            f"{digest} is not in {layout.root}",
+            remedy="pull it where the registry can be reached: goldnode images pull",
+        )
     image = OciImage(layout, digest)
     for row in (Descriptor.of(image.manifest["config"]), *image.layers):
         if not layout.has(row.digest):
-            raise ImageError(f"blob {row.digest} of {digest} is not in {layout.root}", remedy="pull the image again")
+            raise ImageError(
+                f"blob {row.digest} of {digest} is not in {layout.root}", remedy="pull the image again"
+            )
         layout.read(row.digest)
 
 
@@ -341,15 +363,39 @@ def promote(
                     OciImage(documents, against)
                 except ImageError as problem:
                     against, lost = None, problem.message
-            gates = judge(channel, documents, digest, trust=keys, waivers=waivers, approvals=approvals, history=history, against=against)
+            gates = judge(
+                channel,
+                documents,
+                digest,
+                trust=keys,
+                waivers=waivers,
+                approvals=approvals,
+                history=history,
+                against=against,
+            )
             if lost and any(gate.name == "majors" for gate in gates):
                 gates = [gate for gate in gates if gate.name != "majors"]
-                gates += [major(part, f"whether {part} has another major version cannot be told: {lost}", approvals) for part in MAJORS]
+                gates += [
+                    major(part, f"whether {part} has another major version cannot be told: {lost}", approvals)
+                    for part in MAJORS
+                ]
             return gates, _differences(documents, against, digest)
 
     given = {"by": by, "reason": reason, "expect": expect}
     return advance(
-        place, layout, line, tag, channel, signer, judging, **given, trust=trust, approvals=approvals, settle=settle, say=say, now=now
+        place,
+        layout,
+        line,
+        tag,
+        channel,
+        signer,
+        judging,
+        **given,
+        trust=trust,
+        approvals=approvals,
+        settle=settle,
+        say=say,
+        now=now,
     )
 
 
@@ -384,7 +430,10 @@ def advance(
         history = _load(place, layout, line, keys, settle, say)
         digest = place.published(line, tag)
         if digest is None:
-            raise ImageError(f"{place.name}/{line.repository}:{tag} is not there", remedy=f"publish it first: {place.command} publish")
+            raise ImageError(
+                f"{place.name}/{line.repository}:{tag} is not there",
+                remedy=f"publish it first: {place.command} publish",
+            )
         for entry in history.entries:
             if entry.tag == tag and entry.now != digest:
                 raise ImageError(
@@ -393,8 +442,13 @@ def advance(
                 )
         last = history.current(channel)
         was = last.now if last else None
-        if expect is not None and not (was or "none").removeprefix("sha256:").startswith(expect.removeprefix("sha256:")):
-            raise ImageError(f"{channel} of {line} is {was or 'none'}, expected {expect}", remedy=f"look at `{place.command} status`")
+        if expect is not None and not (was or "none").removeprefix("sha256:").startswith(
+            expect.removeprefix("sha256:")
+        ):
+            raise ImageError(
+                f"{channel} of {line} is {was or 'none'}, expected {expect}",
+                remedy=f"look at `{place.command} status`",
+            )
         found = place.pointer(line, channel)
         _foreign(place, line, channel, history, found)
         moved = Moved(line, channel, digest, tag, was)
@@ -404,7 +458,9 @@ def advance(
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:
                 _point(place, layout, line, channel, digest, history)
-                moved.notes.append(f"{channel} of {line}: the promotion of {last.date if last else ''} was not finished, and is now")
+                moved.notes.append(
+                    f"{channel} of {line}: the promotion of {last.date if last else ''} was not finished, and is now"
+                )
             keep(layout, place.name, line, history.text)
             return moved
         base = last or history.current("stable")
@@ -439,7 +495,9 @@ def advance(
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """A directory for the documents of an image, which are read and thrown away: in memory where the system has such a place."""
     memory = Path("/dev/shm")  # noqa: S108 - made there as anywhere: with a name of its own, for its owner alone
-    return tempfile.TemporaryDirectory(prefix="goldnode-judge-", dir=memory if os.access(memory, os.W_OK) else None)
+    return tempfile.TemporaryDirectory(
+        prefix="goldnode-judge-", dir=memory if os.access(memory, os.W_OK) else None
+    )
 
 
 def rollback(
@@ -471,7 +529,8 @@ def rollback(
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
             raise ImageError(
-                f"{channel} of {line} never stood for anything (of its channels: {known})", remedy=f"look at `{place.command} status`"
+                f"{channel} of {line} never stood for anything (of its channels: {known})",
+                remedy=f"look at `{place.command} status`",
             )
         moved = Moved(line, channel, "", "", last.now)
         found = place.pointer(line, channel)
@@ -479,7 +538,9 @@ def rollback(
             moved.now, moved.tag = last.now, last.tag
             _present(place, line, last.now)
             _point(place, layout, line, channel, last.now, history)
-            moved.notes.append(f"the rollback of {last.date} was not finished, and is now; run it again to go further back")
+            moved.notes.append(
+                f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
+            )
             keep(layout, place.name, line, history.text)
             return moved
         target = _way_back(history, channel, to, place.command)
@@ -488,7 +549,9 @@ def rollback(
             moved.notes.append(f"the tag of {channel} stood for {found}, where the history says {last.now}")
         _present(place, line, target.now)
         if place.copy:
-            moved.notes.append(f"{place.name} has not seen this yet: the next promotion or rollback that reaches it brings it there")
+            moved.notes.append(
+                f"{place.name} has not seen this yet: the next promotion or rollback that reaches it brings it there"
+            )
         else:
             _others(place, line, channel, history, moved)
         entry = Entry(
@@ -519,13 +582,15 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> E
         found = history.current(to)
         if found is None:
             raise ImageError(
-                f"{to} of {history.line} stands for nothing", remedy="name a digest of the history instead; `status --history` lists them"
+                f"{to} of {history.line} stands for nothing",
+                remedy="name a digest of the history instead; `status --history` lists them",
             )
     elif to is not None:
         fits = {
             entry.now: entry
             for entry in history.entries
-            if entry.tag == to or (len(to) >= 12 and entry.now.removeprefix("sha256:").startswith(to.removeprefix("sha256:")))
+            if entry.tag == to
+            or (len(to) >= 12 and entry.now.removeprefix("sha256:").startswith(to.removeprefix("sha256:")))
         }
         if len(fits) != 1:
             raise ImageError(
@@ -540,9 +605,15 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> E
         if found is None and good is not None and last is not None and good.now != last.now:
             found = good
         if found is None:
-            raise ImageError(f"{channel} of {history.line} stood for nothing before", remedy="promote an image that is known to work")
+            raise ImageError(
+                f"{channel} of {history.line} stood for nothing before",
+                remedy="promote an image that is known to work",
+            )
     if last is not None and found.now == last.now:
-        raise ImageError(f"{channel} of {history.line} is {found.tag} already", remedy=f"look at `{command} status --history`")
+        raise ImageError(
+            f"{channel} of {history.line} is {found.tag} already",
+            remedy=f"look at `{command} status --history`",
+        )
     return found
 
 
@@ -556,7 +627,9 @@ def _present(place: Place, line: Line, digest: str) -> None:
         place.whole(line, digest)
 
 
-def _load(place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say) -> History:
+def _load(
+    place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say
+) -> History:
     """The history of a place, verified, and brought together with the store's copy: the longer one stands where one begins with the other."""
     there, here = place.text(line), local_text(layout, place.name, line)
     if there == here or there.startswith(here):
@@ -576,11 +649,21 @@ def _load(place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], se
         current = history.current(channel)
         if current is not None:
             place.point(line, channel, current.now)
-            say(f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}")
+            say(
+                f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}"
+            )
     return history
 
 
-def _move(place: Place, layout: Keeper, history: History, entry: Entry, signer: Signer, keys: Sequence[SSlibKey], settle: float) -> None:
+def _move(
+    place: Place,
+    layout: Keeper,
+    history: History,
+    entry: Entry,
+    signer: Signer,
+    keys: Sequence[SSlibKey],
+    settle: float,
+) -> None:
     line, after = history.line, add(history, entry, signer)
     if place.text(line) != history.text:
         raise _raced(place, line)
@@ -644,7 +727,9 @@ def _others(place: Place, line: Line, channel: str, history: History, moved: Mov
     for other in CHANNELS:
         last = history.current(other)
         if other != channel and last is not None and (found := place.pointer(line, other)) != last.now:
-            moved.notes.append(f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `{place.command} status`")
+            moved.notes.append(
+                f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `{place.command} status`"
+            )
 
 
 def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
@@ -652,7 +737,11 @@ def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
     if before is None or before == after:
         return []
     old, new = parts(OciImage(layout, before)), parts(OciImage(layout, after))
-    return [f"{name}: {old.get(name, 'none')} to {new.get(name, 'none')}" for name in sorted(old | new) if old.get(name) != new.get(name)]
+    return [
+        f"{name}: {old.get(name, 'none')} to {new.get(name, 'none')}"
+        for name in sorted(old | new)
+        if old.get(name) != new.get(name)
+    ]
 
 
 def _stamp(now: dt.datetime | None) -> str:
@@ -706,10 +795,15 @@ def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] =
         elif found is None and last.was is not None:
             state = "absent"
         else:
-            state = "unfinished" if found == last.was or (found is not None and history.was_in(channel, found)) else "moved"
+            state = (
+                "unfinished"
+                if found == last.was or (found is not None and history.was_in(channel, found))
+                else "moved"
+            )
         stands.append(Stand(line, channel, last.now, last.tag, last.date, last.by, state, found))
     pending = (
-        len(read(here, line, trust, where=str(_file(layout, place.name, line))).entries) - len(history.entries)
+        len(read(here, line, trust, where=str(_file(layout, place.name, line))).entries)
+        - len(history.entries)
         if len(here) > len(there)
         else 0
     )
@@ -717,17 +811,30 @@ def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] =
 
 
 def repair(
-    place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey], *, settle: float = SETTLE, say: Say = lambda text: None
+    place: Place,
+    layout: Keeper,
+    line: Line,
+    trust: Sequence[SSlibKey],
+    *,
+    settle: float = SETTLE,
+    say: Say = lambda text: None,
 ) -> list[Stand]:
     """Give every channel's tag back to what the signed history says, and bring there what was decided offline. Returns what was mended.
 
     `trust` is needed: only what is known to be signed is acted on. A tag of a channel without history is left alone.
     """
     if not trust:
-        raise ImageError("tags are given back only to what a verified history says", remedy="name the public key with --trust")
+        raise ImageError(
+            "tags are given back only to what a verified history says",
+            remedy="name the public key with --trust",
+        )
     with using(layout), lane(layout, f"{place.name}/{line}"):
         history = _load(place, layout, line, trust, settle, say)
-        found = [stand for stand in status(place, layout, line, trust).stands if stand.state != "ok" and stand.digest]
+        found = [
+            stand
+            for stand in status(place, layout, line, trust).stands
+            if stand.state != "ok" and stand.digest
+        ]
         for stand in found:
             _present(place, line, stand.digest)
             _point(place, layout, line, stand.channel, stand.digest, history)

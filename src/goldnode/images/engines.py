@@ -36,7 +36,19 @@ _LOST = re.compile(r"image not known|layer not known|locating image with ID")
 _TRIES = 3
 
 # In namespaces of its own, without a network; killed with the program that started it.
-_ALONE = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=KILL")
+_ALONE = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "--",
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+)
 _OFFLINE = ("--net",)
 _TIME = 3600  # seconds; the largest package set takes minutes
 # The last is apt's, which looks before it begins.
@@ -77,7 +89,9 @@ def choose(name: str | None = None, *, store: Path | None = None) -> Engine:
     """
     wanted = name or os.environ.get(VARIABLE) or None
     if wanted is not None and wanted not in NAMES:
-        raise ImageError(f'"{wanted}" is no engine that builds images', remedy=f"use one of: {', '.join(NAMES)}")
+        raise ImageError(
+            f'"{wanted}" is no engine that builds images', remedy=f"use one of: {', '.join(NAMES)}"
+        )
     why = []
     for candidate in NAMES if wanted is None else [wanted]:
         try:
@@ -130,7 +144,14 @@ def _version(*command: str) -> str | None:
 
 
 def make_root(
-    repository: Path, packages: Sequence[str], codename: str, hooks: tuple[str, str], epoch: int, into: Path, *, work: Path
+    repository: Path,
+    packages: Sequence[str],
+    codename: str,
+    hooks: tuple[str, str],
+    epoch: int,
+    into: Path,
+    *,
+    work: Path,
 ) -> None:
     """Make a root of exactly `packages`, which `repository` (flat, with its Packages) holds, as the plain tar `into`.
 
@@ -197,7 +218,11 @@ class Buildah:
         }
         for left in reversed(range(_TRIES)):
             try:
-                _run([*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH], environment, "buildah cannot make the layer")
+                _run(
+                    [*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH],
+                    environment,
+                    "buildah cannot make the layer",
+                )
                 break
             except ImageError as problem:
                 if not left or not _LOST.search(problem.message):
@@ -205,7 +230,9 @@ class Buildah:
                 shutil.rmtree(step.work / "out", ignore_errors=True)
         manifest = json.loads((step.work / "out/manifest.json").read_bytes())
         if len(manifest["layers"]) != len(step.parent) + 1:
-            raise ImageError(f"buildah made {len(manifest['layers'])} layers where {len(step.parent) + 1} were expected")
+            raise ImageError(
+                f"buildah made {len(manifest['layers'])} layers where {len(step.parent) + 1} were expected"
+            )
         with (step.work / "out" / manifest["layers"][-1]["digest"].partition(":")[2]).open("rb") as file:
             yield file
 
@@ -250,13 +277,29 @@ class BuildKit:
         (step.work / "empty").mkdir()
         file = step.work / "bake.json"
         file.write_bytes(canonical(bake_file(step, digest)))
-        command = ["setpriv", "--pdeathsig", "KILL", "--", "docker", "buildx", "bake", "--progress", "plain", "--file", str(file), "step"]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "docker",
+            "buildx",
+            "bake",
+            "--progress",
+            "plain",
+            "--file",
+            str(file),
+            "step",
+        ]
         _run(command, _environment(*_DOCKER), "BuildKit cannot make the layer")
         out = Layout(step.work / "out", create=False)
         manifest = out.document(out.index()[0]["digest"])
         blobs = [row["digest"] for row in manifest["layers"]]
         if blobs[:-1] != [layer.blob.digest for layer in step.parent]:
-            raise ImageError("BuildKit gave other layers back than it was given", remedy="use a builder without forced compression")
+            raise ImageError(
+                "BuildKit gave other layers back than it was given",
+                remedy="use a builder without forced compression",
+            )
         with out.path(blobs[-1]).open("rb") as packed:
             if manifest["layers"][-1]["mediaType"].endswith("gzip"):
                 import gzip
@@ -277,7 +320,10 @@ def bake_file(step: Step, parent: str) -> dict[str, object]:
             "step": {
                 "context": str(step.work / "empty"),
                 "dockerfile-inline": step.containerfile.replace("RUN ", "RUN --network=none ", 1),
-                "contexts": {"parent": f"oci-layout://{step.work / 'parent'}@{parent}", "step": str(step.directory)},
+                "contexts": {
+                    "parent": f"oci-layout://{step.work / 'parent'}@{parent}",
+                    "step": str(step.directory),
+                },
                 "network": "none",
                 "args": {"SOURCE_DATE_EPOCH": str(step.epoch)},
                 "attest": ["type=provenance,disabled=true"],
@@ -292,12 +338,16 @@ def bake_file(step: Step, parent: str) -> dict[str, object]:
 def _builder() -> str:
     """The BuildKit version of the builder in use. Raises ImageError for one that cannot hand out OCI layouts."""
     try:
-        done = subprocess.run(["docker", "buildx", "inspect"], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            ["docker", "buildx", "inspect"], capture_output=True, text=True, check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise ImageError(f"docker's builder does not answer: {problem}") from problem
     fields = dict(
         re.findall(
-            r"^\s*(Driver|BuildKit version|BuildKit|org\.mobyproject\.buildkit\.worker\.snapshotter):\s+(\S+)", done.stdout, re.MULTILINE
+            r"^\s*(Driver|BuildKit version|BuildKit|org\.mobyproject\.buildkit\.worker\.snapshotter):\s+(\S+)",
+            done.stdout,
+            re.MULTILINE,
         )
     )
     version = fields.get("BuildKit version") or fields.get("BuildKit")
@@ -350,7 +400,11 @@ def _parent(step: Step, into: Path) -> str:
 
 def _environment(*more: str) -> dict[str, str]:
     """The environment of a builder: nothing of this shell that could show in an image, but what `more` names."""
-    return {"LC_ALL": "C.UTF-8", "TZ": "UTC", **{name: os.environ[name] for name in ("PATH", "HOME", *more) if name in os.environ}}
+    return {
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        **{name: os.environ[name] for name in ("PATH", "HOME", *more) if name in os.environ},
+    }
 
 
 # How docker finds its engine and builders. buildah never gets it: it has nothing to log in to.
@@ -380,24 +434,38 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> N
             timeout=_TIME,
         )
     except FileNotFoundError as problem:
-        raise ImageError(f"{problem.filename} is not on this machine", remedy="apt-get install util-linux mmdebstrap buildah") from problem
+        raise ImageError(
+            f"{problem.filename} is not on this machine",
+            remedy="apt-get install util-linux mmdebstrap buildah",
+        ) from problem
     except subprocess.TimeoutExpired as problem:
         raise ImageError(f"{what}: it took more than {_TIME} s") from problem
     if done.returncode:
         if _FULL.search(done.stdout):
-            raise ImageError(f"{what}: the disk is full", remedy="make room in the store's file system; what was built until now is kept")
+            raise ImageError(
+                f"{what}: the disk is full",
+                remedy="make room in the store's file system; what was built until now is kept",
+            )
         # The cause is at the end of a line, and what was being done at its beginning.
         lines = [
-            line if len(line) <= 400 else f"{line[:150]} … {line[-250:]}" for line in done.stdout.strip().splitlines() if line.strip()
+            line if len(line) <= 400 else f"{line[:150]} … {line[-250:]}"
+            for line in done.stdout.strip().splitlines()
+            if line.strip()
         ][-8:]
         raise ImageError(f"{what}: exit {done.returncode}\n  " + "\n  ".join(lines) + "\n")
 
 
 @cache
 def _overlay() -> bool:
-    return any(line.split()[-1] == "overlay" for line in Path("/proc/filesystems").read_text(encoding="utf-8").splitlines())
+    return any(
+        line.split()[-1] == "overlay"
+        for line in Path("/proc/filesystems").read_text(encoding="utf-8").splitlines()
+    )
 
 
 def _root() -> None:
     if os.geteuid() != 0:
-        raise ImageError("building an image's root needs root", remedy="run it as root, in a container or a virtual machine of your own")
+        raise ImageError(
+            "building an image's root needs root",
+            remedy="run it as root, in a container or a virtual machine of your own",
+        )

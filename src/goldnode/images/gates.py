@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from goldnode.errors import ImageError, nearest
-from goldnode.images.evidence import CYCLONEDX, INSPECTION, PROVENANCE, SIGNATURE, SMOKE, SPDX, TRUTH, VULNERABILITIES, verify
+from goldnode.images.evidence import (
+    CYCLONEDX,
+    INSPECTION,
+    PROVENANCE,
+    SIGNATURE,
+    SMOKE,
+    SPDX,
+    TRUTH,
+    VULNERABILITIES,
+    verify,
+)
 from goldnode.images.history import History
 from goldnode.images.model import LABELS
 from goldnode.images.oci import Layout, OciImage
@@ -24,7 +34,9 @@ if TYPE_CHECKING:
 PUBLICATION = "application/vnd.goldnode.publication.v1+json"
 
 NOT_CHECKED = "no package was held against a database"
-NO_SOAK = "no soak gate exists yet: goldnode does not measure how long an image ran well before it is promoted"
+NO_SOAK = (
+    "no soak gate exists yet: goldnode does not measure how long an image ran well before it is promoted"
+)
 
 # What each step asks for, in the order it is told. A step of a channel asks for that of the one before as well.
 _BASE = ("inspection", "truth", "smoke-cpu", "signature")
@@ -89,7 +101,12 @@ class Gate:
 
     def document(self) -> dict[str, Any]:
         """As publications and histories record it."""
-        found: dict[str, Any] = {"gate": self.name, "state": self.state, "why": self.why, "evidence": list(self.evidence)}
+        found: dict[str, Any] = {
+            "gate": self.name,
+            "state": self.state,
+            "why": self.why,
+            "evidence": list(self.evidence),
+        }
         return found | ({"by": self.by, "reason": self.reason} if self.by else {})
 
 
@@ -116,22 +133,39 @@ def judge(
         if name == "majors":
             found += majors(image, OciImage(layout, against) if against else None, approvals)
         else:
-            found.append(waived(order(step, digest, history) if name == "order" else _attached(name, image, trust), waivers))
+            found.append(
+                waived(
+                    order(step, digest, history) if name == "order" else _attached(name, image, trust),
+                    waivers,
+                )
+            )
     return found
 
 
-def check_asked(step: str, asked: Sequence[str], waivers: Sequence[Waiver], approvals: Sequence[Approval], parts: Sequence[str]) -> None:
+def check_asked(
+    step: str,
+    asked: Sequence[str],
+    waivers: Sequence[Waiver],
+    approvals: Sequence[Approval],
+    parts: Sequence[str],
+) -> None:
     """Raise ImageError for a waiver of a gate, or an approval of a part, that a step does not ask for."""
     for waiver in waivers:
         if waiver.gate == "majors":
-            raise ImageError("a new major version is approved part by part", remedy="use --approve-major PART --by WHO --reason WHY")
+            raise ImageError(
+                "a new major version is approved part by part",
+                remedy="use --approve-major PART --by WHO --reason WHY",
+            )
         if waiver.gate not in asked:
             raise ImageError(
-                f'{step} has no gate "{waiver.gate}"', remedy=nearest(waiver.gate, [name for name in asked if name != "majors"])
+                f'{step} has no gate "{waiver.gate}"',
+                remedy=nearest(waiver.gate, [name for name in asked if name != "majors"]),
             )
     for approval in approvals:
         if "majors" not in asked or approval.part not in parts:
-            raise ImageError(f'{step} asks for no approval of "{approval.part}"', remedy=nearest(approval.part, parts))
+            raise ImageError(
+                f'{step} asks for no approval of "{approval.part}"', remedy=nearest(approval.part, parts)
+            )
 
 
 def waived(gate: Gate, waivers: Sequence[Waiver]) -> Gate:
@@ -168,7 +202,11 @@ def _attached(name: str, image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
         gate = _present(name, "vulnerability report", VULNERABILITIES, image)
         if gate.open and not any(checked(data) for _, data in documents(image, VULNERABILITIES)):
             return Gate(name, "not_run", NOT_CHECKED, gate.evidence, _REMEDY[name])
-        return Gate(name, gate.state, "a report is attached; its findings are not judged", gate.evidence) if gate.open else gate
+        return (
+            Gate(name, gate.state, "a report is attached; its findings are not judged", gate.evidence)
+            if gate.open
+            else gate
+        )
     if name == "signature":
         return _signature(image, trust)
     if name in ("inspection", "truth"):
@@ -216,7 +254,13 @@ def _passed(name: str, kind: str, image: OciImage) -> Gate:
     evidence = tuple(digest for digest, _ in rows)
     for _, data in rows:
         if not isinstance(data, dict) or data.get("passed") is not True:
-            return Gate(name, "failed", f"the {name} record says: {_first(data)}", evidence, "mend the image, and build it again")
+            return Gate(
+                name,
+                "failed",
+                f"the {name} record says: {_first(data)}",
+                evidence,
+                "mend the image, and build it again",
+            )
     return Gate(name, "passed", f"the {name} record passed", evidence)
 
 
@@ -262,7 +306,13 @@ def _smoke(tier: str, image: OciImage) -> Gate:
     if any(state == "passed" for _, state, _ in states):
         return Gate(name, "passed", f"the smoke tests of tier {tier} passed", evidence)
     why = next((why for _, _, why in states if why), "")
-    return Gate(name, "not_run", f"the smoke tests of tier {tier} were not run{': ' + why if why else ''}", evidence, _REMEDY[name])
+    return Gate(
+        name,
+        "not_run",
+        f"the smoke tests of tier {tier} were not run{': ' + why if why else ''}",
+        evidence,
+        _REMEDY[name],
+    )
 
 
 def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
@@ -312,7 +362,11 @@ def parts(image: OciImage) -> dict[str, str]:
             return {str(name).lower(): str(version) for name, version in json.loads(text).items()}
         except (ValueError, AttributeError):
             return {}
-    return {name.lower(): version for name, sign, version in (row.partition("=") for row in re.split(r"[,\s]+", text)) if sign}
+    return {
+        name.lower(): version
+        for name, sign, version in (row.partition("=") for row in re.split(r"[,\s]+", text))
+        if sign
+    }
 
 
 def majors(image: OciImage, before: OciImage | None, approvals: Sequence[Approval] = ()) -> list[Gate]:
@@ -338,7 +392,13 @@ def major(part: str, why: str, approvals: Sequence[Approval]) -> Gate:
     """The gate of a part that does not stay what it was, or may not: open only where somebody approved that part."""
     given = next((one for one in approvals if one.part == part), None)
     if given is None:
-        return Gate(f"major-{part}", "failed", why, (), f"record an approval of its own: --approve-major {part} --by WHO --reason WHY")
+        return Gate(
+            f"major-{part}",
+            "failed",
+            why,
+            (),
+            f"record an approval of its own: --approve-major {part} --by WHO --reason WHY",
+        )
     return Gate(f"major-{part}", "approved", why, (), "", given.by, given.reason)
 
 

@@ -51,7 +51,10 @@ class Gone:
 
 
 def needed(
-    layout: Layout, catalog: Catalog | None = None, locks: Mapping[str, str] | None = None, trust: Sequence[SSlibKey] = ()
+    layout: Layout,
+    catalog: Catalog | None = None,
+    locks: Mapping[str, str] | None = None,
+    trust: Sequence[SSlibKey] = (),
 ) -> Needed:
     """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of locks and who has them.
 
@@ -64,11 +67,15 @@ def needed(
             if reference.digest is not None:
                 found.digests.setdefault(reference.digest, f"class {name}")
             if reference.tag is not None:
-                found.names.setdefault(f"{reference.name.rpartition('/')[2]}:{reference.tag}", f"class {name}")
+                found.names.setdefault(
+                    f"{reference.name.rpartition('/')[2]}:{reference.tag}", f"class {name}"
+                )
     return found
 
 
-def named_here(keeper: Keeper, trust: Sequence[SSlibKey] = (), as_line: Callable[[Line], Line] = lambda line: line) -> dict[str, str]:
+def named_here(
+    keeper: Keeper, trust: Sequence[SSlibKey] = (), as_line: Callable[[Line], Line] = lambda line: line
+) -> dict[str, str]:
     """What a store's copies of histories name, and why. Raises GoldnodeError for one that cannot be read."""
     found: dict[str, str] = {}
     for place, one in local_places(keeper):
@@ -82,7 +89,12 @@ def _named(place: str, line: Line, text: bytes, trust: Sequence[SSlibKey]) -> di
 
 
 def collect(
-    layout: Layout, keeps: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+    layout: Layout,
+    keeps: Needed,
+    *,
+    days: float = GRACE_DAYS,
+    dry_run: bool = False,
+    now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
     """Take names that nothing needs, then blobs that nothing names, out of the store. Returns what went (or would), and why the rest stays.
 
@@ -90,7 +102,9 @@ def collect(
     """
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
     with lane(layout, "", name="gc"):
-        keeps = replace(keeps, digests=keeps.digests | named_here(layout))  # what was promoted while this waited as well
+        keeps = replace(
+            keeps, digests=keeps.digests | named_here(layout)
+        )  # what was promoted while this waited as well
         gone: list[Gone] = []
         stays: dict[str, str] = {}
         leaving: list[str] = []
@@ -100,7 +114,9 @@ def collect(
             name = row.get("annotations", {}).get(REF)
             if name is None and "io.goldnode.subject" in row.get("annotations", {}):
                 continue  # goes and stays with what it is about
-            why = _needed(layout, name, row["digest"], keeps) or _young(layout.path(row["digest"]), edge, days)
+            why = _needed(layout, name, row["digest"], keeps) or _young(
+                layout.path(row["digest"]), edge, days
+            )
             if why is None and name is not None:
                 leaving.append(name)
                 gone.append(Gone(name, "no channel, history, class or lock names it"))
@@ -108,10 +124,16 @@ def collect(
                 stays[name or row["digest"]] = why or "it has no name of goldnode's"
                 digests.add(row["digest"])
         evidence = [row for row in rows if "io.goldnode.subject" in row.get("annotations", {})]
-        detached = [row["digest"] for row in evidence if row["annotations"]["io.goldnode.subject"] not in digests]
+        detached = [
+            row["digest"] for row in evidence if row["annotations"]["io.goldnode.subject"] not in digests
+        ]
         digests |= {row["digest"] for row in evidence} - set(detached)
         used = _reach(layout, digests)
-        files = [path for path in sorted((layout.root / "blobs/sha256").iterdir()) if f"sha256:{path.name}" not in used]
+        files = [
+            path
+            for path in sorted((layout.root / "blobs/sha256").iterdir())
+            if f"sha256:{path.name}" not in used
+        ]
         files += sorted((layout.root / "partial").glob("*"))
         doomed = [path for path in files if path.stat().st_mtime <= edge]
         gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
@@ -180,7 +202,10 @@ def collect_registry(
     Waits for builds, publications, promotions and pulls of this store. Raises ImageError.
     """
     if not trust:
-        raise ImageError("a registry is collected only by histories that are verified", remedy="name the public key with --trust")
+        raise ImageError(
+            "a registry is collected only by histories that are verified",
+            remedy="name the public key with --trust",
+        )
     moment = now or dt.datetime.now(dt.UTC)
     gone: list[Gone] = []
     stays: dict[str, str] = {}
@@ -209,7 +234,12 @@ def collect_registry(
                 label = f"{target}:{names[0]}"
                 foreign = [name for name in names if IMMUTABLE.fullmatch(name) is None]
                 why = wanted.get(digest) or next(
-                    (keeps.names[f"{repository}:{name}"] for name in names if f"{repository}:{name}" in keeps.names), None
+                    (
+                        keeps.names[f"{repository}:{name}"]
+                        for name in names
+                        if f"{repository}:{name}" in keeps.names
+                    ),
+                    None,
                 )
                 if why is None and foreign:
                     why = f"the tag {foreign[0]} stands for it"
@@ -247,7 +277,11 @@ def _published(target: Repository, digest: str, now: dt.datetime, days: float) -
         newest = max(newest or told, told)
     if newest is None:
         return "nobody recorded when it was published"
-    return f"published {newest:%Y-%m-%d}, less than {days:g} days ago" if newest > now - dt.timedelta(days=days) else None
+    return (
+        f"published {newest:%Y-%m-%d}, less than {days:g} days ago"
+        if newest > now - dt.timedelta(days=days)
+        else None
+    )
 
 
 def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,9 @@ ENTRY = "application/vnd.goldnode.history-entry.v1+json"
 HISTORY = "application/vnd.goldnode.history.v1+jsonl"
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
-IMMUTABLE = re.compile(rf"(?P<version>[^-]+)-(?P<flavour>[^-]+)-(?P<os>[^-]+)-(?P<build>[0-9a-f]{{{BUILD_ID_LENGTH}}})")
+IMMUTABLE = re.compile(
+    rf"(?P<version>[^-]+)-(?P<flavour>[^-]+)-(?P<os>[^-]+)-(?P<build>[0-9a-f]{{{BUILD_ID_LENGTH}}})"
+)
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:]+-[^-:]+-[^-:]+)")
 
 
@@ -69,7 +71,8 @@ def read_line(text: str) -> Line:
     found = _LINE.fullmatch(text)
     if found is None:
         raise ImageError(
-            f'"{text}" is no line of images', remedy="write it as BACKEND:VERSION-FLAVOUR-OS, as in cuda:12.4-runtime-debian12"
+            f'"{text}" is no line of images',
+            remedy="write it as BACKEND:VERSION-FLAVOUR-OS, as in cuda:12.4-runtime-debian12",
         )
     return Line(found["repository"], found["name"])
 
@@ -179,7 +182,9 @@ class History:
         """Every image it names, and why it is named."""
         found: dict[str, str] = {}
         for entry in self.entries:
-            found.setdefault(entry.now, f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}")
+            found.setdefault(
+                entry.now, f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}"
+            )
         for channel in CHANNELS:
             if (last := self.current(channel)) is not None:
                 found[last.now] = f"{channel} of {self.line}"

@@ -44,7 +44,9 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
     for stanza in stanzas:
         for clause in f"{stanza.get('Pre-Depends', '')},{stanza.get('Depends', '')}".split(","):
             for part in clause.split("|"):
-                match = re.fullmatch(r"\s*([^\s(:\[]+)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^\s)]+)\s*\))?\s*", part)
+                match = re.fullmatch(
+                    r"\s*([^\s(:\[]+)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^\s)]+)\s*\))?\s*", part
+                )
                 if match is None or match[1] not in wanted:
                     continue
                 if match[2] not in (None, ">="):
@@ -78,7 +80,9 @@ def stand_in(names: Iterable[str]) -> Stanza:
 
 def locked(found: Mapping[str, str | None]) -> LockedDeb:
     """The package that provides `found`, as a lock names it."""
-    provides = tuple(name if version is None else f"{name} (= {version})" for name, version in sorted(found.items()))
+    provides = tuple(
+        name if version is None else f"{name} (= {version})" for name, version in sorted(found.items())
+    )
     data = package(provides)
     fields = stanza(provides)
     return LockedDeb(
@@ -99,7 +103,8 @@ def write(item: LockedDeb, path: Path) -> None:
     data = package(item.provides)
     if hashlib.sha256(data).hexdigest() != item.sha256:
         raise ImageError(
-            f"this goldnode makes another {item.name} than the lock names", remedy="run `goldnode images lock --upgrade` for the image"
+            f"this goldnode makes another {item.name} than the lock names",
+            remedy="run `goldnode images lock --upgrade` for the image",
         )
     temporary = path.with_name(f".{path.name}.new")
     try:
@@ -109,7 +114,9 @@ def write(item: LockedDeb, path: Path) -> None:
         temporary.replace(path)
     except OSError as error:
         raise ImageError(
-            f"the pool cannot be written: {error.strerror}", file=path.parent, remedy="make room there, or name another store"
+            f"the pool cannot be written: {error.strerror}",
+            file=path.parent,
+            remedy="make room there, or name another store",
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -119,7 +126,8 @@ def write(item: LockedDeb, path: Path) -> None:
 def stanza(provides: tuple[str, ...]) -> dict[str, str]:
     """The control fields of the package that provides this."""
     versions = sorted(
-        {text.partition("(= ")[2].rstrip(")") for text in provides} - {""}, key=lambda text: [int(part) for part in text.split(".")]
+        {text.partition("(= ")[2].rstrip(")") for text in provides} - {""},
+        key=lambda text: [int(part) for part in text.split(".")],
     )
     return {
         "Package": NAME,
@@ -157,7 +165,11 @@ def package(provides: tuple[str, ...]) -> bytes:
     }
     out = bytearray(b"!<arch>\n")
     for name, data in members.items():
-        out += f"{name:<16}{EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+        out += (
+            f"{name:<16}{EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
+            + data
+            + b"\n" * (len(data) % 2)
+        )
     return bytes(out)
 
 

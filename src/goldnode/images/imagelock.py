@@ -138,7 +138,14 @@ def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
 
 def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
     """Return the file that `find_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
-    return next((path for place in lock_directories(row, to_write=to_write) if (path := place / lock_name(row.name)).is_file()), None)
+    return next(
+        (
+            path
+            for place in lock_directories(row, to_write=to_write)
+            if (path := place / lock_name(row.name)).is_file()
+        ),
+        None,
+    )
 
 
 def find_lock(row: Row) -> ImageLock:
@@ -146,10 +153,14 @@ def find_lock(row: Row) -> ImageLock:
     path = lock_file(row)
     if path is None:
         why = "" if row.exercised else " (it is declared, and was never built by this project)"
-        raise row.error(f'image "{row.name}" has no lock{why}', remedy=f"run `goldnode images lock {row.name}`")
+        raise row.error(
+            f'image "{row.name}" has no lock{why}', remedy=f"run `goldnode images lock {row.name}`"
+        )
     lock = load_lock(path)
     if lock.image != row.name:
-        raise ImageError(f'this is the lock of "{lock.image}", not of "{row.name}"', file=path, remedy="rename the file")
+        raise ImageError(
+            f'this is the lock of "{lock.image}", not of "{row.name}"', file=path, remedy="rename the file"
+        )
     if lock.intent != intent_digest(row):
         raise ImageError(
             f"this lock is stale: the matrix asks for something else since {lock.resolved}",

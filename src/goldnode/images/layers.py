@@ -116,11 +116,17 @@ def with_directories(entries: Iterable[Entry]) -> list[Entry]:
         while folder := folder.rpartition("/")[0]:
             newest[folder] = max(newest.get(folder, 0), entry.mtime)
     have = {entry.path for entry in found}
-    found += [Entry(path, "directory", 0o755, date) for path, date in newest.items() if path not in have and path not in _COMMON]
+    found += [
+        Entry(path, "directory", 0o755, date)
+        for path, date in newest.items()
+        if path not in have and path not in _COMMON
+    ]
     return sorted(found, key=lambda entry: entry.path.split("/"))
 
 
-def write_layer(layout: Layout, entries: Iterable[Entry], *, cancelled: Callable[[], bool] = lambda: False) -> Layer:
+def write_layer(
+    layout: Layout, entries: Iterable[Entry], *, cancelled: Callable[[], bool] = lambda: False
+) -> Layer:
     """Write entries, in their order, as one layer into `layout`. Raises ImageError where the disk is full."""
     with _blob(layout) as (sink, done):
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
@@ -141,12 +147,16 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
         with entry.open() as content:
             tar.addfile(info, content)
         return
-    info.type = {"directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hardlink": tarfile.LNKTYPE}[entry.kind]
+    info.type = {"directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hardlink": tarfile.LNKTYPE}[
+        entry.kind
+    ]
     info.linkname = entry.target
     tar.addfile(info)
 
 
-def normalised(source: IO[bytes], epoch: int, dropped: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+def normalised(
+    source: IO[bytes], epoch: int, dropped: re.Pattern[str]
+) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
     """The members of an engine's layer in a fixed order, no date later than `epoch`, owners by number alone, without what fits `dropped`."""
     with tarfile.open(fileobj=source, mode="r:") as tar:
         kept = []
@@ -161,7 +171,11 @@ def normalised(source: IO[bytes], epoch: int, dropped: re.Pattern[str]) -> Itera
             info.uname = info.gname = ""
             info.mode &= 0o7777  # buildah writes the file type into it, BuildKit does not
             # Extended attributes stay (capabilities of files); what only repeats a field of the header goes.
-            info.pax_headers = {key: value for key, value in info.pax_headers.items() if key.startswith("SCHILY.xattr.security.capability")}
+            info.pax_headers = {
+                key: value
+                for key, value in info.pax_headers.items()
+                if key.startswith("SCHILY.xattr.security.capability")
+            }
             if info.islnk():
                 info.linkname = "/".join(part for part in info.linkname.split("/") if part not in ("", "."))
             kept.append(info)
@@ -218,7 +232,9 @@ class _Gzip:
 
 
 def _member(piece: bytes) -> bytes:
-    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)  # 31: a gzip header, which zlib writes without a date and a name
+    packer = zlib.compressobj(
+        LEVEL, zlib.DEFLATED, 31
+    )  # 31: a gzip header, which zlib writes without a date and a name
     return packer.compress(piece) + packer.flush()
 
 
@@ -240,7 +256,9 @@ def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
                 digest = "sha256:" + sink.packed.hexdigest()
                 temporary.chmod(0o644)
                 temporary.replace(layout.path(digest))
-                return Layer("sha256:" + sink.plain.hexdigest(), Descriptor(LAYER + "+gzip", digest, sink.size))
+                return Layer(
+                    "sha256:" + sink.plain.hexdigest(), Descriptor(LAYER + "+gzip", digest, sink.size)
+                )
 
             yield sink, done
     finally:
@@ -299,15 +317,19 @@ class Place:
             return f"{self.site}/{name}"
         if name.endswith("/__init__.py") or "__pycache__" in name:
             return None  # it only makes a Python package of a directory of libraries
-        found = re.fullmatch(r"nvidia/[^/]+/(?:(lib|include|bin|nvvm|share|res|src|tools|extras)/)?(.+)", name)
+        found = re.fullmatch(
+            r"nvidia/[^/]+/(?:(lib|include|bin|nvvm|share|res|src|tools|extras)/)?(.+)", name
+        )
         if found is None:
             raise ImageError(
                 f'"{name}" of {distribution} is no part of CUDA that has a place in /{self.home}',
                 remedy="give the component `layout: python`",
             )
-        folder = {"lib": f"targets/{self.target}/lib", "include": f"targets/{self.target}/include", None: "share/doc"}.get(
-            found[1], found[1]
-        )
+        folder = {
+            "lib": f"targets/{self.target}/lib",
+            "include": f"targets/{self.target}/include",
+            None: "share/doc",
+        }.get(found[1], found[1])
         return f"{self.home}/{folder}/{found[2]}"
 
 
@@ -319,10 +341,16 @@ class Wheel:
         try:
             self.zip = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as problem:
-            raise ImageError(f"this wheel cannot be read: {problem}", file=path, remedy="delete it and fetch it again") from problem
+            raise ImageError(
+                f"this wheel cannot be read: {problem}", file=path, remedy="delete it and fetch it again"
+            ) from problem
         self.name = path.name.split("-")[0]
         self.members = [info for info in self.zip.infolist() if not info.is_dir()]
-        folders = {info.filename.partition("/")[0] for info in self.members if info.filename.partition("/")[0].endswith(".dist-info")}
+        folders = {
+            info.filename.partition("/")[0]
+            for info in self.members
+            if info.filename.partition("/")[0].endswith(".dist-info")
+        }
         if len(folders) != 1:
             raise ImageError(f"this wheel has {len(folders)} .dist-info directories, expected one", file=path)
         self.info = folders.pop()
@@ -340,14 +368,20 @@ class Wheel:
         found: dict[str, Entry] = {}
         record: list[tuple[str, str, str]] = []
         base = self.place.metadata
-        listed = {row[0]: row for row in csv.reader(io.StringIO(self._text(f"{self.info}/RECORD"))) if len(row) == 3}
+        listed = {
+            row[0]: row for row in csv.reader(io.StringIO(self._text(f"{self.info}/RECORD"))) if len(row) == 3
+        }
         for info in self.members:
             path = self.place.of(info.filename, self.name)
             if path is None or info.filename in (f"{self.info}/RECORD", f"{self.info}/INSTALLER"):
                 continue
             if _outside(path):
-                raise ImageError(f'this wheel has a file outside of itself, "{info.filename}"', file=self.path)
-            entry = Entry(path, "file", _mode(info), _date(info), info.file_size, open=_opener(self.zip, info))
+                raise ImageError(
+                    f'this wheel has a file outside of itself, "{info.filename}"', file=self.path
+                )
+            entry = Entry(
+                path, "file", _mode(info), _date(info), info.file_size, open=_opener(self.zip, info)
+            )
             row = listed.get(info.filename)
             if "/scripts/" in info.filename and info.filename.partition("/")[0].endswith(".data"):
                 entry, row = self._script(info, path), None
@@ -355,7 +389,10 @@ class Wheel:
             record.append((_relative(path, base), row[1], row[2]) if row else _recorded(entry, base))
         for name, target in self._commands():
             entry = Entry.text(
-                f"usr/local/bin/{name}", _COMMAND.format(module=target[0], name=target[1], root=target[1].split(".")[0]), self.newest, 0o755
+                f"usr/local/bin/{name}",
+                _COMMAND.format(module=target[0], name=target[1], root=target[1].split(".")[0]),
+                self.newest,
+                0o755,
             )
             found[entry.path] = entry
             record.append(_recorded(entry, base))
@@ -378,7 +415,11 @@ class Wheel:
         found: dict[str, dict[str, Any]] = {}
         for info in self.members:
             path = self.place.of(info.filename, self.name)
-            if path is None or ".so" not in path.rpartition("/")[2] or path.rpartition("/")[0] not in self.place.libraries:
+            if (
+                path is None
+                or ".so" not in path.rpartition("/")[2]
+                or path.rpartition("/")[0] not in self.place.libraries
+            ):
                 continue
             with tempfile.TemporaryFile() as plain:
                 with self.zip.open(info) as packed:
@@ -411,7 +452,11 @@ class Wheel:
         found = []
         for name, target in rows:
             module, _, attribute = target.partition("[")[0].strip().partition(":")
-            if re.fullmatch(r"[\w.-]+", name) and re.fullmatch(r"[\w.]+", module) and re.fullmatch(r"[\w.]+", attribute):
+            if (
+                re.fullmatch(r"[\w.-]+", name)
+                and re.fullmatch(r"[\w.]+", module)
+                and re.fullmatch(r"[\w.]+", attribute)
+            ):
                 found.append((name, (module, attribute)))
         return found
 
@@ -445,7 +490,9 @@ def _relative(path: str, base: str) -> str:
 def _recorded(entry: Entry, base: str) -> tuple[str, str, str]:
     assert entry.open is not None  # noqa: S101 - only files are recorded
     with entry.open() as content:
-        digest = base64.urlsafe_b64encode(hashlib.file_digest(content, "sha256").digest()).rstrip(b"=").decode()  # type: ignore[arg-type]
+        digest = (
+            base64.urlsafe_b64encode(hashlib.file_digest(content, "sha256").digest()).rstrip(b"=").decode()
+        )  # type: ignore[arg-type]
     return _relative(entry.path, base), f"sha256={digest}", str(entry.size)
 
 
@@ -472,7 +519,9 @@ def wheel_layer(
                         remedy="leave one of the two out of the image",
                     )
                 found.setdefault(entry.path, (path, entry))
-        return write_layer(layout, with_directories(entry for _, entry in found.values()), cancelled=cancelled)
+        return write_layer(
+            layout, with_directories(entry for _, entry in found.values()), cancelled=cancelled
+        )
 
 
 def _same(one: Entry, other: Entry) -> bool:
@@ -520,12 +569,19 @@ def outline(file: IO[bytes]) -> dict[str, Any] | None:
             pieces.append((start, _at(file, start, length)))
         if kind == _DYN:
             entries = {
-                tag: value for tag, value in _DYNAMIC.iter_unpack(pieces[-1][1][: length // 16 * 16]) if tag in (_STRTAB, _STRSZ, _SONAME)
+                tag: value
+                for tag, value in _DYNAMIC.iter_unpack(pieces[-1][1][: length // 16 * 16])
+                if tag in (_STRTAB, _STRSZ, _SONAME)
             }
     if not {_STRTAB, _STRSZ} <= entries.keys():
         return None
     where = next(
-        (row[2] + entries[_STRTAB] - row[3] for row in programs if row[0] == _LOAD and row[3] <= entries[_STRTAB] < row[3] + row[5]), None
+        (
+            row[2] + entries[_STRTAB] - row[3]
+            for row in programs
+            if row[0] == _LOAD and row[3] <= entries[_STRTAB] < row[3] + row[5]
+        ),
+        None,
     )
     if where is None:
         return None
@@ -533,7 +589,11 @@ def outline(file: IO[bytes]) -> dict[str, Any] | None:
     pieces.append((where, strings))
     start = entries.get(_SONAME)
     soname = strings[start : strings.index(b"\0", start)].decode() if start is not None else None
-    return {"soname": soname, "size": size, "pieces": [[at, base64.b64encode(data).decode()] for at, data in pieces]}
+    return {
+        "soname": soname,
+        "size": size,
+        "pieces": [[at, base64.b64encode(data).decode()] for at, data in pieces],
+    }
 
 
 def _at(file: IO[bytes], offset: int, length: int) -> bytes:

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.errors import GoldnodeError, ImageError
-from goldnode.images.imagelock import ImageLock, find_lock, intent_digest, load_lock, lock_directories, lock_file, write_lock
+from goldnode.images.imagelock import (
+    ImageLock,
+    find_lock,
+    intent_digest,
+    load_lock,
+    lock_directories,
+    lock_file,
+    write_lock,
+)
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import Locked, Resolver
 from goldnode.lock.model import lock_name
@@ -36,9 +44,13 @@ def lock_images(
         asked = [
             (row, lock)
             for row in rows
-            if row.name not in free and (lock := kept[row.name]) is not None and lock.intent == intent_digest(row)
+            if row.name not in free
+            and (lock := kept[row.name]) is not None
+            and lock.intent == intent_digest(row)
         ]
-        good = {row.name for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True) if not moved}
+        good = {
+            row.name for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True) if not moved
+        }
         for row in rows:
             chain = [(below, done[below.name]) for below in matrix.chain(row.name)[:-1]]
             lock = kept[row.name]
@@ -56,7 +68,11 @@ def lock_images(
 
 
 def check_images(
-    patterns: Sequence[str], *, matrix_file: Path | None = None, offline: bool = False, site: Site | None = None
+    patterns: Sequence[str],
+    *,
+    matrix_file: Path | None = None,
+    offline: bool = False,
+    site: Site | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield every selected image with what is wrong with its lock: stale, edited, on another parent, vanished, other bytes."""
     matrix = load_matrix(matrix_file)
@@ -81,7 +97,9 @@ def check_images(
 
 def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
     """Whether `lock` was made on this lock of its parent."""
-    return (lock.parent.lock if lock.parent is not None else None) == (parent.digest if parent is not None else None)
+    return (lock.parent.lock if lock.parent is not None else None) == (
+        parent.digest if parent is not None else None
+    )
 
 
 def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
@@ -90,7 +108,9 @@ def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
     if not tools:
         update["tools"] = result.lock.tools
     return (
-        Locked(result.row, old, old, False) if old.model_copy(update=update) == result.lock else Locked(result.row, result.lock, old, True)
+        Locked(result.row, old, old, False)
+        if old.model_copy(update=update) == result.lock
+        else Locked(result.row, result.lock, old, True)
     )
 
 
@@ -112,7 +132,11 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
     """The lock there is, whatever the matrix asks since; None for none, and for one that was edited."""
-    path = out / lock_name(row.name) if out is not None and (out / lock_name(row.name)).is_file() else lock_file(row, to_write=True)
+    path = (
+        out / lock_name(row.name)
+        if out is not None and (out / lock_name(row.name)).is_file()
+        else lock_file(row, to_write=True)
+    )
     if path is None:
         return None
     try:
@@ -139,11 +163,19 @@ def _moved(old: ImageLock, new: ImageLock) -> str:
     """What differs between two locks, in one clause."""
     before = _versions(old)
     after = _versions(new)
-    rows = [f"{name} {before[name]} -> {after[name]}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
+    rows = [
+        f"{name} {before[name]} -> {after[name]}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
     rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
     if not rows:
-        return "; the same packages, on another lock of what it stands on" if old.parent != new.parent else "; the same packages"
+        return (
+            "; the same packages, on another lock of what it stands on"
+            if old.parent != new.parent
+            else "; the same packages"
+        )
     return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
 
 

@@ -43,14 +43,29 @@ def _requirement(value: str) -> str:
     try:
         Requirement(value)
     except InvalidRequirement as problem:
-        raise ValueError(f'"{value}" is not a requirement: {str(problem).splitlines()[0]} | write it as NAME==VERSION') from None
+        raise ValueError(
+            f'"{value}" is not a requirement: {str(problem).splitlines()[0]} | write it as NAME==VERSION'
+        ) from None
     return value
 
 
-_Word = Annotated[str, _fits(re.compile(r"[a-z0-9]+(?:[._+][a-z0-9]+)*"), "is no part of a tag | use small letters, digits and dots")]
-_Version = Annotated[str, _fits(re.compile(r"[0-9a-z]+(?:\.[0-9a-z]+)*"), "is no version | use digits and dots, or distro")]
-_Distribution = Annotated[str, _fits(re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*"), "is no name of a wheel | write it as the index does")]
-_Deb = Annotated[str, _fits(re.compile(r"\?essential|[a-z0-9][a-z0-9+.-]+"), "is no package name | correct it")]
+_Word = Annotated[
+    str,
+    _fits(
+        re.compile(r"[a-z0-9]+(?:[._+][a-z0-9]+)*"),
+        "is no part of a tag | use small letters, digits and dots",
+    ),
+]
+_Version = Annotated[
+    str, _fits(re.compile(r"[0-9a-z]+(?:\.[0-9a-z]+)*"), "is no version | use digits and dots, or distro")
+]
+_Distribution = Annotated[
+    str,
+    _fits(re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*"), "is no name of a wheel | write it as the index does"),
+]
+_Deb = Annotated[
+    str, _fits(re.compile(r"\?essential|[a-z0-9][a-z0-9+.-]+"), "is no package name | correct it")
+]
 _Vendor = Annotated[
     str,
     _fits(
@@ -77,10 +92,18 @@ class System(_Model):
     id: str = Field(description="ID of its os-release.")
     release: str = Field(description="VERSION_ID of its os-release.")
     codename: str = Field(description="Code name, for the suites of its archives.")
-    architectures: Annotated[tuple[Literal["amd64"], ...], AfterValidator(_some)] = Field(description="dpkg's names.")
-    python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(description="Its own Python, which wheels are chosen for.")
-    glibc: Annotated[str, Field(pattern=r"^2\.\d+$")] = Field(description="Its glibc, which bounds the manylinux tags of wheels.")
-    archives: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Ids of catalog/archives.yml.")
+    architectures: Annotated[tuple[Literal["amd64"], ...], AfterValidator(_some)] = Field(
+        description="dpkg's names."
+    )
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(
+        description="Its own Python, which wheels are chosen for."
+    )
+    glibc: Annotated[str, Field(pattern=r"^2\.\d+$")] = Field(
+        description="Its glibc, which bounds the manylinux tags of wheels."
+    )
+    archives: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(
+        description="Ids of catalog/archives.yml."
+    )
 
 
 class Licence(_Model):
@@ -97,11 +120,15 @@ class Component(_Model):
     version: str | dict[str, str] | None = Field(
         default=None, description="Expected upstream version, or one per OS; null: none is claimed."
     )
-    wheel: _Distribution | None = Field(default=None, description="Name of the wheel; its version is `version`.")
+    wheel: _Distribution | None = Field(
+        default=None, description="Name of the wheel; its version is `version`."
+    )
     requires: tuple[Annotated[str, AfterValidator(_requirement)], ...] = Field(
         default=(), description="Further requirements for pip beside the wheel."
     )
-    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Debian packages, or a list per OS.")
+    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(
+        default=(), description="Debian packages, or a list per OS."
+    )
     from_host: tuple[_Deb, ...] = Field(
         default=(),
         description="What its packages ask of the host's driver, as package names: goldnode-driver-from-host provides it, and no driver is installed.",
@@ -110,9 +137,12 @@ class Component(_Model):
         default="python",
         description="cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below /usr/local.",
     )
-    licence: str | None = Field(default=None, description="Key of `licences`; null: Debian's own archive says it per package.")
+    licence: str | None = Field(
+        default=None, description="Key of `licences`; null: Debian's own archive says it per package."
+    )
     index: str | None = Field(
-        default=None, description="Name of an index of the site (`indexes` in the site file) that alone has the wheel."
+        default=None,
+        description="Name of an index of the site (`indexes` in the site file) that alone has the wheel.",
     )
 
 
@@ -125,10 +155,15 @@ class Flavour(_Model):
     components: tuple[str, ...] | dict[str, tuple[str, ...]] = Field(
         default=(), description="Keys of the release's `components`, or a list per OS."
     )
-    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(default=(), description="Further Debian packages, or a list per OS.")
-    os: tuple[str, ...] | None = Field(default=None, description="Keys of `systems`; null: all of the release.")
+    debs: tuple[_Deb, ...] | dict[str, tuple[_Deb, ...]] = Field(
+        default=(), description="Further Debian packages, or a list per OS."
+    )
+    os: tuple[str, ...] | None = Field(
+        default=None, description="Keys of `systems`; null: all of the release."
+    )
     exercised: bool | None = Field(
-        default=None, description="Whether it is built and smoked in this project's own tests; null: as the release."
+        default=None,
+        description="Whether it is built and smoked in this project's own tests; null: as the release.",
     )
     title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
 
@@ -167,7 +202,9 @@ class Release(_Model):
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
         default_factory=dict, description="Where components that are both come from, by OS; default: wheels."
     )
-    components: dict[str, Component] = Field(default_factory=dict, description="Parts of the release, by the names that flavours pick.")
+    components: dict[str, Component] = Field(
+        default_factory=dict, description="Parts of the release, by the names that flavours pick."
+    )
     flavours: dict[_Word, Flavour] = Field(
         description="Images of the release, by the part of the tag that names them: base, runtime, devel."
     )
@@ -175,7 +212,9 @@ class Release(_Model):
         default=None,
         description="built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's.",
     )
-    exercised: bool = Field(default=True, description="Whether it is built and smoked in this project's own tests.")
+    exercised: bool = Field(
+        default=True, description="Whether it is built and smoked in this project's own tests."
+    )
     note: str | None = Field(default=None, description="What a reader should know before choosing it.")
 
 
@@ -194,7 +233,9 @@ class MatrixFile(_Model):
     systems: dict[_Word, System] = Field(
         description="OS releases that images are built on, by the part of the tag that names them: debian12."
     )
-    licences: dict[str, Licence] = Field(default_factory=dict, description="Terms that parts are under, by the names that components give.")
+    licences: dict[str, Licence] = Field(
+        default_factory=dict, description="Terms that parts are under, by the names that components give."
+    )
     backends: dict[Backend, BackendRows] = Field(description="Backends, with all their releases.")
 
 
@@ -270,7 +311,9 @@ class Matrix:
     def row(self, name: str) -> Row:
         """Return one image. Raises ImageError with the nearest right name."""
         if name not in self.images:
-            raise ImageError(f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images))
+            raise ImageError(
+                f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images)
+            )
         return self.images[name]
 
     def chain(self, name: str) -> list[Row]:
@@ -290,10 +333,16 @@ class Matrix:
 
         wanted: set[str] = set()
         for pattern in patterns:
-            fitting = [name for name, row in self.images.items() if pattern == row.image.backend or fnmatchcase(name, pattern)]
+            fitting = [
+                name
+                for name, row in self.images.items()
+                if pattern == row.image.backend or fnmatchcase(name, pattern)
+            ]
             if not fitting:
                 known = {*self.images, *(row.image.backend for row in self.images.values())}
-                raise ImageError(f'"{pattern}" fits no image of the matrix', file=self.file, remedy=nearest(pattern, known))
+                raise ImageError(
+                    f'"{pattern}" fits no image of the matrix', file=self.file, remedy=nearest(pattern, known)
+                )
             wanted.update(fitting)
         if not patterns:
             wanted = {name for name, row in self.images.items() if row.exercised or not exercised}
@@ -349,7 +398,9 @@ class _Reader:
         for backend, group in self.document.backends.items():
             if group.purity not in policies:
                 raise self.error(
-                    f'there is no policy "{group.purity}" in purity.yml', ("backends", backend, "purity"), nearest(group.purity, policies)
+                    f'there is no policy "{group.purity}" in purity.yml',
+                    ("backends", backend, "purity"),
+                    nearest(group.purity, policies),
                 )
             for number, release in enumerate(group.releases):
                 path: KeyPath = ("backends", backend, "releases", number)
@@ -380,9 +431,15 @@ class _Reader:
                 for system in value if isinstance(value, dict) else ():
                     self._known("OS", system, release.os, (*place, key, system))
             if component.wheel is None and not component.debs:
-                raise self.error(f'component "{name}" is neither a wheel nor a Debian package', place, "give it `wheel` or `debs`")
+                raise self.error(
+                    f'component "{name}" is neither a wheel nor a Debian package',
+                    place,
+                    "give it `wheel` or `debs`",
+                )
             if component.wheel is not None and component.version is None:
-                raise self.error(f'component "{name}" is a wheel without a version', place, "give it `version`")
+                raise self.error(
+                    f'component "{name}" is a wheel without a version', place, "give it `version`"
+                )
 
     def _systems(self, release: Release, flavour: str, path: KeyPath) -> tuple[str, ...]:
         chosen = release.flavours[flavour].os
@@ -394,7 +451,9 @@ class _Reader:
         if name not in known:
             raise self.error(f'{what} "{name}" is not declared', path, nearest(name, known))
 
-    def _row(self, backend: str, group: BackendRows, release: Release, flavour: str, system: str, path: KeyPath) -> Row:
+    def _row(
+        self, backend: str, group: BackendRows, release: Release, flavour: str, system: str, path: KeyPath
+    ) -> Row:
         item = release.flavours[flavour]
         place = (*path, "flavours", flavour)
         debs: list[str] = list(_of(item.debs, system))
@@ -408,7 +467,9 @@ class _Reader:
         for index, name in enumerate(_of(item.components, system)):
             self._known("component", name, release.components, (*place, "components", *where, index))
             component = release.components[name]
-            version = component.version.get(system) if isinstance(component.version, dict) else component.version
+            version = (
+                component.version.get(system) if isinstance(component.version, dict) else component.version
+            )
             packages = _of(component.debs, system)
             as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
             if as_deb:
@@ -420,7 +481,9 @@ class _Reader:
                 layouts.add(component.layout)
             else:
                 raise self.error(
-                    f'component "{name}" has no package on {system}', (*place, "components", index), "name one, or leave it out"
+                    f'component "{name}" has no package on {system}',
+                    (*place, "components", index),
+                    "name one, or leave it out",
                 )
             if component.index is not None and not as_deb:
                 indexes.add(component.index)
@@ -429,7 +492,11 @@ class _Reader:
             if component.licence is not None:
                 licences.append(component.licence)
         if len(layouts) > 1 or len(indexes) > 1:
-            raise self.error("the wheels of one image go to one place and come from one index", place, "make two flavours of it")
+            raise self.error(
+                "the wheels of one image go to one place and come from one index",
+                place,
+                "make two flavours of it",
+            )
         image = Image(
             name=f"{backend}-{release.version}-{flavour}-{system}",
             backend=backend,
@@ -439,7 +506,9 @@ class _Reader:
             parent=self._parent(backend, release, flavour, system, place),
         )
         if not NAME.match(image.name):
-            raise self.error(f'"{image.name}" is no name of an image', place, "use small letters, digits and dots")
+            raise self.error(
+                f'"{image.name}" is no name of an image', place, "use small letters, digits and dots"
+            )
         return Row(
             image=image,
             system=self.document.systems[system],
@@ -452,7 +521,9 @@ class _Reader:
             components={name: release.components[name] for name in _of(item.components, system)},
             purity=group.purity,
             licences=tuple(dict.fromkeys(self.document.licences[name].title for name in licences)),
-            redistribution="private" if any(self.document.licences[name].redistribution == "private" for name in licences) else "free",
+            redistribution="private"
+            if any(self.document.licences[name].redistribution == "private" for name in licences)
+            else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
             vendor=release.source.vendor if release.source is not None and item.parent is None else None,
@@ -466,7 +537,11 @@ class _Reader:
         stands_on = release.flavours[flavour].parent
         if stands_on is None:
             return None
-        return f"{backend}-{release.version}-{stands_on}-{system}" if stands_on in release.flavours else f"{stands_on}-{system}"
+        return (
+            f"{backend}-{release.version}-{stands_on}-{system}"
+            if stands_on in release.flavours
+            else f"{stands_on}-{system}"
+        )
 
     def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
         """The row with the parts, licences and terms of what it stands on."""
@@ -474,12 +549,22 @@ class _Reader:
 
         parent = row.image.parent
         seen = {row.name}
-        parts, licences, terms, exercised = dict(row.parts), list(row.licences), row.redistribution, row.exercised
+        parts, licences, terms, exercised = (
+            dict(row.parts),
+            list(row.licences),
+            row.redistribution,
+            row.exercised,
+        )
         while parent is not None:
             if parent not in rows:
-                raise row.error(f'image "{row.name}" stands on "{parent}", which is not in the matrix', remedy=nearest(parent, rows))
+                raise row.error(
+                    f'image "{row.name}" stands on "{parent}", which is not in the matrix',
+                    remedy=nearest(parent, rows),
+                )
             if parent in seen:
-                raise row.error(f'image "{row.name}" stands on itself, by way of "{parent}"', remedy="correct `parent`")
+                raise row.error(
+                    f'image "{row.name}" stands on itself, by way of "{parent}"', remedy="correct `parent`"
+                )
             seen.add(parent)
             below = rows[parent]
             parts = {**below.parts, **parts}
@@ -487,7 +572,13 @@ class _Reader:
             terms = "private" if "private" in (terms, below.redistribution) else "free"
             exercised = exercised and below.exercised
             parent = below.image.parent
-        return replace(row, parts=parts, licences=tuple(dict.fromkeys(licences)), redistribution=terms, exercised=exercised)
+        return replace(
+            row,
+            parts=parts,
+            licences=tuple(dict.fromkeys(licences)),
+            redistribution=terms,
+            exercised=exercised,
+        )
 
 
 def _of(value: tuple[str, ...] | dict[str, tuple[str, ...]], system: str) -> tuple[str, ...]:

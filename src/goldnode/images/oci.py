@@ -46,7 +46,12 @@ class Descriptor:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Descriptor:
         """Read a descriptor of a manifest or index."""
-        return cls(data["mediaType"], data["digest"], data["size"], tuple(sorted(data.get("annotations", {}).items())))
+        return cls(
+            data["mediaType"],
+            data["digest"],
+            data["size"],
+            tuple(sorted(data.get("annotations", {}).items())),
+        )
 
     def document(self) -> dict[str, Any]:
         """As a manifest has it."""
@@ -76,7 +81,9 @@ class Layout:
             if not (root / "oci-layout").exists():
                 _write(root / "oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
             if not (root / "index.json").exists():
-                _write(root / "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}))
+                _write(
+                    root / "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+                )
         elif not (root / "oci-layout").is_file():
             raise ImageError(f"{root} is no OCI image layout: it has no oci-layout file")
 
@@ -96,9 +103,14 @@ class Layout:
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
-            raise ImageError(f"blob {digest} is not in {self.root}", remedy="build or pull the image again") from None
+            raise ImageError(
+                f"blob {digest} is not in {self.root}", remedy="build or pull the image again"
+            ) from None
         if digest_of(data) != digest:
-            raise ImageError(f"blob {digest} in {self.root} is altered", remedy="delete that file and build or pull the image again")
+            raise ImageError(
+                f"blob {digest} in {self.root} is altered",
+                remedy="delete that file and build or pull the image again",
+            )
         return data
 
     def document(self, digest: str) -> dict[str, Any]:
@@ -132,17 +144,29 @@ class Layout:
             rows = self.index()
             yield rows
             rows.sort(key=lambda row: (row.get("annotations", {}).get(REF, ""), row["digest"]))
-            _write(self.root / "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}))
+            _write(
+                self.root / "index.json",
+                canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}),
+            )
 
     def refs(self) -> dict[str, Descriptor]:
         """Names (`cuda:12.4.1-runtime-debian12-BUILDID`) and the manifests they stand for."""
-        return {name: Descriptor.of(row) for row in self.index() if (name := row.get("annotations", {}).get(REF)) is not None}
+        return {
+            name: Descriptor.of(row)
+            for row in self.index()
+            if (name := row.get("annotations", {}).get(REF)) is not None
+        }
 
     def set_ref(self, name: str, descriptor: Descriptor) -> None:
         """Let `name` stand for a manifest; the one it stood for before loses the name."""
         with self._changing() as rows:
             rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
-            rows.append({**Descriptor(descriptor.media_type, descriptor.digest, descriptor.size).document(), "annotations": {REF: name}})
+            rows.append(
+                {
+                    **Descriptor(descriptor.media_type, descriptor.digest, descriptor.size).document(),
+                    "annotations": {REF: name},
+                }
+            )
 
     def name_as(self, name: str, digest: str) -> None:
         """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
@@ -162,11 +186,19 @@ class Layout:
             return OciImage(self, name)
         found = self.refs().get(name)
         if found is None:
-            raise ImageError(f"{name} is not in {self.root}", remedy="`goldnode images list` names what is there")
+            raise ImageError(
+                f"{name} is not in {self.root}", remedy="`goldnode images list` names what is there"
+            )
         return OciImage(self, found.digest)
 
     def attach(
-        self, subject: str, artifact_type: str, data: bytes, *, media_type: str | None = None, annotations: Mapping[str, str] | None = None
+        self,
+        subject: str,
+        artifact_type: str,
+        data: bytes,
+        *,
+        media_type: str | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> Descriptor:
         """Attach a document to the image with manifest digest `subject`: an artefact manifest (OCI 1.1). Returns its descriptor.
 
@@ -182,7 +214,11 @@ class Layout:
             "annotations": dict(annotations or {}),
         }
         found = self.put(canonical(manifest), MANIFEST)
-        row = {**found.document(), "artifactType": artifact_type, "annotations": {"io.goldnode.subject": subject}}
+        row = {
+            **found.document(),
+            "artifactType": artifact_type,
+            "annotations": {"io.goldnode.subject": subject},
+        }
         with self._changing() as rows:
             if all(other["digest"] != found.digest for other in rows):
                 rows.append(row)
@@ -193,11 +229,16 @@ class Layout:
         with self._changing() as rows:
             rows[:] = [row for row in rows if row["digest"] != digest]
 
-    def attached(self, subject: str, artifact_type: str | None = None) -> list[tuple[Descriptor, dict[str, Any]]]:
+    def attached(
+        self, subject: str, artifact_type: str | None = None
+    ) -> list[tuple[Descriptor, dict[str, Any]]]:
         """What is attached to an image: descriptor and artefact manifest of each, by digest."""
         found = []
         for row in self.index():
-            if row.get("annotations", {}).get("io.goldnode.subject") == subject and artifact_type in (None, row.get("artifactType")):
+            if row.get("annotations", {}).get("io.goldnode.subject") == subject and artifact_type in (
+                None,
+                row.get("artifactType"),
+            ):
                 found.append((Descriptor.of(row), self.document(row["digest"])))
         return sorted(found, key=lambda pair: pair[0].digest)
 
@@ -313,7 +354,9 @@ class OciImage:
         return None
 
 
-def overlay(layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Content], bool]) -> dict[str, Content]:
+def overlay(
+    layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Content], bool]
+) -> dict[str, Content]:
     """What layers, lowest first, leave of their paths: whiteouts (`.wh.NAME`, `.wh..wh..opq`) are applied and not returned."""
     found: dict[str, Content] = {}
     for layer in layers:
@@ -327,7 +370,11 @@ def overlay(layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Con
             elif path:
                 here[path] = item
         # What replaces a directory by something else takes its content away.
-        gone += [path for path, item in here.items() if not is_directory(item) and path in found and is_directory(found[path])]
+        gone += [
+            path
+            for path, item in here.items()
+            if not is_directory(item) and path in found and is_directory(found[path])
+        ]
         for path in gone:
             found.pop(path, None)
         prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
@@ -388,7 +435,10 @@ def _plain(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
         with gzip.GzipFile(fileobj=raw) as found:
             yield found  # type: ignore[misc]
     elif media_type.endswith("+zstd"):
-        raise ImageError("a layer is compressed with zstd, which goldnode does not read", remedy="build or push it with gzip")
+        raise ImageError(
+            "a layer is compressed with zstd, which goldnode does not read",
+            remedy="build or push it with gzip",
+        )
     else:
         yield raw
 

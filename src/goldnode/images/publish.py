@@ -69,7 +69,9 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
     if len(fits) == 1:
         return fits[0], refs[fits[0]]
     if fits:
-        raise ImageError(f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them")
+        raise ImageError(
+            f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them"
+        )
     raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, [*own, *own.values()]))
 
 
@@ -103,11 +105,18 @@ def identity(image: OciImage, ref: str) -> tuple[str, str]:
     repository, _, tag = ref.partition(":")
     line_of(repository, tag)
     version, flavour, system, build = tag.rsplit("-", 3)
-    for label, value in (("backend", repository), ("runtime", version), ("flavour", flavour), ("os", system), ("build-id", build)):
+    for label, value in (
+        ("backend", repository),
+        ("runtime", version),
+        ("flavour", flavour),
+        ("os", system),
+        ("build-id", build),
+    ):
         said = image.labels.get(LABELS + label)
         if said != value:
             raise ImageError(
-                f"{ref} says {label} {value}, the image's label {LABELS}{label} says {said or 'nothing'}", remedy="build it again"
+                f"{ref} says {label} {value}, the image's label {LABELS}{label} says {said or 'nothing'}",
+                remedy="build it again",
             )
     return repository, tag
 
@@ -158,7 +167,10 @@ def publish(
             target.put_manifest(tag, layout.read(image.digest), descriptor.media_type)
             time.sleep(settle)
         if not _immutable(target, tag, image.digest):
-            raise ImageError(f"{target}:{tag} is not there after it was written", remedy="look at the registry, and publish again")
+            raise ImageError(
+                f"{target}:{tag} is not there after it was written",
+                remedy="look at the registry, and publish again",
+            )
     say(f"{found.name} is {found.digest}")
     return found
 
@@ -174,7 +186,9 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
     return found is not None
 
 
-def _record(layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime) -> None:
+def _record(
+    layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime
+) -> None:
     """Attach who let it pass and why, once: a repeat with the same answers adds nothing."""
     document: dict[str, Any] = {
         "schema": "goldnode.publication/1",
@@ -187,11 +201,19 @@ def _record(layout: Layout, digest: str, tag: str, gates: Sequence[Gate], privat
         kept = json.loads(layout.read(manifest["layers"][0]["digest"]))
         if {key: value for key, value in kept.items() if key != "published"} == document:
             return
-    layout.attach(digest, PUBLICATION, canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")}))
+    layout.attach(
+        digest, PUBLICATION, canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")})
+    )
 
 
 def push(
-    layout: Layout, digest: str, target: Repository, found: Published, *, mounts: dict[str, str] | None = None, parallel: int = 4
+    layout: Layout,
+    digest: str,
+    target: Repository,
+    found: Published,
+    *,
+    mounts: dict[str, str] | None = None,
+    parallel: int = 4,
 ) -> None:
     """Bring an image's blobs, several at once, and then its manifest by digest: no tag is written."""
     image = OciImage(layout, digest)
@@ -200,7 +222,9 @@ def push(
 
     def one(row: Descriptor) -> bool:
         other = known.get(row.digest)
-        return target.push_blob(row, layout.path(row.digest), (other,) if other and other != target.name else ())
+        return target.push_blob(
+            row, layout.path(row.digest), (other,) if other and other != target.name else ()
+        )
 
     with ThreadPoolExecutor(parallel) as pool:
         futures = {pool.submit(one, row): row for row in blobs.values()}
@@ -227,7 +251,10 @@ def push_evidence(layout: Layout, digest: str, target: Repository, found: Publis
             else:
                 found.there += 1
         minded = target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST) and minded
-        row = {**Descriptor(MANIFEST, descriptor.digest, descriptor.size).document(), "artifactType": manifest["artifactType"]}
+        row = {
+            **Descriptor(MANIFEST, descriptor.digest, descriptor.size).document(),
+            "artifactType": manifest["artifactType"],
+        }
         rows.append(row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {}))
     if rows:
         target.refer(digest, rows, minded=minded)
@@ -238,7 +265,10 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
     """Hold what the registry has against the store: manifests and documents byte for byte, layers by presence and size, or whole with `full`."""
     image = OciImage(layout, digest)
     if target.manifest(digest) is None:
-        raise ImageError(f"{target}@{digest} is not there after it was written", remedy="publish again, and look at the registry")
+        raise ImageError(
+            f"{target}@{digest} is not there after it was written",
+            remedy="publish again, and look at the registry",
+        )
     config = Descriptor.of(image.manifest["config"])
     target.read_blob(config)
     for row in image.layers:
@@ -246,14 +276,16 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
         if size not in (row.size, -1):
             said = "absent" if size is None else f"{size} bytes"
             raise ImageError(
-                f"blob {row.digest} is {said} in {target}, expected {row.size} bytes", remedy="publish again, and look at the registry"
+                f"blob {row.digest} is {said} in {target}, expected {row.size} bytes",
+                remedy="publish again, and look at the registry",
             )
         if full:
             check_blob(target, row)
     for descriptor, manifest in layout.attached(digest):
         if target.manifest(descriptor.digest) is None:
             raise ImageError(
-                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was written", remedy="publish again"
+                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was written",
+                remedy="publish again",
             )
         for row in manifest["layers"]:
             target.read_blob(Descriptor.of(row))
@@ -295,7 +327,13 @@ class Pulled:
 
 
 def pull(
-    layout: Layout, target: Repository, reference: str, *, evidence: bool = True, system: str | None = None, parallel: int = 4
+    layout: Layout,
+    target: Repository,
+    reference: str,
+    *,
+    evidence: bool = True,
+    system: str | None = None,
+    parallel: int = 4,
 ) -> Pulled:
     """Bring an image into the store by digest or tag, every byte of it held against its digest; then, and only then, it gets its name.
 
@@ -306,11 +344,19 @@ def pull(
         manifest = _one(target, reference, system)
         document = manifest.document
         if "layers" not in document or "config" not in document:
-            raise ImageError(f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one")
+            raise ImageError(
+                f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one"
+            )
         config = Descriptor.of(document["config"])
-        rows = {row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest}
-        found = Pulled(f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, "")
-        first = target.pull_blob(config, layout)  # it says what the image is to be called, before the rest is fetched
+        rows = {
+            row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest
+        }
+        found = Pulled(
+            f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
+        )
+        first = target.pull_blob(
+            config, layout
+        )  # it says what the image is to be called, before the rest is fetched
         found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
         with ThreadPoolExecutor(parallel) as pool:
             for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
@@ -319,7 +365,9 @@ def pull(
             layout.put(manifest.data, manifest.media_type)
             if evidence:
                 found.evidence = pull_evidence(layout, target, manifest.digest)
-            _ref(layout, layout.document(config.digest), manifest.digest, target)  # another may have come meanwhile
+            _ref(
+                layout, layout.document(config.digest), manifest.digest, target
+            )  # another may have come meanwhile
             layout.set_ref(found.ref, manifest.descriptor)
     return found
 
@@ -331,7 +379,8 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
         found = target.manifest(str(row.get("digest")))
         if found is None:
             raise ImageError(
-                f"{target} lists {row.get('digest')} as a referrer of {digest}, and does not have it", remedy="publish the image again"
+                f"{target} lists {row.get('digest')} as a referrer of {digest}, and does not have it",
+                remedy="publish the image again",
             )
         document = found.document
         if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
@@ -339,8 +388,12 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
         layer = Descriptor.of(document["layers"][0])
         kind = str(document.get("artifactType") or document["config"]["mediaType"])
         data = target.read_blob(layer)
-        attached = layout.attach(digest, kind, data, media_type=layer.media_type, annotations=document.get("annotations"))
-        if attached.digest != found.digest:  # written by another tool in another shape: it is told, and not taken for what it is not
+        attached = layout.attach(
+            digest, kind, data, media_type=layer.media_type, annotations=document.get("annotations")
+        )
+        if (
+            attached.digest != found.digest
+        ):  # written by another tool in another shape: it is told, and not taken for what it is not
             layout.detach(attached.digest)
             continue
         count += 1
@@ -350,20 +403,31 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
 def _one(target: Repository, reference: str, system: str | None) -> Manifest:
     found = target.manifest(reference)
     if found is None:
-        raise ImageError(f"{target} has no {reference}", remedy=nearest(reference, target.tags()) or "look at what was published there")
+        raise ImageError(
+            f"{target} has no {reference}",
+            remedy=nearest(reference, target.tags()) or "look at what was published there",
+        )
     if found.media_type not in INDEXES:
         if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
             raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
         return found
-    wanted = system or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+    wanted = (
+        system
+        or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+    )
     offered: dict[str, str] = {}
     for row in found.document.get("manifests", []):
         told = row.get("platform") or {}
-        offered["/".join(filter(None, (told.get("os"), told.get("architecture"), told.get("variant"))))] = row["digest"]
+        offered["/".join(filter(None, (told.get("os"), told.get("architecture"), told.get("variant"))))] = (
+            row["digest"]
+        )
     digest = offered.get(wanted)
     inner = target.manifest(digest) if digest else None
     if inner is None or inner.media_type in INDEXES:
-        raise ImageError(f"{target}:{reference} has no image for {wanted}", remedy=nearest(wanted, [one for one in offered if one]))
+        raise ImageError(
+            f"{target}:{reference} has no image for {wanted}",
+            remedy=nearest(wanted, [one for one in offered if one]),
+        )
     return inner
 
 
@@ -371,7 +435,9 @@ def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository
     """The name of a pulled image in the store: its immutable one where its labels say it, else where it came from. Raises ImageError where
     the store has that name for another image: anybody can write labels."""
     labels = (config.get("config") or {}).get("Labels") or {}
-    said = {key: labels.get(LABELS + key) or "" for key in ("backend", "runtime", "flavour", "os", "build-id")}
+    said = {
+        key: labels.get(LABELS + key) or "" for key in ("backend", "runtime", "flavour", "os", "build-id")
+    }
     tag = f"{said['runtime']}-{said['flavour']}-{said['os']}-{said['build-id']}"
     if not said["backend"] or not IMMUTABLE.fullmatch(tag):
         return f"{target}@{digest}"

@@ -35,7 +35,9 @@ from goldnode.images.oci import canonical, digest_of
 
 # Raised when the same inputs are built in another way.
 RECIPE = 1
-VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}  # so that a default NVIDIA runtime puts nothing into an image of another backend
+VOID = {
+    "NVIDIA_VISIBLE_DEVICES": "void"
+}  # so that a default NVIDIA runtime puts nothing into an image of another backend
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SMOKE = "usr/lib/goldnode/goldnode-smoke"
 IDENTITY = "usr/lib/goldnode/image.json"
@@ -206,18 +208,25 @@ class Recipe:
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def recipe(row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str, str], *, smoke: bytes | None = None) -> Recipe:
+def recipe(
+    row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str, str], *, smoke: bytes | None = None
+) -> Recipe:
     """Return the recipe of `row` with this lock. `tools` are the versions of what is used (`engines.tools`), `smoke` the runner's file.
 
     Raises ImageError where lock and parent do not belong together, or the CUDA version has no facts.
     """
     image = row.image
     _check(row, lock, parent)
-    place = Place(row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None)
+    place = Place(
+        row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None
+    )
     wheels = tuple(sorted((item.file, item.sha256, item.size) for item in lock.wheels))
     debs = tuple((item.name, item.file, item.sha256) for item in lock.debs)
     files = _files(row, lock, parent)
-    environment = {**(parent.environment if parent is not None else {"PATH": PATH}), **_environment(row, parent)}
+    environment = {
+        **(parent.environment if parent is not None else {"PATH": PATH}),
+        **_environment(row, parent),
+    }
     used = ["zlib", "layer"]
     if parent is None:
         used += ["mmdebstrap", "apt", "dpkg"]
@@ -253,7 +262,8 @@ def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
     stated = lock.parent.lock if lock.parent is not None else None
     if stated != (parent.lock if parent is not None else None):
         raise ImageError(
-            f'the lock of "{row.name}" was made on another lock of "{row.image.parent}"', remedy=f"run `goldnode images lock {row.name}`"
+            f'the lock of "{row.name}" was made on another lock of "{row.image.parent}"',
+            remedy=f"run `goldnode images lock {row.name}`",
         )
 
 
@@ -307,7 +317,18 @@ def search_path(version: str) -> tuple[str, tuple[str, ...]]:
 
 
 # Programs of Debian's nvidia-cuda-toolkit 11.8 and 12.4 beside nvcc.
-_TOOLKIT = ("bin2c", "compute-sanitizer", "cu++filt", "cudafe++", "cuobjdump", "fatbinary", "nvdisasm", "nvlink", "nvprune", "ptxas")
+_TOOLKIT = (
+    "bin2c",
+    "compute-sanitizer",
+    "cu++filt",
+    "cudafe++",
+    "cuobjdump",
+    "fatbinary",
+    "nvdisasm",
+    "nvlink",
+    "nvprune",
+    "ptxas",
+)
 # nvcc looks for gcc before it reads its profile, and Debian's gcc of that name, which takes the release that nvcc can work with, is in a
 # directory that only the profile names. Debian 13's own wrapper does as this one does, Debian 12's does not.
 _NVCC = """#!/bin/sh
@@ -346,7 +367,10 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
             f"{home[1:]}/targets/x86_64-linux/include": {"directory": True},
             f"{home[1:]}/lib64": {"link": "targets/x86_64-linux/lib"},
             f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
-            "etc/ld.so.conf.d/000_cuda.conf": {"text": "/usr/local/cuda/targets/x86_64-linux/lib\n", "mode": 0o644},
+            "etc/ld.so.conf.d/000_cuda.conf": {
+                "text": "/usr/local/cuda/targets/x86_64-linux/lib\n",
+                "mode": 0o644,
+            },
         }
     if row.image.flavour == "devel" and not _as_debs(row):
         # The nvcc of wheels looks for libraries in `lib` beside its `bin` (nvcc.profile).
@@ -392,13 +416,17 @@ def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
         found["org.opencontainers.image.licenses"] = " AND ".join(row.licences)
     if image.backend == "cuda":
         found[f"{LABELS}min-driver"] = require.minimum_driver(image.version)
-        found[f"{LABELS}cuda-compat"] = "none"  # NVIDIA's forward-compatibility package is in no archive that images are built from
+        found[f"{LABELS}cuda-compat"] = (
+            "none"  # NVIDIA's forward-compatibility package is in no archive that images are built from
+        )
     if parent is not None:
         found["org.opencontainers.image.base.name"] = parent.ref
     return found
 
 
-def _identity(row: Row, lock: ImageLock, parent: Recipe | None, environment: Mapping[str, str]) -> dict[str, Any]:
+def _identity(
+    row: Row, lock: ImageLock, parent: Recipe | None, environment: Mapping[str, str]
+) -> dict[str, Any]:
     image = row.image
     before: Sequence[Mapping[str, str]] = parent.identity["wheels"] if parent is not None else ()
     return {
@@ -407,7 +435,12 @@ def _identity(row: Row, lock: ImageLock, parent: Recipe | None, environment: Map
         "backend": image.backend,
         "version": image.version,
         "flavour": image.flavour,
-        "os": {"name": image.os, "id": row.system.id, "release": row.system.release, "codename": row.system.codename},
+        "os": {
+            "name": image.os,
+            "id": row.system.id,
+            "release": row.system.release,
+            "codename": row.system.codename,
+        },
         "python": row.system.python,
         "parent": parent.image.name if parent is not None else None,
         "lock": lock.digest,
@@ -422,6 +455,9 @@ def _identity(row: Row, lock: ImageLock, parent: Recipe | None, environment: Map
         "environment": {name: value for name, value in environment.items() if name != "PATH"},
         "wheels": [
             *before,
-            *({"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256} for item in lock.wheels),
+            *(
+                {"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256}
+                for item in lock.wheels
+            ),
         ],
     }

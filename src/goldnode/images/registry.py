@@ -44,7 +44,12 @@ MANIFEST_LIMIT = 4 << 20  # bytes; the specification lets registries refuse more
 TRIES = 5
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 PATIENCE = 60.0  # the longest Retry-After that is waited for, in seconds
-DOCKER_CERTS = ("/etc/docker/certs.d", "~/.config/docker/certs.d", "/etc/containers/certs.d", "~/.config/containers/certs.d")
+DOCKER_CERTS = (
+    "/etc/docker/certs.d",
+    "~/.config/docker/certs.d",
+    "/etc/containers/certs.d",
+    "~/.config/containers/certs.d",
+)
 
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
@@ -87,7 +92,8 @@ def where(text: str) -> Where:
     host, _, prefix = bare.partition("/")
     if not _HOST.fullmatch(host) or (prefix and not _NAME.fullmatch(prefix)):
         raise ImageError(
-            f'"{text}" names no registry', remedy="write it as HOST[:PORT][/PREFIX], in lower case and without a user or password"
+            f'"{text}" names no registry',
+            remedy="write it as HOST[:PORT][/PREFIX], in lower case and without a user or password",
         )
     return Where(host, prefix, plain)
 
@@ -162,13 +168,19 @@ class Registry:
         if not plain_http:
             shape["ssl_context"] = _context(host, ca)
         bare = urlsplit(self.base).hostname or host
-        proxy = "" if urllib.request.proxy_bypass(bare) else urllib.request.getproxies().get(urlsplit(self.base).scheme, "")
+        proxy = (
+            ""
+            if urllib.request.proxy_bypass(bare)
+            else urllib.request.getproxies().get(urlsplit(self.base).scheme, "")
+        )
         self._pool = urllib3.ProxyManager(proxy, **shape) if proxy else urllib3.PoolManager(**shape)
 
     def repository(self, name: str) -> Repository:
         """One repository of it. Raises ImageError for what no registry would take."""
         if not _NAME.fullmatch(name):
-            raise ImageError(f'"{name}" is no name of a repository', remedy="write it in lower-case words joined by /")
+            raise ImageError(
+                f'"{name}" is no name of a repository', remedy="write it in lower-case words joined by /"
+            )
         return Repository(self, name)
 
     # Requests
@@ -225,7 +237,12 @@ class Registry:
                 raw, place = self._send(method, full, repository, actions, headers or {}, body)
                 answer = Answer(raw.status, {key.lower(): value for key, value in raw.headers.items()}, raw)
                 # Only the registry itself may ask for its login, and say where a token is had for it.
-                if answer.status == 401 and fresh and self._own(place) and self._authenticate(answer, repository, actions):
+                if (
+                    answer.status == 401
+                    and fresh
+                    and self._own(place)
+                    and self._authenticate(answer, repository, actions)
+                ):
                     fresh, left = False, left + 1
                     raw.close()
                     if hasattr(body, "seek"):
@@ -262,7 +279,9 @@ class Registry:
                 raw.close() if not whole else raw.release_conn()
             return
 
-    def _send(self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any) -> tuple[Any, str]:
+    def _send(
+        self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any
+    ) -> tuple[Any, str]:
         """The answer, redirects followed, and the address that gave it."""
         sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **headers}
         for _ in range(6):
@@ -295,13 +314,21 @@ class Registry:
         return (asked.scheme, asked.netloc) == (own.scheme, own.netloc)
 
     def _wait(self, left: int, said: str) -> None:
-        time.sleep(min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1))
+        time.sleep(
+            min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1)
+        )
 
     def _refusal(self, answer: Answer, what: str, place: str) -> ImageError:
         reason = f"{answer.status} {_told(answer.data)}".rstrip()
-        who = self.host if self._own(place) else f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
+        who = (
+            self.host
+            if self._own(place)
+            else f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
+        )
         if answer.status in _AGAIN:
-            return UnreachableError(f"{what}: {who} answers {reason}", remedy="run it again when the registry is well")
+            return UnreachableError(
+                f"{what}: {who} answers {reason}", remedy="run it again when the registry is well"
+            )
         remedy = {
             401: f"log in with `docker login {self.host}`",
             403: f"ask for the right to do this, or log in as somebody else with `docker login {self.host}`",
@@ -353,26 +380,43 @@ class Registry:
             self._tokens[f"{repository}:{actions}"] = found.secret
             return True
         if urlsplit(realm).scheme != "https" and not (self.plain_http and urlsplit(realm).scheme == "http"):
-            raise ImageError(f"{self.host} sends for a token to an address without TLS, where a login is not sent")
+            raise ImageError(
+                f"{self.host} sends for a token to an address without TLS, where a login is not sent"
+            )
         scope = asked.get("scope") or (f"repository:{repository}:{actions}" if repository else "")
         fields = {"service": asked.get("service", ""), **({"scope": scope} if scope else {})}
         headers = {"User-Agent": "goldnode"}
         if found is not None and found.kind == "identity":
-            form = {**fields, "grant_type": "refresh_token", "client_id": "goldnode", "refresh_token": found.secret}
+            form = {
+                **fields,
+                "grant_type": "refresh_token",
+                "client_id": "goldnode",
+                "refresh_token": found.secret,
+            }
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             method, url, body = "POST", realm, urlencode(form).encode()
         else:
             if found is not None:
                 headers["Authorization"] = _basic(found)
             method, url, body = "GET", f"{realm}{'&' if '?' in realm else '?'}{urlencode(fields)}", b""
-        raw = self._pool.request(method, url, headers=headers, body=body or None, redirect=False, retries=False, timeout=self.timeout)
+        raw = self._pool.request(
+            method,
+            url,
+            headers=headers,
+            body=body or None,
+            redirect=False,
+            retries=False,
+            timeout=self.timeout,
+        )
         if raw.status in (401, 403):
             return False
         try:
             said = json.loads(raw.data)
             token = said.get("token") or said["access_token"]
         except (ValueError, KeyError, AttributeError):
-            raise UnreachableError(f"{self.host}'s token service answers {raw.status} without a token", remedy="run it again") from None
+            raise UnreachableError(
+                f"{self.host}'s token service answers {raw.status} without a token", remedy="run it again"
+            ) from None
         self._tokens[f"{repository}:{actions}"] = token
         return True
 
@@ -409,12 +453,20 @@ class Repository:
         Raises ImageError where its bytes do not have the digest that was asked for, or that the registry states.
         """
         answer = self._ask(
-            "GET", f"manifests/{reference}", (200, 404), headers={"Accept": ACCEPT}, what=f"{self}:{reference} cannot be read"
+            "GET",
+            f"manifests/{reference}",
+            (200, 404),
+            headers={"Accept": ACCEPT},
+            what=f"{self}:{reference} cannot be read",
         )
         if answer.status == 404:
             return None
         digest = digest_of(answer.data)
-        stated = reference if reference.startswith("sha256:") else answer.headers.get("docker-content-digest", digest)
+        stated = (
+            reference
+            if reference.startswith("sha256:")
+            else answer.headers.get("docker-content-digest", digest)
+        )
         if stated.startswith("sha256:") and stated != digest:
             raise ImageError(
                 f"{self}:{reference} is altered: the registry gives bytes with digest {digest} for {stated}",
@@ -424,7 +476,10 @@ class Repository:
         try:
             kind = json.loads(answer.data).get("mediaType") or kind
         except (ValueError, AttributeError):
-            raise ImageError(f"{self}:{reference} is no manifest: it is no JSON object", remedy="look at the registry's storage") from None
+            raise ImageError(
+                f"{self}:{reference} is no manifest: it is no JSON object",
+                remedy="look at the registry's storage",
+            ) from None
         return Manifest(answer.data, kind, digest)
 
     def digest(self, tag: str) -> str | None:
@@ -435,7 +490,9 @@ class Repository:
     def put_manifest(self, reference: str, data: bytes, media_type: str) -> bool:
         """Write a manifest under a tag or its digest. Returns whether the registry says that it minds the manifest's `subject`."""
         if not reference.startswith("sha256:") and not _TAG.fullmatch(reference):
-            raise ImageError(f'"{reference}" is no tag', remedy='use at most 128 letters, digits, "_", "." and "-"')
+            raise ImageError(
+                f'"{reference}" is no tag', remedy='use at most 128 letters, digits, "_", "." and "-"'
+            )
         answer = self._ask(
             "PUT",
             f"manifests/{reference}",
@@ -469,7 +526,9 @@ class Repository:
 
     def blob_size(self, digest: str) -> int | None:
         """How large the registry says a blob is, in bytes; None where it has none."""
-        answer = self._ask("HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for")
+        answer = self._ask(
+            "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
+        )
         said = answer.headers.get("content-length", "")
         return (int(said) if said.isdigit() else -1) if answer.status == 200 else None
 
@@ -489,7 +548,9 @@ class Repository:
             return False
         if source.stat().st_size != descriptor.size or "sha256:" + sha256_of(source) != descriptor.digest:
             raise ImageError(
-                f"blob {descriptor.digest} in the store is altered", file=source, remedy="delete that file and build or pull again"
+                f"blob {descriptor.digest} in the store is altered",
+                file=source,
+                remedy="delete that file and build or pull again",
             )
         for other in mounts:
             if self._mount(descriptor, other):
@@ -511,7 +572,9 @@ class Repository:
     def _mount(self, descriptor: Descriptor, other: str) -> bool:
         url = f"/v2/{self.name}/blobs/uploads/?{urlencode({'mount': descriptor.digest, 'from': other})}"
         try:
-            answer = self._ask("POST", url, (201, 202), push=True, body=b"", what=f"{self} cannot mount a blob of {other}")
+            answer = self._ask(
+                "POST", url, (201, 202), push=True, body=b"", what=f"{self} cannot mount a blob of {other}"
+            )
         except RefusedError:
             return False
         if answer.status == 202:  # it offers an upload instead
@@ -521,18 +584,29 @@ class Repository:
 
     def _cancel(self, answer: Answer) -> None:
         try:
-            self._ask("DELETE", self._location(answer), tuple(range(200, 500)), push=True, what="an upload cannot be given up")
+            self._ask(
+                "DELETE",
+                self._location(answer),
+                tuple(range(200, 500)),
+                push=True,
+                what="an upload cannot be given up",
+            )
         except ImageError:
             return  # the registry forgets it by itself
 
     def _location(self, answer: Answer) -> str:
         location = answer.headers.get("location")
         if not location:
-            raise UnreachableError(f"{self} does not say where to send a blob", remedy="look at the registry, and at the proxy before it")
+            raise UnreachableError(
+                f"{self} does not say where to send a blob",
+                remedy="look at the registry, and at the proxy before it",
+            )
         return urljoin(self.registry.base + "/", location)
 
     def _upload(self, descriptor: Descriptor, source: Path) -> None:
-        answer = self._ask("POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload")
+        answer = self._ask(
+            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+        )
         location = self._location(answer)
         least = answer.headers.get("oci-chunk-min-length", "")
         chunk = max(self.registry.chunk, int(least) if least.isdigit() else 0)
@@ -545,13 +619,29 @@ class Repository:
             while done < descriptor.size:
                 file.seek(done)
                 data = file.read(chunk)
-                headers = {"Content-Type": "application/octet-stream", "Content-Range": f"{done}-{done + len(data) - 1}"}
+                headers = {
+                    "Content-Type": "application/octet-stream",
+                    "Content-Range": f"{done}-{done + len(data) - 1}",
+                }
                 try:
                     answer = self._ask(
-                        "PATCH", location, (202, 201, 204), headers=headers, body=data, push=True, what="a part cannot be sent", again=False
+                        "PATCH",
+                        location,
+                        (202, 201, 204),
+                        headers=headers,
+                        body=data,
+                        push=True,
+                        what="a part cannot be sent",
+                        again=False,
                     )
                 except RefusedError as refused:
-                    if done == 0 and refused.status in (400, 404, 405, 415, 501):  # it takes a blob only whole
+                    if done == 0 and refused.status in (
+                        400,
+                        404,
+                        405,
+                        415,
+                        501,
+                    ):  # it takes a blob only whole
                         self._whole(descriptor, source)
                         return
                     if refused.status not in (400, 404, 416):
@@ -574,7 +664,14 @@ class Repository:
     def _resumed(self, location: str, why: str) -> tuple[int, str]:
         """How much the registry has of an upload that was cut, and where it goes on."""
         try:
-            answer = self._ask("GET", location, (204, 202, 200), push=True, what="an upload cannot be taken up again", again=False)
+            answer = self._ask(
+                "GET",
+                location,
+                (204, 202, 200),
+                push=True,
+                what="an upload cannot be taken up again",
+                again=False,
+            )
         except ImageError:
             raise _LostError(why) from None
         return _end(answer) or 0, self._location(answer)
@@ -594,7 +691,9 @@ class Repository:
             raise _LostError(refused.message) from None
 
     def _whole(self, descriptor: Descriptor, source: Path) -> None:
-        answer = self._ask("POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload")
+        answer = self._ask(
+            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+        )
         location = self._location(answer)
         url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(descriptor.size)}
@@ -619,7 +718,9 @@ class Repository:
     def read_blob(self, descriptor: Descriptor, limit: int = 256 << 20) -> bytes:
         """A blob that is read whole into memory, checked. Raises ImageError where it is absent, cut or altered."""
         if descriptor.size > limit:
-            raise ImageError(f"blob {descriptor.digest} of {self} has {descriptor.size} bytes, more than the {limit} that are read at once")
+            raise ImageError(
+                f"blob {descriptor.digest} of {self} has {descriptor.size} bytes, more than the {limit} that are read at once"
+            )
         what = f"blob {descriptor.digest} of {self} cannot be read"
         with self._open(f"blobs/{descriptor.digest}", what) as answer:
             if answer.status == 404:
@@ -627,7 +728,9 @@ class Repository:
             try:
                 data = b"".join(answer.blocks())
             except HTTPError as problem:
-                raise UnreachableError(f"{what}: the connection broke: {_why(problem)}", remedy="run it again") from None
+                raise UnreachableError(
+                    f"{what}: the connection broke: {_why(problem)}", remedy="run it again"
+                ) from None
         if digest_of(data) != descriptor.digest:
             raise _altered(self, descriptor, digest_of(data), len(data))
         return data
@@ -701,7 +804,9 @@ class Repository:
 
     def _receive(self, descriptor: Descriptor, out: Any, have: int, hasher: Any) -> tuple[int, Any]:
         what = f"blob {descriptor.digest} of {self} cannot be read"
-        with self._open(f"blobs/{descriptor.digest}", what, {"Range": f"bytes={have}-"} if have else {}) as answer:
+        with self._open(
+            f"blobs/{descriptor.digest}", what, {"Range": f"bytes={have}-"} if have else {}
+        ) as answer:
             if answer.status == 404:
                 raise _missing(self, descriptor)
             said = re.match(r"bytes (\d+)-", answer.headers.get("content-range", ""))
@@ -730,7 +835,13 @@ class Repository:
         rows: list[dict[str, Any]] = []
         url: str | None = f"/v2/{self.name}/referrers/{digest}"
         while url is not None:
-            answer = self._ask("GET", url, (200, 404), headers={"Accept": INDEX}, what=f"the referrers of {self}@{digest} cannot be read")
+            answer = self._ask(
+                "GET",
+                url,
+                (200, 404),
+                headers={"Accept": INDEX},
+                what=f"the referrers of {self}@{digest} cannot be read",
+            )
             kind = answer.headers.get("content-type", "").partition(";")[0].strip()
             if answer.status == 404 or kind != INDEX:
                 return self._fallback(digest), False
@@ -745,7 +856,10 @@ class Repository:
             return []
         rows = found.document.get("manifests")
         if found.media_type != INDEX or not isinstance(rows, list):
-            raise ImageError(f"{self}:{referrers_tag(digest)} is no index of referrers", remedy="delete that tag, and publish again")
+            raise ImageError(
+                f"{self}:{referrers_tag(digest)} is no index of referrers",
+                remedy="delete that tag, and publish again",
+            )
         return rows
 
     def refer(self, digest: str, rows: Sequence[Mapping[str, Any]], *, minded: bool) -> None:
@@ -765,7 +879,11 @@ class Repository:
                 continue
             merged = [*have, *(wanted[one] for one in sorted(missing))]
             merged.sort(key=lambda row: str(row.get("digest")))
-            self.put_manifest(referrers_tag(digest), canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": merged}), INDEX)
+            self.put_manifest(
+                referrers_tag(digest),
+                canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": merged}),
+                INDEX,
+            )
         have = self.referrers(digest)[0]
         if missing := set(wanted) - {row.get("digest") for row in have}:
             raise ImageError(
@@ -790,7 +908,15 @@ class Repository:
         url = path if path.startswith(("/", "http")) else f"/v2/{self.name}/{quote(path, safe='/:@')}"
         actions = ("pull,push,delete" if method == "DELETE" else "pull,push") if push else "pull"
         answer = self.registry.ask(
-            method, url, expected=expected, repository=self.name, actions=actions, headers=headers, body=body, what=what, again=again
+            method,
+            url,
+            expected=expected,
+            repository=self.name,
+            actions=actions,
+            headers=headers,
+            body=body,
+            what=what,
+            again=again,
         )
         if len(answer.data) > MANIFEST_LIMIT:
             raise ImageError(f"{what}: the answer is larger than {MANIFEST_LIMIT} bytes")
@@ -799,7 +925,9 @@ class Repository:
     @contextmanager
     def _open(self, path: str, what: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
         url = f"/v2/{self.name}/{path}"
-        with self.registry.open("GET", url, expected=(200, 206, 404, 416), repository=self.name, headers=headers, what=what) as answer:
+        with self.registry.open(
+            "GET", url, expected=(200, 206, 404, 416), repository=self.name, headers=headers, what=what
+        ) as answer:
             yield answer
 
 
@@ -829,7 +957,9 @@ def _context(host: str, ca: Path | None) -> ssl.SSLContext:
             context.load_verify_locations(cafile=str(ca))
         except (OSError, ssl.SSLError) as problem:
             raise ImageError(
-                f"this is no certificate: {problem}", file=ca, remedy="name a PEM file with the authority's certificate"
+                f"this is no certificate: {problem}",
+                file=ca,
+                remedy="name a PEM file with the authority's certificate",
             ) from None
     for base in DOCKER_CERTS:
         place = Path(base).expanduser() / host
@@ -837,11 +967,19 @@ def _context(host: str, ca: Path | None) -> ssl.SSLContext:
             try:
                 context.load_verify_locations(cafile=str(file))
             except (OSError, ssl.SSLError) as problem:
-                raise ImageError(f"this is no certificate: {problem}", file=file, remedy="mend or remove it; docker reads it too") from None
+                raise ImageError(
+                    f"this is no certificate: {problem}",
+                    file=file,
+                    remedy="mend or remove it; docker reads it too",
+                ) from None
         for file in sorted(place.glob("*.cert")):
             key = file.with_suffix(".key")
             if not key.is_file():
-                raise ImageError("the key of this client certificate is not beside it", file=file, remedy=f"put it into {key.name}")
+                raise ImageError(
+                    "the key of this client certificate is not beside it",
+                    file=file,
+                    remedy=f"put it into {key.name}",
+                )
             context.load_cert_chain(str(file), str(key))
     return context
 
@@ -879,7 +1017,9 @@ def _told(data: bytes) -> str:
 
 def _certificate(problem: BaseException) -> bool:
     text = str(problem).lower()
-    return isinstance(getattr(problem, "reason", problem), SSLError | ssl.SSLError) and ("certificate" in text or "hostname" in text)
+    return isinstance(getattr(problem, "reason", problem), SSLError | ssl.SSLError) and (
+        "certificate" in text or "hostname" in text
+    )
 
 
 def _why(problem: BaseException) -> str:

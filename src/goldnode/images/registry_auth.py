@@ -32,7 +32,11 @@ def files() -> list[Path]:
     named = os.environ.get("REGISTRY_AUTH_FILE")
     docker = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return [*([Path(named)] if named else []), docker, *([Path(runtime) / "containers/auth.json"] if runtime else [])]
+    return [
+        *([Path(named)] if named else []),
+        docker,
+        *([Path(runtime) / "containers/auth.json"] if runtime else []),
+    ]
 
 
 def login(host: str, repository: str = "") -> Login | None:
@@ -61,17 +65,26 @@ def _read(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as problem:
-        raise ImageError(f"the logins of registries cannot be read: {problem.strerror}", file=file) from problem
+        raise ImageError(
+            f"the logins of registries cannot be read: {problem.strerror}", file=file
+        ) from problem
     except ValueError as problem:
         line = getattr(problem, "lineno", None)
-        raise ImageError("the logins of registries are no JSON", file=file, line=line, remedy="mend it, or log in anew") from None
+        raise ImageError(
+            "the logins of registries are no JSON", file=file, line=line, remedy="mend it, or log in anew"
+        ) from None
     if not isinstance(data, dict):
-        raise ImageError("the logins of registries are no JSON object", file=file, line=1, remedy="mend it, or log in anew")
+        raise ImageError(
+            "the logins of registries are no JSON object", file=file, line=1, remedy="mend it, or log in anew"
+        )
     return data
 
 
 def _written(auths: dict[str, Any], host: str, repository: str, file: Path) -> Login | None:
-    plain = {re.sub(r"^https?://", "", key).rstrip("/").removesuffix("/v2").removesuffix("/v1"): row for key, row in auths.items()}
+    plain = {
+        re.sub(r"^https?://", "", key).rstrip("/").removesuffix("/v2").removesuffix("/v1"): row
+        for key, row in auths.items()
+    }
     parts = repository.split("/") if repository else []
     for count in range(len(parts), -1, -1):
         row = plain.get("/".join([host, *parts[:count]]))
@@ -87,7 +100,9 @@ def _written(auths: dict[str, Any], host: str, repository: str, file: Path) -> L
                 colon = ""
             if not colon:
                 raise ImageError(
-                    f"the login for {host} is no base64 of USER:PASSWORD", file=file, remedy=f"log in anew with `docker login {host}`"
+                    f"the login for {host} is no base64 of USER:PASSWORD",
+                    file=file,
+                    remedy=f"log in anew with `docker login {host}`",
                 ) from None
         if row.get("identitytoken"):
             return Login(user, row["identitytoken"], "identity")
@@ -100,26 +115,37 @@ def _ask_helper(name: str, host: str) -> Login | None:
     """What `docker-credential-NAME get` says; None where it has nothing for the host. What it prints is not repeated in an error."""
     program = f"docker-credential-{name}"
     if not _HELPER.match(name):
-        raise ImageError("docker's configuration names a credential helper that is no program's name", remedy="correct credsStore")
+        raise ImageError(
+            "docker's configuration names a credential helper that is no program's name",
+            remedy="correct credsStore",
+        )
     try:
-        done = subprocess.run([program, "get"], input=host, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+        done = subprocess.run(
+            [program, "get"], input=host, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+        )
     except FileNotFoundError:
         raise ImageError(
             f"docker's configuration names the credential helper {program}, which is not on this machine",
             remedy="install it, or take it out of credsStore and credHelpers",
         ) from None
     except subprocess.TimeoutExpired:
-        raise ImageError(f"{program} did not answer in {_TIMEOUT} s", remedy="unlock the keychain it asks") from None
+        raise ImageError(
+            f"{program} did not answer in {_TIMEOUT} s", remedy="unlock the keychain it asks"
+        ) from None
     if done.returncode:
         if "credentials not found" in (done.stdout + done.stderr).lower():
             return None
-        raise ImageError(f"{program} failed with status {done.returncode}", remedy=f"run it by hand: `echo {host} | {program} get`")
+        raise ImageError(
+            f"{program} failed with status {done.returncode}",
+            remedy=f"run it by hand: `echo {host} | {program} get`",
+        )
     try:
         said = json.loads(done.stdout)
         user, secret = said["Username"], said["Secret"]
     except (ValueError, KeyError, TypeError):
         raise ImageError(
-            f"{program} answers something else than a login", remedy=f"run it by hand: `echo {host} | {program} get`"
+            f"{program} answers something else than a login",
+            remedy=f"run it by hand: `echo {host} | {program} get`",
         ) from None
     if not secret:
         return None

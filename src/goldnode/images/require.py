@@ -82,7 +82,11 @@ def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
     """
     outcome = True
     for alternative in value.split():
-        known = [answer for text in alternative.split(",") if text and (answer := _holds(text, machine, reader)) is not None]
+        known = [
+            answer
+            for text in alternative.split(",")
+            if text and (answer := _holds(text, machine, reader)) is not None
+        ]
         if not known and reader == "toolkit":
             continue
         outcome = all(known)
@@ -99,22 +103,35 @@ def admitted(environment: Mapping[str, str], machine: Machine, reader: Reader = 
 
 
 def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
-    return (value for name, value in sorted(environment.items()) if name.startswith(_VARIABLE) and value.strip())
+    return (
+        value for name, value in sorted(environment.items()) if name.startswith(_VARIABLE) and value.strip()
+    )
 
 
 def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
     """One condition. None: the toolkit leaves it out, since it does not know the property."""
     found = _CONDITION.fullmatch(text)
     if found is None:
-        raise ImageError(f'"{text}" is no condition of NVIDIA_REQUIRE_CUDA', remedy="write PROPERTY, one of = != < <= > >=, and a value")
-    name, sign, wanted = found["name"].lower() if reader == "library" else found["name"], found["sign"], found["value"]
+        raise ImageError(
+            f'"{text}" is no condition of NVIDIA_REQUIRE_CUDA',
+            remedy="write PROPERTY, one of = != < <= > >=, and a value",
+        )
+    name, sign, wanted = (
+        found["name"].lower() if reader == "library" else found["name"],
+        found["sign"],
+        found["value"],
+    )
     if name not in (*_VERSIONS, "brand"):
         if reader == "toolkit":
             return None
-        raise ImageError(f'NVIDIA_REQUIRE_CUDA knows no property "{name}"', remedy="use cuda, driver, arch or brand")
+        raise ImageError(
+            f'NVIDIA_REQUIRE_CUDA knows no property "{name}"', remedy="use cuda, driver, arch or brand"
+        )
     if name == "brand":
         if sign not in ("=", "!="):
-            raise ImageError(f'a brand is equal to another or not, and "{text}" compares them', remedy="use = or !=")
+            raise ImageError(
+                f'a brand is equal to another or not, and "{text}" compares them', remedy="use = or !="
+            )
         if machine.brand is None:
             return False
         same = machine.brand.lower() == wanted.lower() if reader == "library" else machine.brand == wanted
@@ -129,4 +146,11 @@ def _compare(have: str, sign: str, wanted: str) -> bool:
     mine, its = key(have), key(wanted)
     width = max(len(mine), len(its))
     mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {">=": mine >= its, "<=": mine <= its, "<": mine < its, ">": mine > its, "=": mine == its, "!=": mine != its}[sign]
+    return {
+        ">=": mine >= its,
+        "<=": mine <= its,
+        "<": mine < its,
+        ">": mine > its,
+        "=": mine == its,
+        "!=": mine != its,
+    }[sign]

@@ -109,7 +109,9 @@ class Resolver:
     def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
-    def lock(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None) -> Locked:
+    def lock(
+        self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
+    ) -> Locked:
         """Resolve `row` on top of `chain`, the rows below it with their locks, the first layer first.
 
         With `keep` versions stay wherever the archives still have them.
@@ -128,7 +130,10 @@ class Resolver:
             parent=None if below is None else {"image": below[0].name, "lock": below[1].digest},  # type: ignore[arg-type]
             vendor=row.vendor,
             tools=dict(self.tools),
-            archives=[LockedArchive(id=item.id, suite=item.suite, components=list(item.components)) for item in root.sources]
+            archives=[
+                LockedArchive(id=item.id, suite=item.suite, components=list(item.components))
+                for item in root.sources
+            ]
             if debs
             else [],
             debs=debs,
@@ -154,7 +159,11 @@ class Resolver:
             for deb in lock.debs:
                 if deb.made:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
-                        found.append(Moved("changed", deb.name, f"this goldnode makes another {deb.name} than was locked"))
+                        found.append(
+                            Moved(
+                                "changed", deb.name, f"this goldnode makes another {deb.name} than was locked"
+                            )
+                        )
                 else:
                     found += moved(deb, offered)
         if lock.wheels and not self.offline:
@@ -164,7 +173,9 @@ class Resolver:
                 if not hashes:
                     found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
                 elif None not in hashes and wheel.sha256 not in hashes:
-                    found.append(Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked"))
+                    found.append(
+                        Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
+                    )
         return found
 
     # Debian packages
@@ -178,7 +189,9 @@ class Resolver:
             self._roots[key] = root
         return self._roots[key]
 
-    def _debs(self, row: Row, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None) -> list[LockedDeb]:
+    def _debs(
+        self, row: Row, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None
+    ) -> list[LockedDeb]:
         below = self._control(row, root, have)
         pins = {item.name: item.version for item in have}
         if keep is not None:
@@ -203,12 +216,22 @@ class Resolver:
         self._keep_control(stanzas.values())
         graph = Graph({**below, **stanzas})
         asked = [name for name in row.debs if name in stanzas]
-        essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"] if "?essential" in row.debs else []
-        reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential"), **dict.fromkeys(asked, "requested")}
+        essential = (
+            [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
+            if "?essential" in row.debs
+            else []
+        )
+        reasons = {
+            **graph.reached([*asked, *essential]),
+            **dict.fromkeys(essential, "essential"),
+            **dict.fromkeys(asked, "requested"),
+        }
         found = locked_debs(root, downloads, stanzas, reasons) + ([made] if made is not None else [])
         return sorted(found, key=lambda entry: entry.name)
 
-    def _asked(self, row: Row, root: AptRoot, below: Mapping[str, Stanza]) -> tuple[LockedDeb | None, list[Download]]:
+    def _asked(
+        self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
+    ) -> tuple[LockedDeb | None, list[Download]]:
         """What apt fetches for `row` on top of `below`, with the package that stands for the host's driver where one is to.
 
         Raises UnsolvableError, and ImageError where nothing asks for what `from_host` names.
@@ -227,11 +250,15 @@ class Resolver:
         asked = hostpackage.provisions(row.from_host, _records(root, first).values())
         idle = sorted(set(row.from_host) - asked.keys())
         if idle:
-            raise row.error(f'nothing in image "{row.name}" asks for {idle[0]}', remedy="take it out of `from_host`")
+            raise row.error(
+                f'nothing in image "{row.name}" asks for {idle[0]}', remedy="take it out of `from_host`"
+            )
         made = hostpackage.locked(asked)
         second = resolved(hostpackage.stanza(made.provides))
         if second != first:
-            raise row.error(f"apt does not take {made.name} {made.version} for the host's driver", remedy="report this")
+            raise row.error(
+                f"apt does not take {made.name} {made.version} for the host's driver", remedy="report this"
+            )
         return made, second
 
     def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
@@ -265,7 +292,10 @@ class Resolver:
             path = self._control_file(stanza["SHA256"])
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({key: stanza[key] for key in (*_STATUS, "SHA256") if key in stanza}), encoding="utf-8")
+                path.write_text(
+                    json.dumps({key: stanza[key] for key in (*_STATUS, "SHA256") if key in stanza}),
+                    encoding="utf-8",
+                )
 
     # Wheels
 
@@ -274,23 +304,37 @@ class Resolver:
         with self._opening:
             return self._indexes.setdefault(url, Index(url))
 
-    def _wheels(self, row: Row, chain: Sequence[tuple[Row, ImageLock]], keep: ImageLock | None) -> list[LockedWheel]:
+    def _wheels(
+        self, row: Row, chain: Sequence[tuple[Row, ImageLock]], keep: ImageLock | None
+    ) -> list[LockedWheel]:
         if self.offline:
             if keep is not None and keep.intent == intent_digest(row):
                 return list(keep.wheels)
-            raise row.error(f'the wheels of image "{row.name}" cannot be resolved offline', remedy="run once without --offline")
+            raise row.error(
+                f'the wheels of image "{row.name}" cannot be resolved offline',
+                remedy="run once without --offline",
+            )
         index = self._index(row)
         if row.layout == "cuda":
             found = [self._exact(row, index, name, version) for name, version in pinned(row.wheels).items()]
             _check_release(row, chain, found)
             return [_locked(item, index, "requested") for item in sorted(found, key=lambda entry: entry.name)]
-        there = {wheel.name: wheel.version for other, lock in chain if other.layout == "python" for wheel in lock.wheels}
+        there = {
+            wheel.name: wheel.version
+            for other, lock in chain
+            if other.layout == "python"
+            for wheel in lock.wheels
+        }
         pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
         try:
             found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
             found, reasons = _closure(row, self.site, there)
-        return [_locked(item, index, reasons[item.name]) for item in sorted(found, key=lambda entry: entry.name) if item.name not in there]
+        return [
+            _locked(item, index, reasons[item.name])
+            for item in sorted(found, key=lambda entry: entry.name)
+            if item.name not in there
+        ]
 
     def _exact(self, row: Row, index: Index, name: str, version: str) -> _Wheel:
         found = index.wheel(name, version, row.system)
@@ -300,7 +344,15 @@ class Resolver:
                 f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python {row.system.python} on this platform',
                 remedy=nearest(version, known) or "correct the name of the wheel",
             )
-        return _Wheel(name, version, found.file, index.sha256(found), found.url, tuple(index.requires(found)), found.size)
+        return _Wheel(
+            name,
+            version,
+            found.file,
+            index.sha256(found),
+            found.url,
+            tuple(index.requires(found)),
+            found.size,
+        )
 
 
 def kept_versions(debs: Iterable[LockedDeb], root: AptRoot) -> dict[str, str]:
@@ -343,7 +395,11 @@ def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) 
     """What has become of a package in its archive, which has `offered` (`AptRoot.offered`); nothing where it is as it was."""
     versions = offered.get(deb.name, {})
     if deb.version not in versions:
-        now = f"the archive has {', '.join(sorted(versions))}" if versions else "the archive has no such package"
+        now = (
+            f"the archive has {', '.join(sorted(versions))}"
+            if versions
+            else "the archive has no such package"
+        )
         return [Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
     if deb.sha256 not in versions[deb.version]:
         return [Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
@@ -369,7 +425,9 @@ class _Wheel:
 
 def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
     size = index.size(WheelFile(item.file, item.url, item.sha256, item.size))
-    return LockedWheel(name=item.name, version=item.version, file=item.file, sha256=item.sha256, size=size, why=why)
+    return LockedWheel(
+        name=item.name, version=item.version, file=item.file, sha256=item.sha256, size=size, why=why
+    )
 
 
 def platform_options(system: System) -> list[str]:
@@ -404,7 +462,9 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
         place = Path(name)
         (place / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        (place / "constraints.txt").write_text("".join(f"{key}=={value}\n" for key, value in constraints.items()), encoding="utf-8")
+        (place / "constraints.txt").write_text(
+            "".join(f"{key}=={value}\n" for key, value in constraints.items()), encoding="utf-8"
+        )
         command = [
             sys.executable,
             "-m",
@@ -416,12 +476,25 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
             "--only-binary=:all:",
             "--no-input",
         ]
-        command += ["--disable-pip-version-check", "--target", str(place / "target"), "--report", str(place / "report.json")]
+        command += [
+            "--disable-pip-version-check",
+            "--target",
+            str(place / "target"),
+            "--report",
+            str(place / "report.json"),
+        ]
         command += [*platform_options(row.system), *(("--index-url", url) if url is not None else ())]
-        command += ["--constraint", str(place / "constraints.txt"), "--requirement", str(place / "requirements.txt")]
+        command += [
+            "--constraint",
+            str(place / "constraints.txt"),
+            "--requirement",
+            str(place / "requirements.txt"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+            lines = [
+                line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")
+            ]
             text = "; ".join(masked(line) for line in lines[-2:]) or f"exit {done.returncode}"
             raise _ResolutionError(
                 f'pip cannot find the wheels of image "{row.name}": {text}',
@@ -440,7 +513,8 @@ def index_url(row: Row, site: Site) -> str | None:
     if row.index not in site.indexes:
         raise row.error(
             f'image "{row.name}" needs index "{row.index}", and the site names none of that name',
-            remedy=nearest(row.index, site.indexes) or f"name it in goldnode-site.yml, as indexes: {{{row.index}: {{url: …}}}}",
+            remedy=nearest(row.index, site.indexes)
+            or f"name it in goldnode-site.yml, as indexes: {{{row.index}: {{url: …}}}}",
         )
     return site.indexes[row.index].url
 
@@ -451,7 +525,9 @@ def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
     file = unquote(urlsplit(url).path.rpartition("/")[2])
     hashes = info.get("archive_info", {}).get("hashes", {})
     if not file.endswith(".whl"):
-        raise row.error(f"pip chose {file}, which is no wheel", remedy="choose a version that has a wheel for this Python")
+        raise row.error(
+            f"pip chose {file}, which is no wheel", remedy="choose a version that has a wheel for this Python"
+        )
     sha256 = hashes.get("sha256") or _hash_of(url)
     return _Wheel(
         name=canonicalize_name(metadata["name"]),
@@ -526,7 +602,8 @@ def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequ
             if version is None or not needed.specifier.contains(Version(version), prereleases=True):
                 got = "is not there" if version is None else f"is {version}"
                 raise row.error(
-                    f'{wheel.file} in image "{row.name}" requires {needed}, which {got}', remedy="add that component to the flavour"
+                    f'{wheel.file} in image "{row.name}" requires {needed}, which {got}',
+                    remedy="add that component to the flavour",
                 )
 
 
@@ -535,7 +612,9 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():
         expected = row.parts.get(name)
-        packages = component.debs.get(row.image.os, ()) if isinstance(component.debs, dict) else component.debs
+        packages = (
+            component.debs.get(row.image.os, ()) if isinstance(component.debs, dict) else component.debs
+        )
         for package in packages if expected is not None else ():
             if package not in versions:
                 continue
@@ -589,13 +668,20 @@ def fetch_all(
     site = site if site is not None else load_site()
     wanted = wanted_debs(missing_debs, site)
     wanted += list(_addresses(missing_wheels, site))
-    names = {item.sha256: item.file for item in missing_debs} | {wheel.sha256: wheel.file for _, wheel in missing_wheels}
+    names = {item.sha256: item.file for item in missing_debs} | {
+        wheel.sha256: wheel.file for _, wheel in missing_wheels
+    }
 
     with writing(pool, ImageError):
         transport = PipTransport(connections=parallel)
-        faults = Fetcher(pool / "partial", keeper(pool, names), parallel=parallel, progress=progress, transport=transport).fetch(wanted)
+        faults = Fetcher(
+            pool / "partial", keeper(pool, names), parallel=parallel, progress=progress, transport=transport
+        ).fetch(wanted)
     if faults:
-        raise ImageError(told(faults), remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network")
+        raise ImageError(
+            told(faults),
+            remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network",
+        )
     return sum(item.size for item in wanted)
 
 
@@ -604,7 +690,12 @@ def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
     debs = list(debs)
     # Once per archive: without a site file it asks this machine's apt each time.
     places = {archive: archive_url(site, archive) for archive in sorted({deb.archive for deb in debs})}
-    return [Wanted(deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive) for deb in debs]
+    return [
+        Wanted(
+            deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive
+        )
+        for deb in debs
+    ]
 
 
 def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
@@ -626,7 +717,9 @@ def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
         yield
     except OSError as problem:
         raise error(
-            f"the pool cannot be written: {problem.strerror}", file=pool, remedy="make room there, or name another store"
+            f"the pool cannot be written: {problem.strerror}",
+            file=pool,
+            remedy="make room there, or name another store",
         ) from problem
 
 
@@ -661,8 +754,12 @@ def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterato
         index = indexes.setdefault(url, Index(url))
         named = [item for item in index.files(wheel.name) if item.file == wheel.file]
         # One that states no hash is tried after those that do: what arrives is checked in any case.
-        fitting = [item for item in named if item.sha256 == wheel.sha256] or [item for item in named if item.sha256 is None]
+        fitting = [item for item in named if item.sha256 == wheel.sha256] or [
+            item for item in named if item.sha256 is None
+        ]
         if not fitting:
-            what = "has other bytes in the index than were locked" if named else "is not in the index any more"
+            what = (
+                "has other bytes in the index than were locked" if named else "is not in the index any more"
+            )
             raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
         yield Wanted(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")

@@ -35,7 +35,9 @@ class Store:
                 place.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise ImageError(
-                f"the store cannot be written: {problem.strerror}", file=root, remedy=f"name another with --store or ${VARIABLE}"
+                f"the store cannot be written: {problem.strerror}",
+                file=root,
+                remedy=f"name another with --store or ${VARIABLE}",
             ) from problem
 
     @property
@@ -78,7 +80,10 @@ class Store:
         try:
             replace_file(path, data)
         except OSError as problem:
-            raise ImageError(f"{path} cannot be written: {problem.strerror}", remedy="make room there, or name another store") from problem
+            raise ImageError(
+                f"{path} cannot be written: {problem.strerror}",
+                remedy="make room there, or name another store",
+            ) from problem
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[None]:
@@ -88,7 +93,9 @@ class Store:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ImageError(f"another run holds {self.root}", remedy="wait for it, or use another store") from None
+                raise ImageError(
+                    f"another run holds {self.root}", remedy="wait for it, or use another store"
+                ) from None
             yield
 
     @cached_property

@@ -46,7 +46,9 @@ class WheelFile:
 @cache
 def pip_settings() -> dict[str, str]:
     """What pip's environment and configuration say, by name of the option; the environment before `install` before `global`."""
-    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
     found: dict[str, str] = {}
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{re.escape(section)}\.(\S+?)='(.*)'$", done.stdout, re.M):
@@ -115,7 +117,9 @@ class Index:
         if text is None:
             return []
         head = text[0].decode("utf-8", "replace").partition("\n\n")[0]
-        return [line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")]
+        return [
+            line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")
+        ]
 
     def size(self, item: WheelFile) -> int:
         """Return the size in bytes of a wheel, without fetching it."""
@@ -126,12 +130,17 @@ class Index:
         try:
             answer = self._transport.get(item.url, {"Range": "bytes=0-0"})
         except HTTPError as error:
-            raise ImageError(f"the index cannot be asked for the size of {masked(item.url)}", remedy="run again") from error
+            raise ImageError(
+                f"the index cannot be asked for the size of {masked(item.url)}", remedy="run again"
+            ) from error
         try:
             key = "Content-Range" if answer.status == 206 else "Content-Length"
             total = answer.headers.get(key, "").rpartition("/")[2]
             if answer.status not in (200, 206) or not total.isdigit():
-                raise ImageError(f"the index does not tell the size of {masked(item.url)}: status {answer.status}", remedy="run again")
+                raise ImageError(
+                    f"the index does not tell the size of {masked(item.url)}: status {answer.status}",
+                    remedy="run again",
+                )
             return int(total)
         finally:
             answer.close()
@@ -141,7 +150,9 @@ class Index:
         if item.sha256 is not None:
             return item.sha256
         if urlsplit(item.url).scheme != "file":
-            raise ImageError(f"the index gives no SHA-256 of {masked(item.url)}", remedy="use an index that does")
+            raise ImageError(
+                f"the index gives no SHA-256 of {masked(item.url)}", remedy="use an index that does"
+            )
         return sha256_of(_path(item.url))
 
     def _page(self, url: str) -> list[WheelFile]:
@@ -153,7 +164,11 @@ class Index:
         if found is None:
             return []
         body, kind = found
-        return list(_of_json(json.loads(body), url) if kind.startswith("application/vnd.pypi.simple") else _of_html(body.decode(), url))
+        return list(
+            _of_json(json.loads(body), url)
+            if kind.startswith("application/vnd.pypi.simple")
+            else _of_html(body.decode(), url)
+        )
 
     def _get(self, url: str, accept: str) -> tuple[bytes, str] | None:
         """The content at `url` and its type; None where there is no such page."""
@@ -164,13 +179,17 @@ class Index:
                     return None
                 if answer.status != 200:
                     raise ImageError(
-                        f"the index answers {answer.status} for {masked(url)}", remedy="check pip's configuration and run again"
+                        f"the index answers {answer.status} for {masked(url)}",
+                        remedy="check pip's configuration and run again",
                     )
                 return answer.read(), answer.headers.get("Content-Type", "")
             finally:
                 answer.close()
         except HTTPError as error:
-            raise ImageError(f"the index cannot be reached: {masked(url)}", remedy="check pip's configuration and the network") from error
+            raise ImageError(
+                f"the index cannot be reached: {masked(url)}",
+                remedy="check pip's configuration and the network",
+            ) from error
 
 
 @cache
@@ -180,7 +199,8 @@ def _default_index() -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
         raise ImageError(
-            "pip does not tell which index it uses", remedy="name one in its configuration: pip config set global.index-url URL"
+            "pip does not tell which index it uses",
+            remedy="name one in its configuration: pip config set global.index-url URL",
         )
     return done.stdout.strip()
 
@@ -209,8 +229,18 @@ def platforms(system: System) -> list[str]:
 def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
     for item in document["files"]:
         if item["filename"].endswith(".whl"):
-            apart = item.get("core-metadata") or item.get("dist-info-metadata") or item.get("data-dist-info-metadata")
-            yield WheelFile(item["filename"], urljoin(url, item["url"]), item["hashes"].get("sha256"), item.get("size"), bool(apart))
+            apart = (
+                item.get("core-metadata")
+                or item.get("dist-info-metadata")
+                or item.get("data-dist-info-metadata")
+            )
+            yield WheelFile(
+                item["filename"],
+                urljoin(url, item["url"]),
+                item["hashes"].get("sha256"),
+                item.get("size"),
+                bool(apart),
+            )
 
 
 class _Links(HTMLParser):
@@ -232,7 +262,9 @@ def _of_html(text: str, url: str) -> Iterator[WheelFile]:
         if file.endswith(".whl"):
             said = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
             apart = link.get("data-core-metadata") or link.get("data-dist-info-metadata")
-            yield WheelFile(file, address, said.group(1) if said else None, None, bool(apart) and apart != "false")
+            yield WheelFile(
+                file, address, said.group(1) if said else None, None, bool(apart) and apart != "false"
+            )
 
 
 def _directory(url: str) -> list[WheelFile]:
@@ -243,7 +275,10 @@ def _directory(url: str) -> list[WheelFile]:
         return list(_of_html(page.read_text(encoding="utf-8"), page.as_uri()))
     if not place.is_dir():
         return []
-    return [WheelFile(path.name, f"file://{quote(str(path))}", None, path.stat().st_size) for path in sorted(place.glob("*.whl"))]
+    return [
+        WheelFile(path.name, f"file://{quote(str(path))}", None, path.stat().st_size)
+        for path in sorted(place.glob("*.whl"))
+    ]
 
 
 def _path(url: str) -> Path:
@@ -256,4 +291,7 @@ def _project(file: str) -> str:
 
 def pinned(requirements: Sequence[str]) -> dict[str, str]:
     """Name -> version of requirements of the form NAME==VERSION."""
-    return {canonicalize_name(name): version for name, _, version in (text.partition("==") for text in requirements)}
+    return {
+        canonicalize_name(name): version
+        for name, _, version in (text.partition("==") for text in requirements)
+    }

@@ -22,7 +22,9 @@ def _lab(context: click.Context, name: str) -> nodes.Lab:
 
 
 @click.group(help="Systemd nodes in containers for the demo and for the tests.")
-@click.option("--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory for keys and logs.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory for keys and logs."
+)
 @click.pass_context
 def main(context: click.Context, state: Path) -> None:
     context.obj = state
@@ -49,12 +51,22 @@ def image(os_name: str, flavour: str) -> None:
 @main.command(help="Bring up nodes: NAME=GROUP pairs after the lab's name. Prints the inventory directory.")
 @click.argument("lab")
 @click.argument("node", nargs=-1, required=True)
-@click.option("--os", "os_name", default="debian12", show_default=True, type=click.Choice(list(images.RELEASES)))
+@click.option(
+    "--os", "os_name", default="debian12", show_default=True, type=click.Choice(list(images.RELEASES))
+)
 @click.option("--flavour", default="bare", show_default=True, type=click.Choice(images.FLAVOURS))
 @click.option("--engine", is_flag=True, help="Give the nodes what a container engine inside them needs.")
 @click.option("--image", help="An image of your own with systemd, sshd and python3, instead of a made one.")
 @click.pass_context
-def up(context: click.Context, lab: str, node: tuple[str, ...], os_name: str, flavour: str, engine: bool, image: str | None) -> None:
+def up(
+    context: click.Context,
+    lab: str,
+    node: tuple[str, ...],
+    os_name: str,
+    flavour: str,
+    engine: bool,
+    image: str | None,
+) -> None:
     specs = []
     for pair in node:
         name, equals, group = pair.partition("=")
@@ -73,13 +85,20 @@ def up(context: click.Context, lab: str, node: tuple[str, ...], os_name: str, fl
 @click.option("--image", help="Any image with python3, instead of debian12's warm one.")
 @click.option("--keep", is_flag=True, help="Leave a running server of that name as it is: its address stays.")
 @click.pass_context
-def serve(context: click.Context, lab: str, directory: Path, name: str, image: str | None, keep: bool) -> None:
+def serve(
+    context: click.Context, lab: str, directory: Path, name: str, image: str | None, keep: bool
+) -> None:
     click.echo(_lab(context, lab).serve(directory, name, image=image, keep=keep).url)
 
 
 @main.command(help="Remove everything a lab made.")
 @click.argument("lab")
-@click.option("--images", "with_images", is_flag=True, help="Also the base images its nodes ran, where no other lab does.")
+@click.option(
+    "--images",
+    "with_images",
+    is_flag=True,
+    help="Also the base images its nodes ran, where no other lab does.",
+)
 @click.pass_context
 def down(context: click.Context, lab: str, with_images: bool) -> None:
     for row in _lab(context, lab).down(with_images=with_images):

@@ -55,7 +55,9 @@ def connect() -> DockerClient:
     except (DockerException, OSError) as error:
         raise _explain(error) from error
     if client.info().get("OSType") != "linux":
-        raise EngineError("the Docker engine does not run Linux containers", remedy="name another one in DOCKER_HOST")
+        raise EngineError(
+            "the Docker engine does not run Linux containers", remedy="name another one in DOCKER_HOST"
+        )
     return client
 
 
@@ -63,13 +65,18 @@ def _explain(error: BaseException) -> EngineError:
     text = str(error)
     where = os.environ.get("DOCKER_HOST", "the local socket /var/run/docker.sock")
     if "Permission denied" in text:
-        return EngineError(f"the Docker engine at {where} refuses this user", remedy="run as root, or join the group docker")
+        return EngineError(
+            f"the Docker engine at {where} refuses this user", remedy="run as root, or join the group docker"
+        )
     if shutil.which("dockerd") is None and "DOCKER_HOST" not in os.environ:
         return EngineError(
             "there is no Docker engine on this machine",
             remedy="run scripts/demo as root, which offers to install one, or name an engine in DOCKER_HOST",
         )
-    return EngineError(f"no Docker engine answers at {where}", remedy="start it (systemctl start docker), or run scripts/demo as root")
+    return EngineError(
+        f"no Docker engine answers at {where}",
+        remedy="start it (systemctl start docker), or run scripts/demo as root",
+    )
 
 
 def missing_tools(tools: Mapping[str, str] = TOOLS) -> list[str]:
@@ -115,15 +122,24 @@ def install(packages: Iterable[str], *, yes: bool, say: Say) -> None:
             remedy="install the tools by hand, or use Debian or Ubuntu",
         )
     if os.geteuid() != 0:
-        raise EngineError(f"this machine lacks {shown}", remedy=f"run as root, or: sudo apt-get install {shown}")
+        raise EngineError(
+            f"this machine lacks {shown}", remedy=f"run as root, or: sudo apt-get install {shown}"
+        )
     say(f"will install with apt-get: {shown}")
     if not yes and sys.stdin.isatty():
         answer = input("Install them? [Y/n] ").strip().lower()
         if answer not in ("", "y", "yes"):
-            raise EngineError("the installation was declined", remedy=f"install by hand: apt-get install {shown}")
+            raise EngineError(
+                "the installation was declined", remedy=f"install by hand: apt-get install {shown}"
+            )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names]):
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    for command in (
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names],
+    ):
+        done = subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         # A third party's unreachable source fails `update` although Debian's own index arrived: the install decides.
         if done.returncode != 0 and command[1] == "install":
             tail = "\n  ".join(done.stdout.strip().splitlines()[-6:])
@@ -139,12 +155,17 @@ def start(*, state: Path, say: Say) -> None:
     Raises EngineError with the end of the log when it does not answer within START_SECONDS.
     """
     if os.geteuid() != 0:
-        raise EngineError("the Docker engine is not running", remedy="run as root, or: sudo systemctl start docker")
+        raise EngineError(
+            "the Docker engine is not running", remedy="run as root, or: sudo systemctl start docker"
+        )
     if Path("/run/systemd/system").is_dir():
         say("starting the Docker engine (systemctl start docker)")
         done = subprocess.run(["systemctl", "start", "docker"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise EngineError(f"systemd could not start the Docker engine: {done.stderr.strip()}", remedy="see journalctl -u docker")
+            raise EngineError(
+                f"systemd could not start the Docker engine: {done.stderr.strip()}",
+                remedy="see journalctl -u docker",
+            )
         return
     for record, program in PID_FILES.items():
         forget_dead(record, program)
@@ -152,7 +173,13 @@ def start(*, state: Path, say: Say) -> None:
     log = state / "dockerd.log"
     say(f"starting dockerd (no systemd here), log in {log}")
     with log.open("ab") as sink:
-        daemon = subprocess.Popen(["dockerd"], stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        daemon = subprocess.Popen(
+            ["dockerd"],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     (state / "dockerd.pid").write_text(f"{daemon.pid}\n", encoding="ascii")
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and daemon.poll() is None:
@@ -177,7 +204,9 @@ def _containers() -> int:
 def forget_dead(record: Path, program: str) -> None:
     """Remove the pid file of a daemon that was killed. The daemon itself looks only at whether *some* process has that number."""
     try:
-        name = Path(f"/proc/{int(record.read_text(encoding='ascii'))}/comm").read_text(encoding="utf-8").strip()
+        name = (
+            Path(f"/proc/{int(record.read_text(encoding='ascii'))}/comm").read_text(encoding="utf-8").strip()
+        )
     except (OSError, ValueError):
         name = ""
     if name != program:

@@ -158,7 +158,8 @@ def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence
         packages = (*packages, "ca-certificates")
     if flavour != "warm" and not any(url.startswith("file:") for url, _ in suites):
         overlay["etc/apt/sources.list.d/debian.sources"] = "\n".join(
-            f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n" for url, suite in suites
+            f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
+            for url, suite in suites
         )
     return Recipe(
         release=release,
@@ -169,12 +170,23 @@ def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence
     )
 
 
-def ensure(client: DockerClient, os_name: str, flavour: str, *, say: Say, site: Site | None = None, extra: Sequence[str] = ()) -> str:
+def ensure(
+    client: DockerClient,
+    os_name: str,
+    flavour: str,
+    *,
+    say: Say,
+    site: Site | None = None,
+    extra: Sequence[str] = (),
+) -> str:
     """Return the reference of the base image, made now (some 20 to 60 seconds) unless the engine has it."""
     wanted = recipe(os_name, flavour, site, extra)
     if not exists(client, wanted.reference):
         # Several processes of a test run may want it at once; the lock is per user, as the temporary directory is shared.
-        lock = Path(tempfile.gettempdir()) / f"goldnode-{os.getuid()}-{wanted.reference.replace('/', '-').replace(':', '-')}.lock"
+        lock = (
+            Path(tempfile.gettempdir())
+            / f"goldnode-{os.getuid()}-{wanted.reference.replace('/', '-').replace(':', '-')}.lock"
+        )
         with lock.open("w") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
             if not exists(client, wanted.reference):
@@ -230,9 +242,13 @@ def _make(client: DockerClient, wanted: Recipe) -> None:
                 f"mmdebstrap failed:\n  {tail}\n",
                 remedy="check the network and the archive address (goldnode-site.yml, or this machine's apt sources)",
             )
-        client.api.import_image_from_file(str(rootfs), repository=repository, tag=tag, changes=[f"LABEL {LABEL}=base"])
+        client.api.import_image_from_file(
+            str(rootfs), repository=repository, tag=tag, changes=[f"LABEL {LABEL}=base"]
+        )
     if not exists(client, wanted.reference):
-        raise ImageError(f"the engine did not keep the image {wanted.reference}", remedy="look at the engine's log")
+        raise ImageError(
+            f"the engine did not keep the image {wanted.reference}", remedy="look at the engine's log"
+        )
 
 
 def tar_of(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:

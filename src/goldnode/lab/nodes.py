@@ -120,18 +120,27 @@ class Node:
 
     def run(self, *command: str, check: bool = True, env: dict[str, str] | None = None) -> Result:
         """Run `command` as root through the engine, not through ssh. Raises LabError on failure where `check`."""
-        api = cast(DockerClient, self.container.client).api  # a container that the engine has listed knows its engine
+        api = cast(
+            DockerClient, self.container.client
+        ).api  # a container that the engine has listed knows its engine
         started = api.exec_create(self.container.id, list(command), environment=env)["Id"]
         # Not the SDK's exec_start: it reads from the socket below Python's HTTP reader, which has what the engine sent together with its
         # headers, so that on a busy machine output was lost without a word. Asked as any other request, the reader gives all of it.
-        answer = api.post(f"{api.base_url}/v{api.api_version}/exec/{started}/start", json={"Detach": False, "Tty": False}, timeout=None)
+        answer = api.post(
+            f"{api.base_url}/v{api.api_version}/exec/{started}/start",
+            json={"Detach": False, "Tty": False},
+            timeout=None,
+        )
         answer.raise_for_status()
         output = unframed(answer.content)
         # The engine may close the stream a moment before it knows how the command ended: until then there is no exit status, and not 0.
         deadline = time.monotonic() + EXIT_SECONDS
         while (status := api.exec_inspect(started)["ExitCode"]) is None:
             if time.monotonic() > deadline:
-                raise LabError(f"the engine does not say how {' '.join(command)} on {self.name} ended", remedy="see the engine's log")
+                raise LabError(
+                    f"the engine does not say how {' '.join(command)} on {self.name} ended",
+                    remedy="see the engine's log",
+                )
             time.sleep(0.05)
         result = Result(int(status), output.decode("utf-8", "replace"))
         if check and result.rc != 0:
@@ -147,7 +156,9 @@ class Node:
 
         Not below /run or /tmp: those are tmpfs, which the engine cannot write into from outside.
         """
-        self.container.put_archive("/", images.tar_of({path.lstrip("/"): data for path, data in files.items()}, mode))
+        self.container.put_archive(
+            "/", images.tar_of({path.lstrip("/"): data for path, data in files.items()}, mode)
+        )
 
     def read(self, path: str) -> str:
         """Return the text of a file on the node."""
@@ -166,14 +177,24 @@ class Node:
         said, up = "nothing", False
         while time.monotonic() < deadline:
             if self.state == "exited":
-                raise LabError(f"node {self.name} stopped while booting", remedy=f"see: docker logs {self.container.name}")
+                raise LabError(
+                    f"node {self.name} stopped while booting",
+                    remedy=f"see: docker logs {self.container.name}",
+                )
             with contextlib.suppress(APIError):  # a container that is just restarting refuses the call
                 if not up:
                     # With a limit: a systemd that is stuck in its boot answers never.
-                    said = self.run("timeout", "20", "systemctl", "is-system-running", "--wait", check=False).output.strip() or said
+                    said = (
+                        self.run(
+                            "timeout", "20", "systemctl", "is-system-running", "--wait", check=False
+                        ).output.strip()
+                        or said
+                    )
                     up = said in ("running", "degraded")
                 if up:
-                    done = subprocess.run(self.ssh("true"), capture_output=True, text=True, timeout=30, check=False)
+                    done = subprocess.run(
+                        self.ssh("true"), capture_output=True, text=True, timeout=30, check=False
+                    )
                     if done.returncode == 0:
                         return said
                     said = done.stderr.strip() or said
@@ -232,7 +253,10 @@ class Server:
     def requests(self) -> list[str]:
         """Return the requests so far, oldest first, as `METHOD PATH STATUS`."""
         log = self.container.logs().decode("utf-8", "replace")
-        return [f"{found[1]} {found[2]} {found[3]}" for found in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)]
+        return [
+            f"{found[1]} {found[2]} {found[3]}"
+            for found in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)
+        ]
 
     def destroy(self) -> None:
         """Stop serving."""
@@ -242,9 +266,13 @@ class Server:
 class Lab:
     """A named set of nodes, with its keys and inventory under `STATE/lab/NAME`."""
 
-    def __init__(self, name: str, client: DockerClient, *, state: Path | None = None, say: Say = lambda _: None) -> None:
+    def __init__(
+        self, name: str, client: DockerClient, *, state: Path | None = None, say: Say = lambda _: None
+    ) -> None:
         if not NAME.match(name):
-            raise LabError(f'"{name}" is no name for a lab', remedy="use lower-case letters, digits and dashes")
+            raise LabError(
+                f'"{name}" is no name for a lab', remedy="use lower-case letters, digits and dashes"
+            )
         self.name = name
         self.client = client
         self.directory = ((state if state is not None else Path(".goldnode")) / "lab" / name).absolute()
@@ -343,7 +371,9 @@ class Lab:
         _keep(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
         return self.inventory
 
-    def serve(self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False) -> Server:
+    def serve(
+        self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False
+    ) -> Server:
         """Serve `directory` to the nodes on port 80, under the host name `name`; an earlier server of it is replaced.
 
         `image` is any image with python3; the default is debian12's warm one. `keep`: one that runs stays, and so does its address.
@@ -382,7 +412,9 @@ class Lab:
         """Return the running web server `name`. Raises LabError when there is none."""
         found = self._containers(f"{LABEL}.server={name}")
         if not found:
-            raise LabError(f'lab {self.name} has no web server "{name}"', remedy="start it with goldnode.lab serve")
+            raise LabError(
+                f'lab {self.name} has no web server "{name}"', remedy="start it with goldnode.lab serve"
+            )
         return Server(found[0], self.network_name)
 
     def down(self, *, with_images: bool = False) -> list[str]:
@@ -391,7 +423,11 @@ class Lab:
         `with_images`: also the base images its nodes ran, where goldnode made them and nothing else uses them.
         """
         gone: list[str] = []
-        used = {str(container.attrs["Config"]["Image"]) for container in self._containers()} if with_images else set()
+        used = (
+            {str(container.attrs["Config"]["Image"]) for container in self._containers()}
+            if with_images
+            else set()
+        )
         for container in self._containers():
             with contextlib.suppress(NotFound):
                 container.remove(force=True, v=True)
@@ -419,18 +455,26 @@ class Lab:
         if not self.key.is_file():
             self.directory.mkdir(parents=True, exist_ok=True)
             comment = f"goldnode lab {self.name}"
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(self.key)], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(self.key)],
+                check=True,
+            )
 
     def _create(self, spec: NodeSpec, image: str) -> Node:
         if not NAME.match(spec.name):
-            raise LabError(f'"{spec.name}" is no name for a node', remedy="use lower-case letters, digits and dashes")
+            raise LabError(
+                f'"{spec.name}" is no name for a node', remedy="use lower-case letters, digits and dashes"
+            )
         self.say(f"starting node {spec.name} ({image})")
         for attempt in range(5):
             port = _free_port()
             try:
                 container = self.client.containers.create(image, **self._options(spec, port))
             except ImageNotFound as error:
-                raise LabError(f'the engine has no image "{image}"', remedy="pull or import it, or leave the image to goldnode") from error
+                raise LabError(
+                    f'the engine has no image "{image}"',
+                    remedy="pull or import it, or leave the image to goldnode",
+                ) from error
             public = self.key.with_suffix(".pub").read_bytes()
             container.put_archive("/root", images.tar_of({".ssh/authorized_keys": public}, 0o600))
             self._alias(container, spec.name)
@@ -476,7 +520,9 @@ class Lab:
         if spec.flavour == images.CCACHE:
             options["volumes"][CCACHE_VOLUME] = {"bind": images.CCACHE_DIRECTORY, "mode": "rw"}
         if any("apparmor" in str(option) for option in info.get("SecurityOptions") or ()):
-            options["security_opt"].append("apparmor=unconfined")  # the default profile denies systemd its mounts
+            options["security_opt"].append(
+                "apparmor=unconfined"
+            )  # the default profile denies systemd its mounts
         if str(info.get("CgroupVersion")) == "2":
             # systemd finds its own cgroup by its path in the host's tree, which is what is mounted above.
             options["cgroupns"] = "host"
@@ -492,7 +538,9 @@ def labs(client: DockerClient) -> dict[str, list[str]]:
     """Return the labs the engine knows, with the names and states of their nodes, as text."""
     found: dict[str, list[str]] = {}
     for container in client.containers.list(all=True, filters={"label": LABEL}):
-        what = container.labels.get(f"{LABEL}.node") or f"{container.labels.get(f'{LABEL}.server')} (web server)"
+        what = (
+            container.labels.get(f"{LABEL}.node") or f"{container.labels.get(f'{LABEL}.server')} (web server)"
+        )
         found.setdefault(container.labels[LABEL], []).append(f"{what}: {container.status}")
     return {name: sorted(rows) for name, rows in sorted(found.items())}
 

@@ -73,19 +73,31 @@ class AptRoot:
         self.sources = tuple(sources)
         self._lists = lists
         self._environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("APT_", "DEB", "LC_", "LANG"))},
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith(("APT_", "DEB", "LC_", "LANG"))
+            },
             "APT_CONFIG": str(directory / "apt.conf"),
             "LC_ALL": "C.UTF-8",
             "DEBIAN_FRONTEND": "noninteractive",
         }
-        for part in ("etc/apt.conf.d", "etc/preferences.d", "etc/sources.list.d", "etc/trusted.gpg.d", "keys"):
+        for part in (
+            "etc/apt.conf.d",
+            "etc/preferences.d",
+            "etc/sources.list.d",
+            "etc/trusted.gpg.d",
+            "keys",
+        ):
             (directory / part).mkdir(parents=True)
         (directory / "cache/archives/partial").mkdir(parents=True)
         (lists / "partial").mkdir(parents=True, exist_ok=True)
         for source in sources:
             keyring = directory / "keys" / f"{source.id}.gpg"
             keyring.write_bytes(source.keyring)
-            (directory / f"etc/sources.list.d/{source.id}.sources").write_text(source.text(keyring), encoding="utf-8")
+            (directory / f"etc/sources.list.d/{source.id}.sources").write_text(
+                source.text(keyring), encoding="utf-8"
+            )
         (directory / "status").write_text("", encoding="utf-8")
         settings = {
             "Dir::State": directory,
@@ -119,7 +131,12 @@ class AptRoot:
             if stanza.strip() and not re.search(rb"^Package: \S", stanza, re.MULTILINE):
                 line = number + len(stanza) - len(stanza.lstrip(b"\n"))
                 remedy = "name a copy of /var/lib/dpkg/status"
-                raise LockError("this is no status file of dpkg: what is here names no package", file=status, line=line, remedy=remedy)
+                raise LockError(
+                    "this is no status file of dpkg: what is here names no package",
+                    file=status,
+                    line=line,
+                    remedy=remedy,
+                )
             number += stanza.count(b"\n") + 1
         shutil.copyfile(status, self.directory / "status")
 
@@ -164,7 +181,9 @@ class AptRoot:
         """Return what the archives have of `names`: name -> version -> hashes."""
         found: dict[str, dict[str, set[str]]] = {}
         for stanza in self.show(names):
-            found.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(stanza.get("SHA256", ""))
+            found.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(
+                stanza.get("SHA256", "")
+            )
         return found
 
     def origins(self, names: Iterable[str]) -> dict[tuple[str, str], frozenset[str]]:
@@ -192,12 +211,18 @@ class AptRoot:
 
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""
-        text = "".join(f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n" for name, version in sorted(versions.items()))
+        text = "".join(
+            f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n"
+            for name, version in sorted(versions.items())
+        )
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
     def resolve(self, requests: Sequence[str]) -> list[Download]:
         """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises UnsolvableError when it cannot."""
-        done = self._run(["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests], check=False)
+        done = self._run(
+            ["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests],
+            check=False,
+        )
         if done.returncode:
             raise UnsolvableError(
                 f"apt finds no way to install the stack: {_complaint(done)}",
@@ -210,9 +235,18 @@ class AptRoot:
                 continue
             name, version, _ = unquote(match.group("file")).removesuffix(".deb").rsplit("_", 2)
             if match.group("sha256") is None:
-                raise LockError(f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror")
+                raise LockError(
+                    f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror"
+                )
             found.append(
-                Download(name, version, unquote(match.group("uri")), int(match.group("size")), match.group("sha256"), match.group("file"))
+                Download(
+                    name,
+                    version,
+                    unquote(match.group("uri")),
+                    int(match.group("size")),
+                    match.group("sha256"),
+                    match.group("file"),
+                )
             )
         return found
 
@@ -223,14 +257,21 @@ class AptRoot:
             done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
             if done.returncode:
                 raise LockError(
-                    f"packages could not be downloaded: {_complaint(done)}", remedy="check the archives of the site and run again"
+                    f"packages could not be downloaded: {_complaint(done)}",
+                    remedy="check the archives of the site and run again",
                 )
 
-    def _run(self, command: list[str], *, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, command: list[str], *, check: bool = True, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         try:
-            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False, cwd=cwd)
+            done = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, check=False, cwd=cwd
+            )
         except FileNotFoundError as error:
-            raise LockError(f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family") from error
+            raise LockError(
+                f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family"
+            ) from error
         if check and done.returncode:
             raise LockError(f"{command[0]} {command[1]} failed: {_complaint(done)}")
         return done
@@ -243,7 +284,8 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
     Runs with the same sources wait for each other, since apt takes its lists for itself.
     """
     key = hashlib.sha256(
-        repr([(s.id, s.uri, s.suite, s.components, s.fingerprints) for s in sources]).encode() + architecture.encode()
+        repr([(s.id, s.uri, s.suite, s.components, s.fingerprints) for s in sources]).encode()
+        + architecture.encode()
     ).hexdigest()[:16]
     place = (cache or cache_directory()) / "apt" / key
     place.mkdir(parents=True, exist_ok=True)
@@ -255,7 +297,12 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
 def _transport() -> list[str]:
     """The machine's own proxy settings, as lines of apt.conf."""
     try:
-        done = subprocess.run(["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except FileNotFoundError:
         return []
     wanted = re.compile(r'^Acquire::(?:http|https|ftp)::(?:.*::)?Proxy(?:-Auto-Detect)? ".+";$')
@@ -279,4 +326,7 @@ def _complaint(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in (unmet if found else done.stderr).splitlines()]
     wrong = [line for line in lines if line and (found or line.startswith(("E:", "W:")))]
     errors = [line for line in wrong if not line.startswith("W:")] or wrong
-    return "; ".join(re.sub(r"\s+", " ", line).removeprefix("E: ") for line in errors[:4]) or f"exit {done.returncode}"
+    return (
+        "; ".join(re.sub(r"\s+", " ", line).removeprefix("E: ") for line in errors[:4])
+        or f"exit {done.returncode}"
+    )

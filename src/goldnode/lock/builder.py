@@ -94,8 +94,17 @@ class Inputs:
     @property
     def key(self) -> str:
         """The name of this build: a hash of headers, sources, compiler and what they need, and of how goldnode builds."""
-        hashes = sorted(self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages)
-        parts = [RECIPE, self.release, self.architecture, [asdict(tree) for tree in self.trees], hashes, self.base]
+        hashes = sorted(
+            self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages
+        )
+        parts = [
+            RECIPE,
+            self.release,
+            self.architecture,
+            [asdict(tree) for tree in self.trees],
+            hashes,
+            self.base,
+        ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -144,14 +153,25 @@ class Base:
         try:
             with tarfile.open(tar) as opened:
                 member = next(
-                    (opened.getmember(name) for name in ("var/lib/dpkg/status", "./var/lib/dpkg/status") if name in opened.getnames()), None
+                    (
+                        opened.getmember(name)
+                        for name in ("var/lib/dpkg/status", "./var/lib/dpkg/status")
+                        if name in opened.getnames()
+                    ),
+                    None,
                 )
                 found = opened.extractfile(member) if member is not None else None
                 status = found.read() if found is not None else None
         except (OSError, tarfile.TarError) as error:
-            raise ModulesError(f"the base root cannot be read: {error}", file=tar, remedy="give a tar of a root directory") from error
+            raise ModulesError(
+                f"the base root cannot be read: {error}", file=tar, remedy="give a tar of a root directory"
+            ) from error
         if status is None:
-            raise ModulesError("the base root has no var/lib/dpkg/status", file=tar, remedy="give a tar of a root of Debian's family")
+            raise ModulesError(
+                "the base root has no var/lib/dpkg/status",
+                file=tar,
+                remedy="give a tar of a root of Debian's family",
+            )
         return cls(tar, sha256_of(tar), status)
 
 
@@ -202,7 +222,10 @@ def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour:
     """Return the stack's kernel and driver alone, for another kernel release or flavour of the same driver version."""
     item, driver = stack.item, stack.item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018 - inputs_of has seen to it
-    change: dict[str, Any] = {"version": lock.driver_version if lock is not None else driver.version, "fabric_manager": None}
+    change: dict[str, Any] = {
+        "version": lock.driver_version if lock is not None else driver.version,
+        "fabric_manager": None,
+    }
     if flavour is not None and flavour != driver.flavour:
         if flavour not in driver.other_flavours:
             known = [*driver.other_flavours, str(driver.flavour)]
@@ -215,9 +238,21 @@ def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour:
         chosen = driver.other_flavours[flavour]
         swap = {**chosen.replace, driver.dkms.package: chosen.dkms.package}
         change |= {"flavour": flavour, "module": chosen.module, "dkms": chosen.dkms}
-        change |= {key: [swap.get(name, name) for name in getattr(driver, key)] for key in ("packages", "lockstep")}
-    kernel = item.kernel if release is None and lock is None else Kernel(release=release or (lock.kernel_release if lock else None))
-    parts: dict[str, Any] = {"kernel": kernel, "driver": driver.model_copy(update=change), "runtime": None, "modules": [], "packages": []}
+        change |= {
+            key: [swap.get(name, name) for name in getattr(driver, key)] for key in ("packages", "lockstep")
+        }
+    kernel = (
+        item.kernel
+        if release is None and lock is None
+        else Kernel(release=release or (lock.kernel_release if lock else None))
+    )
+    parts: dict[str, Any] = {
+        "kernel": kernel,
+        "driver": driver.model_copy(update=change),
+        "runtime": None,
+        "modules": [],
+        "packages": [],
+    }
     return item.model_copy(update=parts)
 
 
@@ -239,14 +274,22 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
             )
     stanzas = _records(root, downloads)
     graph = Graph(stanzas)
-    rows = {driver.dkms.package: driver.dkms.name} | {row.package: row.dkms for row in item.modules if row.package and row.dkms}
+    rows = {driver.dkms.package: driver.dkms.name} | {
+        row.package: row.dkms for row in item.modules if row.package and row.dkms
+    }
     before = [row.package for row in item.modules if row.before_driver and row.package in rows]
     order = [*dict.fromkeys(before), *(name for name in rows if name not in before)]
     trees = tuple(Tree(rows[name], name, locked[name].version) for name in order)
     sources = [tree.package for tree in trees]
-    kernel = {name for name in graph.reached([headers]) if graph.source(name) == graph.source(headers) and name not in carry}
+    kernel = {
+        name
+        for name in graph.reached([headers])
+        if graph.source(name) == graph.source(headers) and name not in carry
+    }
     unpacked = sorted({*kernel, *sources})
-    tools = _closure(graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {*carry, *unpacked})
+    tools = _closure(
+        graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {*carry, *unpacked}
+    )
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
     installed = _closure(graph, [*tools, *essential], {*carry, *unpacked})
     stay = _closure(
@@ -309,9 +352,17 @@ def fetch(
     missing = []
     for name in names:
         item = inputs.packages[name]
-        known = [place / f"{item.sha256}.deb", *(path for store in stores if (path := store(item.sha256)) is not None)]
+        known = [
+            place / f"{item.sha256}.deb",
+            *(path for store in stores if (path := store(item.sha256)) is not None),
+        ]
         right = next(
-            (path for path in known if path.is_file() and path.stat().st_size == item.size and sha256_of(path) == item.sha256), None
+            (
+                path
+                for path in known
+                if path.is_file() and path.stat().st_size == item.size and sha256_of(path) == item.sha256
+            ),
+            None,
         )
         if right is not None:
             found[name] = right
@@ -339,7 +390,9 @@ def fetch(
 # -- the root
 
 
-def make_root(inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: Say, cache: Path | None = None) -> Path:
+def make_root(
+    inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: Say, cache: Path | None = None
+) -> Path:
     """Return a tar of the builder root, made by mmdebstrap from exactly the packages of `inputs.installed` unless the cache has it.
 
     It is named after their hashes. Raises ModulesError.
@@ -384,10 +437,15 @@ def make_root(inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: 
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             except FileNotFoundError as error:
-                raise ModulesError(f"{error.filename} is not on this machine", remedy="apt-get install mmdebstrap util-linux") from error
+                raise ModulesError(
+                    f"{error.filename} is not on this machine", remedy="apt-get install mmdebstrap util-linux"
+                ) from error
             if done.returncode:
                 tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
-                raise ModulesError(f"mmdebstrap cannot make the builder root:\n  {tail}\n", remedy="see what it says; run as root")
+                raise ModulesError(
+                    f"mmdebstrap cannot make the builder root:\n  {tail}\n",
+                    remedy="see what it says; run as root",
+                )
             made.replace(target)
     return target
 
@@ -399,7 +457,9 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 # -- the build
 
 
-def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None) -> tuple[Result, Path]:
+def build(
+    inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
+) -> tuple[Result, Path]:
     """Return the result of a build and the directory that keeps it (result.json, build.log, modules/); built now unless it is kept.
 
     `files` gives the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of `make_root`, or a
@@ -415,7 +475,9 @@ def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, ca
             return known, directory
         _root()
         _sweep(kept)
-        with tempfile.TemporaryDirectory(prefix=f"work-{os.getpid()}-", dir=kept, ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(
+            prefix=f"work-{os.getpid()}-", dir=kept, ignore_cleanup_errors=True
+        ) as name:
             work = Path(name)
             result = _build(inputs, files, root, work, say)
             out = work / "out"
@@ -428,7 +490,10 @@ def build(inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, ca
 def _root() -> None:
     """Refuse before anything is made what needs mounts, namespaces and files of other users."""
     if os.geteuid() != 0:
-        raise ModulesError("modules are built in a root of their own, which only root can make and enter", remedy="run it as root")
+        raise ModulesError(
+            "modules are built in a root of their own, which only root can make and enter",
+            remedy="run it as root",
+        )
 
 
 def read_result(directory: Path) -> Result | None:
@@ -437,7 +502,9 @@ def read_result(directory: Path) -> Result | None:
         found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
             return None
-        return Result(**{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))})
+        return Result(
+            **{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))}
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -468,7 +535,9 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
     root, out = work / "root", work / "out"
     root.mkdir()
     (out / "modules").mkdir(parents=True)
-    _command(["tar", "-C", str(root), "--numeric-owner", "-xf", str(base)], "the builder root cannot be unpacked")
+    _command(
+        ["tar", "-C", str(root), "--numeric-owner", "-xf", str(base)], "the builder root cannot be unpacked"
+    )
     for name in inputs.unpacked:
         _command(
             ["dpkg-deb", "--fsys-tarfile", str(files[name])],
@@ -491,15 +560,23 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
             name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
             (out / "modules" / name).write_bytes(plain(path.read_bytes(), path.suffix))
         if done.returncode or not built:
-            error = _first_error(root) or f"dkms ends with status {done.returncode} and names no reason: {_tail(done.stdout + done.stderr)}"
+            error = (
+                _first_error(root)
+                or f"dkms ends with status {done.returncode} and names no reason: {_tail(done.stdout + done.stderr)}"
+            )
             break
     seconds = round(time.monotonic() - began, 1)
     log = "".join(
-        (root / name).read_text(encoding="utf-8", errors="replace") for name in ("build.log", "make.log") if (root / name).exists()
+        (root / name).read_text(encoding="utf-8", errors="replace")
+        for name in ("build.log", "make.log")
+        if (root / name).exists()
     )
     shortage = _OUT_OF.search(log)
     if shortage and error:
-        raise ModulesError(f"the build was cut off: {shortage.group(0)}", remedy="give this machine more of it, and run again")
+        raise ModulesError(
+            f"the build was cut off: {shortage.group(0)}",
+            remedy="give this machine more of it, and run again",
+        )
     (out / "build.log").write_text(log, encoding="utf-8")
     known, place = kernel_modules([files[name] for name in inputs.kernel])
     if error is None:
@@ -552,17 +629,34 @@ def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.Co
         "KBUILD_BUILD_USER": "goldnode",
         "KBUILD_BUILD_HOST": "builder",
     }
-    spaces = [*_WITHOUT_NETWORK, "--uts", "--ipc", "--pid", "--fork", "--kill-child", f"--mount-proc={root / 'proc'}"]
+    spaces = [
+        *_WITHOUT_NETWORK,
+        "--uts",
+        "--ipc",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        f"--mount-proc={root / 'proc'}",
+    ]
     inner = ["sh", "-c", _ENTER, str(root), *command]
     try:
         return subprocess.run(
-            [*spaces, *inner], env=environment, capture_output=True, text=True, check=False, timeout=BUILD_TIME, stdin=subprocess.DEVNULL
+            [*spaces, *inner],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BUILD_TIME,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
-        raise ModulesError(f"{error.filename} is not on this machine", remedy="apt-get install util-linux") from error
+        raise ModulesError(
+            f"{error.filename} is not on this machine", remedy="apt-get install util-linux"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise ModulesError(
-            f"the build did not end within {BUILD_TIME // 60} minutes", remedy="run it on a machine that is not busy"
+            f"the build did not end within {BUILD_TIME // 60} minutes",
+            remedy="run it on a machine that is not busy",
         ) from error
 
 
@@ -570,20 +664,30 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
     """Run a command, its output going into another one where there is one. Raises ModulesError with what either says."""
     with tempfile.TemporaryFile() as said:
         first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=said)
-        second = subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=said) if into else None
+        second = (
+            subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=said)
+            if into
+            else None
+        )
         if first.stdout is not None:
             first.stdout.close()  # so that the first ends when the second does
         codes = [process.wait() for process in (second, first) if process is not None]
         said.seek(0)
         if any(codes):
             why = _tail(said.read().decode(errors="replace"))
-            raise ModulesError(f"{fault}: {why}", remedy="look at the space on the disk of the cache, and run again")
+            raise ModulesError(
+                f"{fault}: {why}", remedy="look at the space on the disk of the cache, and run again"
+            )
 
 
 def _source_version(root: Path, tree: Tree) -> str:
     """The version under which DKMS knows a source: what its package has put into /usr/src."""
-    offered = [path.parent.name[len(tree.name) + 1 :] for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")]
-    fits = [item for item in offered if re.match(rf"(\d+:)?{re.escape(item)}($|[-+~])", tree.version)] or offered
+    offered = [
+        path.parent.name[len(tree.name) + 1 :] for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")
+    ]
+    fits = [
+        item for item in offered if re.match(rf"(\d+:)?{re.escape(item)}($|[-+~])", tree.version)
+    ] or offered
     if len(fits) != 1:
         raise ModulesError(
             f"package {tree.package} {tree.version} should bring the dkms source {tree.name}, and has {', '.join(offered) or 'none'}",
@@ -595,9 +699,17 @@ def _source_version(root: Path, tree: Tree) -> str:
 def _first_error(root: Path) -> str | None:
     """The first line in which compiler, linker or modpost says what is wrong; else make's own."""
     text = "".join(
-        (root / name).read_text(encoding="utf-8", errors="replace") for name in ("make.log", "build.log") if (root / name).exists()
+        (root / name).read_text(encoding="utf-8", errors="replace")
+        for name in ("make.log", "build.log")
+        if (root / name).exists()
     )
-    for pattern in (r"^.*?(?:fatal )?error: .*$", r"^ERROR: .*$", r"^.*undefined reference.*$", r"^make.*\*\*\* .*$", r"^Error! .*$"):
+    for pattern in (
+        r"^.*?(?:fatal )?error: .*$",
+        r"^ERROR: .*$",
+        r"^.*undefined reference.*$",
+        r"^make.*\*\*\* .*$",
+        r"^Error! .*$",
+    ):
         found = re.search(pattern, text, re.MULTILINE)
         if found:
             return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", found.group(0).strip())
@@ -611,7 +723,10 @@ def _tail(text: str) -> str:
 def _compression(root: Path, release: str) -> str:
     """How the kernel's own modules are compressed: "", gz, xz or zst (CONFIG_MODULE_COMPRESS_*)."""
     text = ""
-    for path in (*root.glob(f"usr/src/*{release}/.config"), *root.glob(f"usr/src/*{release}/include/config/auto.conf")):
+    for path in (
+        *root.glob(f"usr/src/*{release}/.config"),
+        *root.glob(f"usr/src/*{release}/include/config/auto.conf"),
+    ):
         with contextlib.suppress(OSError):
             text += path.read_text(encoding="utf-8", errors="replace")
     found = re.search(r"^CONFIG_MODULE_COMPRESS_(GZIP|XZ|ZSTD)=y", text, re.MULTILINE)
@@ -643,10 +758,15 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
         with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
             for member in tar:
                 found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
-                place = "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
+                place = (
+                    "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
+                )
                 if found:
                     names.add(found.group(1).replace("-", "_"))
-                elif member.name.endswith("/modules.builtin") and (opened := tar.extractfile(member)) is not None:
+                elif (
+                    member.name.endswith("/modules.builtin")
+                    and (opened := tar.extractfile(member)) is not None
+                ):
                     names |= {Path(line).stem.replace("-", "_") for line in opened.read().decode().split()}
         process.wait()
     return names, place
@@ -668,7 +788,9 @@ def faults(inputs: Inputs, directory: Path, expected: Sequence[str], known: set[
     for name in expected:
         if name not in there:
             yield f"dkms.conf names {name}, and the build did not give it (it gave {', '.join(there) or 'nothing'})"
-    inner = {info.get("name", name).replace("-", "_") for name, info in there.items()} | {name.replace("-", "_") for name in there}
+    inner = {info.get("name", name).replace("-", "_") for name, info in there.items()} | {
+        name.replace("-", "_") for name in there
+    }
     for name, info in there.items():
         if info.get("vermagic", "").split(" ")[0] != inputs.release:
             yield f"{name}: vermagic is {info.get('vermagic') or 'absent'}, want {inputs.release}"
@@ -676,11 +798,17 @@ def faults(inputs: Inputs, directory: Path, expected: Sequence[str], known: set[
             yield f"{name}: it carries no name"
         if not info.get("license"):
             yield f"{name}: it carries no licence"
-        lost = [need for need in info.get("depends", "").split(",") if need and need.replace("-", "_") not in inner | known]
+        lost = [
+            need
+            for need in info.get("depends", "").split(",")
+            if need and need.replace("-", "_") not in inner | known
+        ]
         if lost:
             yield f"{name}: it depends on {', '.join(lost)}, which neither this kernel nor the build has"
     main = there.get(str(inputs.module), {})
     if main.get("version") != inputs.driver_version:
         yield f"{inputs.module}: version is {main.get('version') or 'absent'}, want {inputs.driver_version}"
-    if inputs.flavour in ("open", "proprietary") and ("GPL" in main.get("license", "")) != (inputs.flavour == "open"):
+    if inputs.flavour in ("open", "proprietary") and ("GPL" in main.get("license", "")) != (
+        inputs.flavour == "open"
+    ):
         yield f"{inputs.module}: licence is {main.get('license') or 'absent'}, which is not that of the {inputs.flavour} flavour"

@@ -33,7 +33,9 @@ def results_directory(site: Site) -> Path:
     return place / "modules" / "results"
 
 
-def known_build(kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None) -> KernelBuild:
+def known_build(
+    kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None
+) -> KernelBuild:
     """Say whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has version `kernel_version`.
 
     The newest result of `goldnode modules` in directory `results` decides: a JSON object per file with `kernel` (release),
@@ -56,13 +58,17 @@ def known_build(kernel: str, kernel_version: str, driver: str, flavour: Flavour,
         source = f"`goldnode modules`, {day} ({name[:12]}…)"
         if row["ok"]:
             return KernelBuild("ok", f"{what} was built", None, source)
-        return KernelBuild("fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source)
+        return KernelBuild(
+            "fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source
+        )
     # Debian 12 names its kernels 6.1.0-N whatever the stable update is, so the package's version is asked about.
     known = facts.kernel_build(kernel_version, driver, flavour)
     return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
 
 
-def known_builds(kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None) -> KernelBuild:
+def known_builds(
+    kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None
+) -> KernelBuild:
     """As `known_build`, for the flavour of a stack's driver; one that goes by the GPU (`auto`) must build in both."""
     flavours: list[Flavour] = ["open", "proprietary"] if asked.flavour in ("auto", None) else [asked.flavour]  # type: ignore[list-item]
     found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]

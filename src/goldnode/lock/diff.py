@@ -47,10 +47,17 @@ class Change:
             "kind": self.kind,
             "part": self.part,
             "name": self.name,
-            "from": None if self.was is None else {"name": self.was.name, "version": self.was.version, "size": self.was.size},
+            "from": None
+            if self.was is None
+            else {"name": self.was.name, "version": self.was.version, "size": self.was.size},
             "to": None
             if self.now is None
-            else {"name": self.now.name, "version": self.now.version, "size": self.now.size, "archive": self.now.archive},
+            else {
+                "name": self.now.name,
+                "version": self.now.version,
+                "size": self.now.size,
+                "archive": self.now.archive,
+            },
             "held": (self.now or self.was).set == "stack",  # type: ignore[union-attr]
             "reason": self.reason,
         }
@@ -93,10 +100,13 @@ class Diff:
                 lines.append(f"{part}{', free on nodes' if part == 'base' else ''}:")
                 lines += _table(rows)
         if self.notes:
-            lines.append(f"{_count(self.notes, 'row')} of which only the reason, the part or the place differs")
+            lines.append(
+                f"{_count(self.notes, 'row')} of which only the reason, the part or the place differs"
+            )
         if self.changes:
             kinds = {
-                kind: len([change for change in self.changes if change.kind == kind]) for kind in ("moved", "rebuilt", "new", "removed")
+                kind: len([change for change in self.changes if change.kind == kind])
+                for kind in ("moved", "rebuilt", "new", "removed")
             }
             shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
             lines.append(
@@ -122,7 +132,11 @@ def compare_locks(old: Lock | None, new: Lock, why: Why | None = None) -> Diff:
             reason = "the stack asks for it" if now.requested else now.why
             changes.append(Change("new", now.part, None, now, reason))
         elif now is None and was is not None:
-            gone = "the stack asks for it no more" if was.requested and why.intent else "nothing needs it any more"
+            gone = (
+                "the stack asks for it no more"
+                if was.requested and why.intent
+                else "nothing needs it any more"
+            )
             changes.append(Change("removed", was.part, was, None, gone))
         elif was is not None and now is not None:
             if (was.name, was.version) != (now.name, now.version):
@@ -130,7 +144,9 @@ def compare_locks(old: Lock | None, new: Lock, why: Why | None = None) -> Diff:
             elif was.sha256 != now.sha256 or was.size != now.size:
                 reason = "the lock was edited by hand" if why.edited else "other bytes under the same version"
                 changes.append(Change("rebuilt", now.part, was, now, reason))
-            elif was.model_copy(update={"why": _role(was.why, old)}) != now.model_copy(update={"why": _role(now.why, new)}):
+            elif was.model_copy(update={"why": _role(was.why, old)}) != now.model_copy(
+                update={"why": _role(now.why, new)}
+            ):
                 notes += 1
     changes.sort(key=lambda change: (PARTS.index(change.part), change.name))
     return _diff(changes, notes, old, new)
@@ -150,7 +166,14 @@ def _role(text: str, lock: Lock) -> str:
     return text
 
 
-def _reason(was: LockedPackage, now: LockedPackage, old: Lock, new: Lock, places: Mapping[str, LockedArchive], why: Why) -> str:
+def _reason(
+    was: LockedPackage,
+    now: LockedPackage,
+    old: Lock,
+    new: Lock,
+    places: Mapping[str, LockedArchive],
+    why: Why,
+) -> str:
     place = places.get(now.archive)
     where = f" ({now.archive})"
     if was.name in why.vanished:
@@ -174,17 +197,27 @@ def _diff(changes: list[Change], notes: int, old: Lock | None, new: Lock) -> Dif
     if old is not None and old.driver_version != new.driver_version:
         header["driver"] = (old.driver_version, new.driver_version)
     fetch = sum(change.now.size for change in changes if change.now is not None)
-    size = sum(item.size for item in new.packages) - (sum(item.size for item in old.packages) if old is not None else 0)
+    size = sum(item.size for item in new.packages) - (
+        sum(item.size for item in old.packages) if old is not None else 0
+    )
     return Diff(tuple(changes), notes, fetch, size, _reboot(changes, new), header)
 
 
 def _reboot(changes: list[Change], new: Lock) -> str | None:
     """As a node's own plan decides it (node.state.domains.packages)."""
-    put = [change.now for change in changes if change.now is not None and change.now.set == "stack" and change.kind != "rebuilt"]
+    put = [
+        change.now
+        for change in changes
+        if change.now is not None and change.now.set == "stack" and change.kind != "rebuilt"
+    ]
     if any(kernel_release(item.name) == new.kernel_release for item in put):
         return f"kernel {new.kernel_release} has to be booted"
     if any(item.part == "driver" for item in put):
-        return "the GPU driver is replaced" if new.driver_version else "firmware or libraries of the GPU driver are replaced"
+        return (
+            "the GPU driver is replaced"
+            if new.driver_version
+            else "firmware or libraries of the GPU driver are replaced"
+        )
     if any(item.part == "module" for item in put):
         return "kernel modules of the stack are replaced"
     return None
@@ -202,7 +235,9 @@ def _table(rows: list[Change]) -> list[str]:
             middle = (now or was).version  # type: ignore[union-attr]
         cells.append((name, middle, change.reason))
     widths = [min(60, max(len(cell[column]) for cell in cells)) for column in range(2)]
-    return [f"  {name.ljust(widths[0])}  {middle.ljust(widths[1])}  {reason}" for name, middle, reason in cells]
+    return [
+        f"  {name.ljust(widths[0])}  {middle.ljust(widths[1])}  {reason}" for name, middle, reason in cells
+    ]
 
 
 def _count(number: int, what: str) -> str:

@@ -124,9 +124,15 @@ class Fetcher:
         Raises OSError when the disk does not take it.
         """
         # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
-        files = sorted({item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url))
+        files = sorted(
+            {item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url)
+        )
         self.partial.mkdir(parents=True, exist_ok=True)
-        self.progress.start(len(files), sum(item.size for item in files), sum(min(self._size(item), item.size) for item in files))
+        self.progress.start(
+            len(files),
+            sum(item.size for item in files),
+            sum(min(self._size(item), item.size) for item in files),
+        )
         self.transport.prepare([item.url for item in files if item.url.startswith("http")])
         faults: list[Fault] = []
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:
@@ -137,7 +143,9 @@ class Fetcher:
                 self._stop.set()  # nothing is left to stop unless one raised, or the user interrupts
                 for future in futures:
                     future.cancel()
-        raised = [error for future in done if (error := future.exception()) and not isinstance(error, _StoppedError)]
+        raised = [
+            error for future in done if (error := future.exception()) and not isinstance(error, _StoppedError)
+        ]
         if raised:
             raise raised[0]
         faults = [fault for future in futures if (fault := future.result())]
@@ -157,7 +165,11 @@ class Fetcher:
         try:
             self._file(item)
         except _FaultError as fault:
-            found = Fault(fault.kind, item, f"{item.name} {item.version} of archive {item.archive}: {fault} ({masked(item.url)})")
+            found = Fault(
+                fault.kind,
+                item,
+                f"{item.name} {item.version} of archive {item.archive}: {fault} ({masked(item.url)})",
+            )
             self.progress.failed(found)
             return found
         self.progress.done(item)
@@ -174,7 +186,9 @@ class Fetcher:
                 moved = self._size(item) - had
                 left = TRIES if moved >= BLOCK else left - 1
                 if left <= 0:
-                    raise _FaultError("unreachable", f"{cut}, after {TRIES} tries; what came is kept, run again") from cut
+                    raise _FaultError(
+                        "unreachable", f"{cut}, after {TRIES} tries; what came is kept, run again"
+                    ) from cut
                 if self._stop.wait(0 if moved >= BLOCK else self.pause * 2 ** (TRIES - left - 1)):
                     raise _StoppedError from None
                 continue
@@ -204,13 +218,17 @@ class Fetcher:
                         self.progress.advance(-have)
                         have, hasher = 0, hashlib.sha256()
                     if length is not None and have + length != item.size:
-                        raise _FaultError("altered", f"expected {item.size} bytes, the archive has {have + length}")
+                        raise _FaultError(
+                            "altered", f"expected {item.size} bytes, the archive has {have + length}"
+                        )
                     for block in blocks:
                         if self._stop.is_set():
                             raise _StoppedError
                         have += len(block)
                         if have > item.size:
-                            raise _FaultError("altered", f"expected {item.size} bytes, the archive gives more")
+                            raise _FaultError(
+                                "altered", f"expected {item.size} bytes, the archive gives more"
+                            )
                         out.write(block)
                         hasher.update(block)
                         self.progress.advance(len(block))
@@ -244,7 +262,9 @@ class Fetcher:
                     self._forget(item)  # it does not say what it sends: from the beginning
                     raise _CutError("the server answers another range than was asked for")
                 if said.group(2) not in ("*", str(item.size)):
-                    raise _FaultError("altered", f"expected {item.size} bytes, the archive has {said.group(2)}")
+                    raise _FaultError(
+                        "altered", f"expected {item.size} bytes, the archive has {said.group(2)}"
+                    )
                 start = have
             elif answer.status == 200:
                 start = 0
@@ -252,13 +272,20 @@ class Fetcher:
                 self._forget(item)
                 raise _CutError("the server has no more of it than is here")
             elif answer.status in (404, 410):
-                raise _FaultError("vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file")
+                raise _FaultError(
+                    "vanished",
+                    f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file",
+                )
             elif answer.status in (401, 403, 407):
-                raise _FaultError("refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+                raise _FaultError(
+                    "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
+                )
             elif answer.status in (408, 425, 429) or answer.status >= 500:
                 raise _CutError(f"the server answers {answer.status} {answer.reason or ''}".rstrip())
             else:
-                raise _FaultError("refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+                raise _FaultError(
+                    "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
+                )
             yield start, size, _blocks(answer)
         finally:
             answer.close()
@@ -275,7 +302,9 @@ def _local(item: Wanted) -> Iterator[IO[bytes]]:
     try:
         source = path.open("rb")
     except FileNotFoundError:
-        raise _FaultError("vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file") from None
+        raise _FaultError(
+            "vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file"
+        ) from None
     except OSError as problem:
         raise _FaultError("refused", f"it cannot be read: {problem.strerror}") from problem
     with source:

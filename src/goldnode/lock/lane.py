@@ -85,7 +85,13 @@ class Lane:
             "taken": None if self.taken is None else self.taken.data(),
             "passed": [pair.data() for pair in self.passed],
             "pending": [
-                {"name": one.package.name, "part": one.package.part, "from": one.package.version, "to": one.version, "archive": one.archive}
+                {
+                    "name": one.package.name,
+                    "part": one.package.part,
+                    "from": one.package.version,
+                    "to": one.version,
+                    "archive": one.archive,
+                }
                 for one in self.pending
             ],
             "base_packages_with_updates": self.free,
@@ -107,8 +113,12 @@ class Lane:
         found: list[str] = []
         said = ""
         for pair in self.passed:
-            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be taken"}[pair.build.outcome]
-            found.append(f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}")
+            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be taken"}[
+                pair.build.outcome
+            ]
+            found.append(
+                f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}"
+            )
             if pair.build.line:
                 found.append(f"  the compiler says: {pair.build.line}")
             if pair.build.source not in ("", said):
@@ -120,11 +130,21 @@ class Lane:
                 f"pending: {one.package.name} {one.package.version} -> {one.version} ({one.archive}), held on nodes; `--upgrade-package {one.package.name}`"
             )
         if self.free:
-            found.append(f"pending: {self.free} packages of the base system, which nodes update by themselves")
+            found.append(
+                f"pending: {self.free} packages of the base system, which nodes update by themselves"
+            )
         return [*found, *(f"note: {note}" for note in self.notes)]
 
 
-def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, today: dt.date, *, allow_unknown: bool = False) -> Lane:
+def security(
+    stack: Entry[Stack],
+    lock: Lock,
+    archives: Archives,
+    site: Site,
+    today: dt.date,
+    *,
+    allow_unknown: bool = False,
+) -> Lane:
     """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build; all else stays put.
 
     The driver moves only where the newer kernel needs a newer one of its branch. Where the stack names its kernel exactly nothing moves,
@@ -133,13 +153,17 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
     notes, exact = [], stack.item.kernel.release
     guarded = _guarded(lock)
     if not any(is_security(item) for item in lock.archives):
-        notes.append(f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count")
+        notes.append(
+            f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count"
+        )
     newest, newer = newer_kernels(stack, lock, archives)
     passed: list[Pair] = []
     result, taken = lock, None
     for pair in _pairs(stack.item, lock, newer, archives, site):
         if exact is not None:
-            named = dataclasses.replace(pair.build, reason=f"the stack names kernel {exact} itself; {pair.build.reason}")
+            named = dataclasses.replace(
+                pair.build, reason=f"the stack names kernel {exact} itself; {pair.build.reason}"
+            )
             passed.append(dataclasses.replace(pair, build=named) if pair.build.outcome == "ok" else pair)
             continue
         if pair.build.outcome == "ok" or (pair.build.outcome == "unknown" and allow_unknown):
@@ -158,10 +182,20 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
         line = stack.source.line(("kernel", "release"))
         where = f"{stack.file}:{line}"
         if all(pair.build.outcome == "fails" for pair in passed):
-            notes.append(f"{where}: no newer kernel is one that the driver builds on; the stack has to stay, or to move to another driver")
+            notes.append(
+                f"{where}: no newer kernel is one that the driver builds on; the stack has to stay, or to move to another driver"
+            )
         else:
-            notes.append(f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again")
-    state: State = "current" if not newer else "moved" if taken is not None and taken.kernel == newer[0].release else "held-back"
+            notes.append(
+                f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again"
+            )
+    state: State = (
+        "current"
+        if not newer
+        else "moved"
+        if taken is not None and taken.kernel == newer[0].release
+        else "held-back"
+    )
     updates = archives.newer(result, guarded)
     pending, free = [], 0
     for item in result.packages:
@@ -174,14 +208,20 @@ def security(stack: Entry[Stack], lock: Lock, archives: Archives, site: Site, to
     return Lane(state, result, newest, taken, tuple(passed), tuple(pending), free, tuple(notes))
 
 
-def newer_kernels(stack: Entry[Stack], lock: Lock, archives: Archives) -> tuple[KernelOffer | None, list[KernelOffer]]:
+def newer_kernels(
+    stack: Entry[Stack], lock: Lock, archives: Archives
+) -> tuple[KernelOffer | None, list[KernelOffer]]:
     """Return the newest kernel of the security archives, and all that are newer than the locked one, newest first.
 
     They are of the locked kernel's series and flavour, also where the stack names its kernel exactly.
     """
     exact = stack.item.kernel.release
     found = re.match(r"\d+\.\d+", exact) if exact is not None else None
-    asked = Kernel(series=found.group(), flavour=exact.rpartition("-")[2]) if found is not None and exact is not None else None
+    asked = (
+        Kernel(series=found.group(), flavour=exact.rpartition("-")[2])
+        if found is not None and exact is not None
+        else None
+    )
     offers = [offer for offer in archives.kernels(asked) if offer.archives & _guarded(lock)]
     locked = next(item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release)
     newer = [offer for offer in offers if compare(offer.version, locked) > 0]
@@ -193,15 +233,24 @@ def _guarded(lock: Lock) -> set[str]:
     return {item.id for item in lock.archives if is_security(item)} or {item.id for item in lock.archives}
 
 
-def _pairs(stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: Archives, site: Site) -> Iterator[Pair]:
+def _pairs(
+    stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: Archives, site: Site
+) -> Iterator[Pair]:
     """Every kernel, newest first, with the locked driver and then the newer ones of its branch."""
     driver, results = stack.driver, results_directory(site)
     others = [module for module in stack.modules if module.package is not None and module.dkms is not None]
     untried = (
-        KernelBuild("unknown", f"whether {', '.join(module.name for module in others)} builds there was not tried") if others else None
+        KernelBuild(
+            "unknown", f"whether {', '.join(module.name for module in others)} builds there was not tried"
+        )
+        if others
+        else None
     )
     if driver is None or driver.dkms is None or lock.driver_version is None:
-        inside = KernelBuild("ok", "the GPU's module comes with the kernel" if driver is not None else "the stack has no GPU driver")
+        inside = KernelBuild(
+            "ok",
+            "the GPU's module comes with the kernel" if driver is not None else "the stack has no GPU driver",
+        )
         for kernel in kernels:
             yield Pair(kernel.release, None, untried or inside)
         return
@@ -224,7 +273,9 @@ def _bulletins(stack: Stack, lock: Lock) -> list[str]:
         try:
             floor = facts.security_floor(driver.branch)
         except FactsError:
-            found.append(f"driver branch {driver.branch} has no security facts, so nothing is known of its bulletins")
+            found.append(
+                f"driver branch {driver.branch} has no security facts, so nothing is known of its bulletins"
+            )
         else:
             if floor.floor is not None and compare(lock.driver_version, floor.floor) < 0:
                 found.append(
@@ -236,5 +287,7 @@ def _bulletins(stack: Stack, lock: Lock) -> list[str]:
     for item in lock.packages if toolkit is not None and toolkit.packages else ():
         if item.name == toolkit.packages[0] and not rules.toolkit_safe(item.version):  # type: ignore[union-attr]
             faults = ", ".join(rules.toolkit_faults(item.version))
-            found.append(f"{item.name} {item.version} is affected by {faults}; the safe floor is {rules.toolkit_floor()}")
+            found.append(
+                f"{item.name} {item.version} is affected by {faults}; the safe floor is {rules.toolkit_floor()}"
+            )
     return found

@@ -55,7 +55,11 @@ class Mirror:
     def open(cls, directory: Path) -> Mirror:
         """Return the mirror in `directory`, which need not exist yet. Raises MirrorError where that is no directory."""
         if directory.exists() and not directory.is_dir():
-            raise MirrorError("the mirror is no directory", file=directory, remedy="correct `mirror.directory` in the site file")
+            raise MirrorError(
+                "the mirror is no directory",
+                file=directory,
+                remedy="correct `mirror.directory` in the site file",
+            )
         return cls(directory)
 
     @classmethod
@@ -63,7 +67,9 @@ class Mirror:
         """Return the site's mirror. Raises MirrorError where it names none."""
         if site.mirror is None:
             raise MirrorError(
-                "the site names no mirror", file=site.file, remedy="add it to goldnode-site.yml, as mirror: {directory: /srv/goldnode, …}"
+                "the site names no mirror",
+                file=site.file,
+                remedy="add it to goldnode-site.yml, as mirror: {directory: /srv/goldnode, …}",
             )
         return cls.open(site.resolve(site.mirror.directory))
 
@@ -118,7 +124,9 @@ class Mirror:
                 base = bases.setdefault(item.archive, "") or archive_url(site, item.archive)
                 bases[item.archive] = base
                 url = address(base, item.path)
-                found[item.sha256] = Wanted(item.sha256, item.size, url, item.name, item.version, item.archive)
+                found[item.sha256] = Wanted(
+                    item.sha256, item.size, url, item.name, item.version, item.archive
+                )
         return list(found.values())
 
     def fetch(
@@ -140,7 +148,9 @@ class Mirror:
             wanted = self.wanted([locks] if isinstance(locks, Lock) else locks, catalog, site)
             self._room(wanted)
             self.store.mkdir(parents=True, exist_ok=True)
-            return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(wanted)
+            return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(
+                wanted
+            )
 
     def _room(self, wanted: Iterable[Wanted]) -> None:
         """Refuse what will not fit before it is begun."""
@@ -213,7 +223,10 @@ class Mirror:
             text = _signed_text(signed.read_text(encoding="utf-8"))
         except (MirrorError, OSError, ValueError, IndexError):
             return None
-        if found.fingerprint == signer.fingerprint and check_signature(signed, signer.public)[0] != signer.fingerprint:
+        if (
+            found.fingerprint == signer.fingerprint
+            and check_signature(signed, signer.public)[0] != signer.fingerprint
+        ):
             return None
         linked = all(_same(directory / row["pool"], self.path(row["sha256"])) for row in found.packages)
         return found if linked and not making.wrong_indexes(directory, text) else None
@@ -235,7 +248,15 @@ class Mirror:
         try:
             rows = making.build(fresh, packages, self.path, dt.date.fromisoformat(lock.resolved), signer)
             making.prove(fresh, lock, signer, extra, without, status)
-            found = Publication(final, stack, final.name, _now(), signer.fingerprint, {lock.digest: dump_lock(lock)}, tuple(rows))
+            found = Publication(
+                final,
+                stack,
+                final.name,
+                _now(),
+                signer.fingerprint,
+                {lock.digest: dump_lock(lock)},
+                tuple(rows),
+            )
             _write(fresh / RECORD, _text(found))
             making.sync_tree(fresh)
             if final.exists():  # a damaged one of the same content
@@ -262,7 +283,9 @@ class Mirror:
             if good is None:
                 raise MirrorError(f"the new signature does not hold: {why}", file=release)
         locks = {**known.locks, lock.digest: dump_lock(lock)}
-        found = Publication(known.directory, known.stack, known.id, known.published, signer.fingerprint, locks, known.packages)
+        found = Publication(
+            known.directory, known.stack, known.id, known.published, signer.fingerprint, locks, known.packages
+        )
         _write(known.directory / RECORD, _text(found))
         return found
 
@@ -274,7 +297,9 @@ class Mirror:
 
         return upkeep.verify(self, public, stacks)
 
-    def gc(self, keep: upkeep.Needed, *, days: float = 30, dry_run: bool = False) -> tuple[list[upkeep.Collected], dict[Path, str]]:
+    def gc(
+        self, keep: upkeep.Needed, *, days: float = 30, dry_run: bool = False
+    ) -> tuple[list[upkeep.Collected], dict[Path, str]]:
         """Take away what `keep` does not need; see `upkeep.collect`."""
         from goldnode.lock import upkeep
 
@@ -299,7 +324,9 @@ class Mirror:
             self.directory.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as problem:
-            raise MirrorError(f"the mirror cannot be written: {problem.strerror}", file=self.directory) from problem
+            raise MirrorError(
+                f"the mirror cannot be written: {problem.strerror}", file=self.directory
+            ) from problem
         try:
             until = time.monotonic() + wait
             while True:

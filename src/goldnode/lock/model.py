@@ -34,7 +34,17 @@ _INTENT: dict[str, Any] = {
     "packages": True,
     "runtime": {"engine", "package", "packages", "toolkit"},
     "modules": {"__all__": {"package", "dkms"}},
-    "driver": {"vendor", "branch", "flavour", "version", "dkms", "packages", "lockstep", "family", "fabric_manager"},
+    "driver": {
+        "vendor",
+        "branch",
+        "flavour",
+        "version",
+        "dkms",
+        "packages",
+        "lockstep",
+        "family",
+        "fabric_manager",
+    },
 }
 
 
@@ -77,7 +87,9 @@ class Sealed(LockModel):
     """A lock of any kind. Its file carries `digest` as well, by which an edit by hand is seen. `resolved` is a day (UTC)."""
 
     lock: Literal[1]
-    resolved: Annotated[str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)]
+    resolved: Annotated[
+        str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)
+    ]
 
     @property
     def digest(self) -> str:
@@ -102,7 +114,9 @@ class Lock(Sealed):
 
     def stack_set(self, *, nvswitch: bool) -> list[LockedPackage]:
         """Return the packages that are pinned and held on a node, by name."""
-        return [item for item in self.packages if item.set == "stack" and (nvswitch or item.when != "nvswitch")]
+        return [
+            item for item in self.packages if item.set == "stack" and (nvswitch or item.when != "nvswitch")
+        ]
 
     def stack_hash(self, *, nvswitch: bool) -> str:
         """Return the sha256 of the stack set as a node's dpkg-query tells it: a line "name version architecture" each, sorted as bytes.
@@ -110,7 +124,10 @@ class Lock(Sealed):
         On a node whose held packages are the stack set, it is what `dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n'
         $(apt-mark showhold) | LC_ALL=C sort | sha256sum` prints.
         """
-        lines = sorted(f"{item.name} {item.version} {item.architecture}\n".encode() for item in self.stack_set(nvswitch=nvswitch))
+        lines = sorted(
+            f"{item.name} {item.version} {item.architecture}\n".encode()
+            for item in self.stack_set(nvswitch=nvswitch)
+        )
         return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
@@ -132,9 +149,13 @@ def digest_of(document: Any) -> str:
 def intent_digest(stack: Stack) -> str:
     """Return the digest of what `stack` asks apt for."""
     asked = stack.model_dump(mode="json", include=_INTENT)
-    asked["modules"] = [row for row in asked["modules"] if row["package"]]  # the driver's own modules ask apt for nothing
+    asked["modules"] = [
+        row for row in asked["modules"] if row["package"]
+    ]  # the driver's own modules ask apt for nothing
     # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
-    return digest_of({key: value for key, value in asked.items() if key not in ("runtime", "modules") or value})
+    return digest_of(
+        {key: value for key, value in asked.items() if key not in ("runtime", "modules") or value}
+    )
 
 
 def lock_name(name: str) -> str:
@@ -180,7 +201,9 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     return lock, None
 
 
-def load_sealed(path: Path, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError], command: str) -> AnyLock:
+def load_sealed(
+    path: Path, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError], command: str
+) -> AnyLock:
     """Read the lock file of something else than a stack. `written`: `kind` with the digest that the file states; `command` writes it.
 
     Raises `error` naming file and line, also where the content does not have the digest it states.
@@ -205,7 +228,9 @@ def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None
         )
 
 
-def _parts(source: yamlsource.Source, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]) -> tuple[AnyLock, str | None]:
+def _parts(
+    source: yamlsource.Source, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
+) -> tuple[AnyLock, str | None]:
     """A lock, and the digest that its file states."""
     content = yamlsource.validate(written, source, error=error).model_dump()
     stated = content.pop("stated")
@@ -224,7 +249,11 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)
     if path is None:
-        why = "" if stack.item.exercised == "debian-archive" else " (it was never resolved against its real archives)"
+        why = (
+            ""
+            if stack.item.exercised == "debian-archive"
+            else " (it was never resolved against its real archives)"
+        )
         raise LockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
     lock = load_lock(path)
     check_intent(lock, path, stack)
@@ -257,7 +286,12 @@ def check_stack(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
     """Refuse a lock of another stack. Raises LockError."""
     if lock.stack != stack.name:
         line = yamlsource.read(path, error=LockError).line(("stack",)) if path.is_file() else None
-        raise LockError(f'this is the lock of stack "{lock.stack}", not of "{stack.name}"', file=path, line=line, remedy="rename the file")
+        raise LockError(
+            f'this is the lock of stack "{lock.stack}", not of "{stack.name}"',
+            file=path,
+            line=line,
+            remedy="rename the file",
+        )
 
 
 def dump_lock(lock: Lock) -> str:
@@ -290,7 +324,11 @@ def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
     try:
         replace_file(path, text.encode())
     except OSError as problem:
-        raise error(f"the lock cannot be written: {problem.strerror}", file=path, remedy="name another directory with --out") from problem
+        raise error(
+            f"the lock cannot be written: {problem.strerror}",
+            file=path,
+            remedy="name another directory with --out",
+        ) from problem
     return path
 
 

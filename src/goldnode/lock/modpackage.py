@@ -29,7 +29,9 @@ from goldnode.site import Site
 RECIPE = 1
 MAGIC = b"~Module signature appended~\n"
 # What a DKMS package needs and a node without a compiler does not.
-_TOOLS = re.compile(r"^(dkms|make|gcc(-\d+)?|c-compiler|build-essential|dpkg-dev|libc6?-dev|linux-headers.*|linux-kbuild.*|patch|kmod)$")
+_TOOLS = re.compile(
+    r"^(dkms|make|gcc(-\d+)?|c-compiler|build-essential|dpkg-dev|libc6?-dev|linux-headers.*|linux-kbuild.*|patch|kmod)$"
+)
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,28 @@ class Signing:
                 file=site.file,
                 remedy="add module_signing: {key: …, certificate: …} to the site file; the nodes' firmware must have the certificate enrolled",
             )
-        key, certificate = (site.resolve(path) for path in (site.module_signing.key, site.module_signing.certificate))
+        key, certificate = (
+            site.resolve(path) for path in (site.module_signing.key, site.module_signing.certificate)
+        )
         for path in (key, certificate):
             if not path.is_file():
                 raise ModulesError(f"{path} is not there", file=site.file, remedy="correct `module_signing`")
-        public = _openssl(["x509", "-in", str(certificate), "-noout", "-pubkey"], f"{certificate} is no certificate")
+        public = _openssl(
+            ["x509", "-in", str(certificate), "-noout", "-pubkey"], f"{certificate} is no certificate"
+        )
         own = _openssl(
-            ["pkey", "-in", str(key), "-pubout", *_pin()], f"{key} is no private key, or its passphrase is not in KBUILD_SIGN_PIN"
+            ["pkey", "-in", str(key), "-pubout", *_pin()],
+            f"{key} is no private key, or its passphrase is not in KBUILD_SIGN_PIN",
         )
         if public.strip() != own.strip():
-            raise ModulesError(f"the certificate {certificate} is not of the key {key}", file=site.file, remedy="give the pair")
-        der = _openssl(["x509", "-in", str(certificate), "-outform", "DER"], f"{certificate} is no certificate")
+            raise ModulesError(
+                f"the certificate {certificate} is not of the key {key}",
+                file=site.file,
+                remedy="give the pair",
+            )
+        der = _openssl(
+            ["x509", "-in", str(certificate), "-outform", "DER"], f"{certificate} is no certificate"
+        )
         return cls(key, certificate, hashlib.sha256(der).hexdigest())
 
     def sign(self, module: bytes) -> bytes:
@@ -67,10 +80,35 @@ class Signing:
         with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
             body, pem, out = Path(name, "module"), Path(name, "certificate"), Path(name, "signature")
             body.write_bytes(module)
-            pem.write_bytes(_openssl(["x509", "-in", str(self.certificate)], "the certificate cannot be read"))
-            common = ["-binary", "-outform", "DER", "-md", "sha256", "-signer", str(pem), "-inkey", str(self.key), *_pin()]
+            pem.write_bytes(
+                _openssl(["x509", "-in", str(self.certificate)], "the certificate cannot be read")
+            )
+            common = [
+                "-binary",
+                "-outform",
+                "DER",
+                "-md",
+                "sha256",
+                "-signer",
+                str(pem),
+                "-inkey",
+                str(self.key),
+                *_pin(),
+            ]
             _openssl(
-                ["cms", "-sign", *common, "-noattr", "-nocerts", "-nosmimecap", "-in", str(body), "-out", str(out)], "openssl cannot sign"
+                [
+                    "cms",
+                    "-sign",
+                    *common,
+                    "-noattr",
+                    "-nocerts",
+                    "-nosmimecap",
+                    "-in",
+                    str(body),
+                    "-out",
+                    str(out),
+                ],
+                "openssl cannot sign",
             )
             verify = [
                 "-inform",
@@ -98,13 +136,16 @@ def _pin() -> list[str]:
 
 def _openssl(arguments: list[str], fault: str) -> bytes:
     try:
-        done = subprocess.run(["openssl", *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            ["openssl", *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
+        )
     except FileNotFoundError as error:
         raise ModulesError("openssl is not on this machine", remedy="apt-get install openssl") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ModulesError(
-            f"{fault}: {said[-1] if said else 'openssl gives no reason'}", remedy="correct `module_signing` in the site file"
+            f"{fault}: {said[-1] if said else 'openssl gives no reason'}",
+            remedy="correct `module_signing` in the site file",
         )
     return done.stdout
 
@@ -123,12 +164,18 @@ class ModulePackage:
 def package_name(inputs: Inputs) -> str:
     """Return the name of the package of a build."""
     stem = str(inputs.module or inputs.trees[0].name).lower().replace("_", "-")
-    return f"{stem}{'-open' if inputs.flavour == 'open' and 'open' not in stem else ''}-modules-{inputs.release}"
+    return (
+        f"{stem}{'-open' if inputs.flavour == 'open' and 'open' not in stem else ''}-modules-{inputs.release}"
+    )
 
 
 def package_version(inputs: Inputs, signing: Signing | None) -> str:
     """Return its version: the driver package's and the kernel's, and a hash of the build, so that one version has one content."""
-    main = inputs.trees[0].version if inputs.flavour is None else next(t.version for t in inputs.trees if _is_driver(inputs, t.name))
+    main = (
+        inputs.trees[0].version
+        if inputs.flavour is None
+        else next(t.version for t in inputs.trees if _is_driver(inputs, t.name))
+    )
     parts = [RECIPE, inputs.key, signing.identity if signing is not None else None]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
     plain, kernel = (text.partition(":")[2] or text for text in (main, inputs.packages[inputs.image].version))
@@ -136,11 +183,20 @@ def package_version(inputs: Inputs, signing: Signing | None) -> str:
 
 
 def _is_driver(inputs: Inputs, tree: str) -> bool:
-    return tree == inputs.module or len(inputs.trees) == 1 or bool(inputs.module and tree.startswith(inputs.module))
+    return (
+        tree == inputs.module
+        or len(inputs.trees) == 1
+        or bool(inputs.module and tree.startswith(inputs.module))
+    )
 
 
 def make(
-    inputs: Inputs, result: Result, directory: Path, into: Path, sources: Mapping[str, Path], signing: Signing | None
+    inputs: Inputs,
+    result: Result,
+    directory: Path,
+    into: Path,
+    sources: Mapping[str, Path],
+    signing: Signing | None,
 ) -> ModulePackage:
     """Make the package of the good build kept in `directory`; `sources` gives the .deb of each DKMS package. Raises ModulesError."""
     name, version = package_name(inputs), package_version(inputs, signing)
@@ -157,19 +213,29 @@ def make(
                 check.write_bytes(body)
                 said = modinfo(check)
                 if not said.get("signer") or said.get("sig_hashalgo") != "sha256":
-                    raise ModulesError(f"modinfo does not see the signature of {module}: {said.get('signer')!r}", remedy="report this")
+                    raise ModulesError(
+                        f"modinfo does not see the signature of {module}: {said.get('signer')!r}",
+                        remedy="report this",
+                    )
                 signers.add(said["signer"])
                 check.unlink()
-            files[f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"] = compressed(body, result.compression)
+            files[f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"] = (
+                compressed(body, result.compression)
+            )
         if len(signers) > 1:
-            raise ModulesError(f"the modules carry several signers: {', '.join(sorted(signers))}", remedy="report this")
+            raise ModulesError(
+                f"the modules carry several signers: {', '.join(sorted(signers))}", remedy="report this"
+            )
         signer = next(iter(signers), None)
         files[f"/usr/share/doc/{name}/goldnode.json"] = provenance(inputs, result, signing).encode()
         files[f"/usr/share/doc/{name}/copyright"] = "\n".join(
             f"From {item}:\n\n{_copyright(path, item)}" for item, path in sources.items()
         ).encode()
         size = sum(len(content) for content in files.values()) // 1024 + 1
-        scripts = {stage: text.format(release=inputs.release, place=result.place).encode() for stage, text in _SCRIPTS.items()}
+        scripts = {
+            stage: text.format(release=inputs.release, place=result.place).encode()
+            for stage, text in _SCRIPTS.items()
+        }
         files |= {
             "/DEBIAN/control": control(inputs, name, version, size).encode(),
             **{f"/DEBIAN/{stage}": text for stage, text in scripts.items()},
@@ -184,11 +250,18 @@ def make(
                 here.chmod(0o755)
             os.utime(here, (inputs.epoch, inputs.epoch))
         deb = into / f"{name}_{version}_{inputs.architecture}.deb"
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(inputs.epoch), "DPKG_DEB_THREADS_MAX": "1", "LC_ALL": "C.UTF-8"}
+        environment = {
+            **os.environ,
+            "SOURCE_DATE_EPOCH": str(inputs.epoch),
+            "DPKG_DEB_THREADS_MAX": "1",
+            "LC_ALL": "C.UTF-8",
+        }
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z2", "--build", str(root), str(deb)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
-            raise ModulesError(f"dpkg-deb cannot make {name}: {done.stderr.strip()}", remedy="see what it says")
+            raise ModulesError(
+                f"dpkg-deb cannot make {name}: {done.stderr.strip()}", remedy="see what it says"
+            )
     return ModulePackage(deb, name, version, inputs.architecture, signer)
 
 
@@ -275,8 +348,15 @@ def provenance(inputs: Inputs, result: Result, signing: Signing | None) -> str:
 def compressed(data: bytes, how: str) -> bytes:
     """Return a module as this kernel's own are compressed ("", gz, xz or zst), in a form the kernel can read (CRC32 for xz)."""
     if how == "xz":
-        return lzma.compress(data, check=lzma.CHECK_CRC32, filters=[{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": 1 << 20}])
-    tools: Mapping[str, Sequence[str]] = {"zst": ("zstd", "-q", "-9", "--single-thread", "-c"), "gz": ("gzip", "-9nc")}
+        return lzma.compress(
+            data,
+            check=lzma.CHECK_CRC32,
+            filters=[{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": 1 << 20}],
+        )
+    tools: Mapping[str, Sequence[str]] = {
+        "zst": ("zstd", "-q", "-9", "--single-thread", "-c"),
+        "gz": ("gzip", "-9nc"),
+    }
     return subprocess.run(tools[how], input=data, capture_output=True, check=True).stdout if how else data
 
 
@@ -286,7 +366,10 @@ def _copyright(deb: Path, name: str) -> str:
     text = "see the package that it was built from\n"
     with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
         for member in tar:
-            if member.name.endswith(f"/doc/{name}/copyright") and (opened := tar.extractfile(member)) is not None:
+            if (
+                member.name.endswith(f"/doc/{name}/copyright")
+                and (opened := tar.extractfile(member)) is not None
+            ):
                 text = opened.read().decode("utf-8", errors="replace")
     process.communicate()
     return text

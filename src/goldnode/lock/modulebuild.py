@@ -65,7 +65,9 @@ def build_stack(
                 package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
                 size = package.file.stat().st_size
                 row = _row(package, mirror.add(package.file), size)
-            say(f"{row.name} {row.version}: {size / 1e6:.1f} MB{f', signed by {package.signer}' if package.signer else ', not signed'}")
+            say(
+                f"{row.name} {row.version}: {size / 1e6:.1f} MB{f', signed by {package.signer}' if package.signer else ', not signed'}"
+            )
             faults = mirror.fetch(lock, catalog, site)
             if faults:
                 raise ModulesError(
@@ -76,13 +78,22 @@ def build_stack(
             if base is not None:
                 status = Path(opened.enter_context(tempfile.TemporaryDirectory()), "status")
                 status.write_bytes(base.status)
-            published = mirror.publish(stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status)
+            published = mirror.publish(
+                stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status
+            )
         modules = _modules(inputs, result, lock, package, row)
         return Made(write_modules(modules, out or lock_file.parent), modules, result, published.directory)
 
 
 def build_package(
-    stack: Entry[Stack], catalog: Catalog, site: Site, lock: Lock, into: Path, *, say: Say, offline: bool = False
+    stack: Entry[Stack],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock,
+    into: Path,
+    *,
+    say: Say,
+    offline: bool = False,
 ) -> tuple[BuiltModules, Path]:
     """Build the modules of `lock` and put their package into directory `into`, without a mirror; returns what STACK.modules.yml would say,
     and the package. For a disk image, which holds all it needs. Raises as `build_stack` does.
@@ -125,7 +136,9 @@ def _row(package: modpackage.ModulePackage, sha256: str, size: int) -> LockedPac
     )
 
 
-def _modules(inputs: Inputs, result: Result, lock: Lock, package: modpackage.ModulePackage, row: LockedPackage) -> BuiltModules:
+def _modules(
+    inputs: Inputs, result: Result, lock: Lock, package: modpackage.ModulePackage, row: LockedPackage
+) -> BuiltModules:
     return BuiltModules(
         modules=1,
         stack=lock.stack,
@@ -137,7 +150,9 @@ def _modules(inputs: Inputs, result: Result, lock: Lock, package: modpackage.Mod
         package=row,
         sources=[tree.package for tree in inputs.trees],
         replaces=sorted(inputs.replaces),
-        builder=[BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder],
+        builder=[
+            BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder
+        ],
     )
 
 
@@ -167,10 +182,19 @@ def matrix(
         for kernel in releases:
             for flavour in kinds:
                 result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
-                absent = everywhere and not result.ok and result.line is not None and f'kernel release "{kernel}" is in none' in result.line
+                absent = (
+                    everywhere
+                    and not result.ok
+                    and result.line is not None
+                    and f'kernel release "{kernel}" is in none' in result.line
+                )
                 rows += [] if absent else [result]
     if not rows:
-        what = f"kernel {' or '.join(kernels)} is in the archives of none of" if kernels else "no module is built by any of"
+        what = (
+            f"kernel {' or '.join(kernels)} is in the archives of none of"
+            if kernels
+            else "no module is built by any of"
+        )
         raise ModulesError(
             f"{what} {', '.join(stack.name for stack in stacks) or 'the catalog, of which no stack has a lock'}",
             remedy="name releases as `uname -r` shows them, and stacks that build a module",
@@ -196,7 +220,9 @@ def _pair(
         version = lock.driver_version if lock is not None else None
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
-        result = Result(key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), "")
+        result = Result(
+            key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
+        )
         keep(result, None, site)
         return result
     keep(result, directory, site)
@@ -221,7 +247,9 @@ def _built(
     offline: bool,
     say: Say,
 ) -> tuple[Inputs, dict[str, Path], Result, Path]:
-    inputs = inputs_of(stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline)
+    inputs = inputs_of(
+        stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline
+    )
     stores = []
     if site.mirror is not None:
         mirror = Mirror.of(site)
@@ -279,7 +307,14 @@ def markdown(results: Sequence[Result]) -> str:
 
 def table(results: Sequence[Result]) -> str:
     """Return the table as text for a terminal; why a pair does not build stands below its row, whole."""
-    head = {"stack": "stack", "kernel": "kernel", "driver": "driver", "flavour": "flavour", "builds": "builds", "why": ""}
+    head = {
+        "stack": "stack",
+        "kernel": "kernel",
+        "driver": "driver",
+        "flavour": "flavour",
+        "builds": "builds",
+        "why": "",
+    }
     rows = [head, *rows_of(results)]
     widths = {key: max(len(row[key]) for row in rows) for key in head if key != "why"}
     lines = []
@@ -291,5 +326,9 @@ def table(results: Sequence[Result]) -> str:
 
 def locked(catalog: Catalog, site: Site) -> list[Entry[Stack]]:
     """Return the stacks that have a lock and build a module."""
-    found = [stack for _, stack in sorted(catalog.stacks.items()) if stack.item.driver is not None and stack.item.driver.dkms is not None]
+    found = [
+        stack
+        for _, stack in sorted(catalog.stacks.items())
+        if stack.item.driver is not None and stack.item.driver.dkms is not None
+    ]
     return [stack for stack in found if _lock(stack, site) is not None]

@@ -67,14 +67,27 @@ def find_modules(stack: Entry[Stack], lock: Lock, site: Site) -> BuiltModules:
     """
     remedy = f"run `goldnode modules build {stack.name}`"
     places = [*site.lock_directories(), stack.file.parent]
-    path = next((place / modules_name(stack.name) for place in places if (place / modules_name(stack.name)).is_file()), None)
+    path = next(
+        (
+            place / modules_name(stack.name)
+            for place in places
+            if (place / modules_name(stack.name)).is_file()
+        ),
+        None,
+    )
     if path is None:
         raise ModulesError(
-            f'the site wants prebuilt modules (modules: prebuilt), and stack "{stack.name}" has none', file=site.file, remedy=remedy
+            f'the site wants prebuilt modules (modules: prebuilt), and stack "{stack.name}" has none',
+            file=site.file,
+            remedy=remedy,
         )
     built = load_modules(path)
     if built.stack != stack.name:
-        raise ModulesError(f'these are the modules of stack "{built.stack}", not of "{stack.name}"', file=path, remedy="rename the file")
+        raise ModulesError(
+            f'these are the modules of stack "{built.stack}", not of "{stack.name}"',
+            file=path,
+            remedy="rename the file",
+        )
     if built.lock != lock.digest:
         raise ModulesError(
             f"these modules are stale: they were built for another lock of {stack.name} (now kernel {lock.kernel_release}, "
@@ -83,7 +96,11 @@ def find_modules(stack: Entry[Stack], lock: Lock, site: Site) -> BuiltModules:
             remedy=remedy,
         )
     if stack.item.secure_boot and built.signer is None:
-        raise ModulesError(f'stack "{stack.name}" says secure_boot, and these modules are not signed', file=path, remedy=remedy)
+        raise ModulesError(
+            f'stack "{stack.name}" says secure_boot, and these modules are not signed',
+            file=path,
+            remedy=remedy,
+        )
     return built
 
 
@@ -93,7 +110,11 @@ def dump_modules(built: BuiltModules) -> str:
     for key in ("stack", "lock", "key", "flavour", "signer", "names"):
         lines.append(f"{key}: {flow(getattr(built, key))}")
     lines.append(f"package: {flow(built.package.model_dump(exclude_none=True))}")
-    lines += [f"sources: {flow(built.sources)}", f"replaces: {flow(built.replaces)}", "builder:" if built.builder else "builder: []"]
+    lines += [
+        f"sources: {flow(built.sources)}",
+        f"replaces: {flow(built.replaces)}",
+        "builder:" if built.builder else "builder: []",
+    ]
     lines += [f"  - {flow(item.model_dump())}" for item in built.builder]
     return "\n".join(lines) + "\n"
 
@@ -107,5 +128,9 @@ def write_modules(built: BuiltModules, directory: Path) -> Path:
         temporary.write_text(dump_modules(built), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise ModulesError(f"it cannot be written: {error.strerror}", file=path, remedy="make room, or name another directory") from error
+        raise ModulesError(
+            f"it cannot be written: {error.strerror}",
+            file=path,
+            remedy="make room, or name another directory",
+        ) from error
     return path

@@ -66,7 +66,9 @@ class Publication:
             found = json.loads(path.read_text(encoding="utf-8"))
             if found["schema"] != SCHEMA:
                 raise MirrorError(
-                    f'the record has schema "{found["schema"]}", expected "{SCHEMA}"', file=path, remedy="use the goldnode that wrote it"
+                    f'the record has schema "{found["schema"]}", expected "{SCHEMA}"',
+                    file=path,
+                    remedy="use the goldnode that wrote it",
                 )
             return cls(
                 directory,
@@ -78,7 +80,9 @@ class Publication:
                 tuple(found["packages"]),
             )
         except OSError as problem:
-            raise MirrorError(f"the record of a publication cannot be read: {problem.strerror}", file=path) from problem
+            raise MirrorError(
+                f"the record of a publication cannot be read: {problem.strerror}", file=path
+            ) from problem
         except (ValueError, KeyError, TypeError) as problem:
             raise MirrorError(
                 f"this is no record of a publication: {problem}",
@@ -95,4 +99,6 @@ def place(directory: Path, stack: str, hashes: Iterable[str]) -> Path:
 def publications(directory: Path, stack: str | None = None) -> list[Path]:
     """The directories of all publications, of one stack or of all, in order; what a run left unfinished is none."""
     found = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
-    return sorted(path.parent for path in found if not path.parent.is_symlink() and not path.parent.name.startswith("."))
+    return sorted(
+        path.parent for path in found if not path.parent.is_symlink() and not path.parent.name.startswith(".")
+    )

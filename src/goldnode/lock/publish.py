@@ -32,7 +32,13 @@ def pool_path(package: LockedPackage) -> str:
     return f"pool/{COMPONENT}/{head}/{package.name}/{package.name}_{version}_{package.architecture}.deb"
 
 
-def build(directory: Path, packages: Sequence[LockedPackage], source: Callable[[str], Path], date: dt.date, signer: Signer) -> list[Row]:
+def build(
+    directory: Path,
+    packages: Sequence[LockedPackage],
+    source: Callable[[str], Path],
+    date: dt.date,
+    signer: Signer,
+) -> list[Row]:
     """Make the repository in the empty `directory`; `source` gives the store's file of a SHA-256. Returns the rows of its record.
 
     Same packages, same date: same indexes, byte for byte. There is no Valid-Until: what an air gap has copied must not end by itself,
@@ -49,7 +55,9 @@ def build(directory: Path, packages: Sequence[LockedPackage], source: Callable[[
     _compare(index, rows)
     architectures = sorted({row["architecture"] for row in rows} - {"all"}) or ["amd64"]
     for architecture in architectures:
-        text = "\n".join(f"{stanza}\n" for stanza in index if _field(stanza, "Architecture") in (architecture, "all")).encode()
+        text = "\n".join(
+            f"{stanza}\n" for stanza in index if _field(stanza, "Architecture") in (architecture, "all")
+        ).encode()
         place = directory / f"dists/{SUITE}/{COMPONENT}/binary-{architecture}"
         place.mkdir(parents=True)
         (place / "Packages").write_bytes(text)
@@ -87,7 +95,12 @@ def prove(
     Raises MirrorError where it cannot, or would take other bytes.
     """
     source = AptSource(
-        ARCHIVE, f"file:{quote(str(directory.resolve()))}", SUITE, (COMPONENT,), dearmor(signer.public), (signer.fingerprint,)
+        ARCHIVE,
+        f"file:{quote(str(directory.resolve()))}",
+        SUITE,
+        (COMPONENT,),
+        dearmor(signer.public),
+        (signer.fingerprint,),
     )
     architecture = next((item.architecture for item in lock.packages if item.architecture != "all"), "amd64")
     members = [item for item in lock.packages if item.set == "stack"]
@@ -95,17 +108,24 @@ def prove(
     if extra:
         sets.append([*(item for item in members if item.name not in without), *extra])
     try:
-        with tempfile.TemporaryDirectory(prefix="goldnode-prove-") as name, apt_root([source], architecture, Path(name)) as root:
+        with (
+            tempfile.TemporaryDirectory(prefix="goldnode-prove-") as name,
+            apt_root([source], architecture, Path(name)) as root,
+        ):
             if status is not None:
                 root.use_status(status)
             root.update()
             for wanted in sets:
                 known = {(item.name, item.sha256) for item in [*lock.packages, *extra]}
                 found = root.resolve([f"{item.name}={item.version}" for item in wanted])
-                lacking = {(item.name, item.sha256) for item in wanted} - {(item.name, item.sha256) for item in found}
+                lacking = {(item.name, item.sha256) for item in wanted} - {
+                    (item.name, item.sha256) for item in found
+                }
                 foreign = [item for item in found if (item.name, item.sha256) not in known]
                 if (lacking and status is None) or foreign:
-                    names = ", ".join(sorted({name for name, _ in lacking} | {item.name for item in foreign})[:6])
+                    names = ", ".join(
+                        sorted({name for name, _ in lacking} | {item.name for item in foreign})[:6]
+                    )
                     raise MirrorError(f"apt would not take from it what is locked: {names}")
     except LockError as problem:
         raise MirrorError(
@@ -141,7 +161,14 @@ def _index(directory: Path) -> list[str]:
     """The stanzas of all packages in the pool, in a fixed order: apt-ftparchive's own is the file system's."""
     text = _ftparchive(directory, "packages", "pool")
     stanzas = [stanza.strip("\n") for stanza in text.split("\n\n") if stanza.strip()]
-    return sorted(stanzas, key=lambda stanza: (_field(stanza, "Package"), _field(stanza, "Version"), _field(stanza, "Architecture")))
+    return sorted(
+        stanzas,
+        key=lambda stanza: (
+            _field(stanza, "Package"),
+            _field(stanza, "Version"),
+            _field(stanza, "Architecture"),
+        ),
+    )
 
 
 def _field(stanza: str, name: str) -> str:
@@ -151,7 +178,12 @@ def _field(stanza: str, name: str) -> str:
 
 def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
     """A lock may have been edited: what a file calls itself is in the file."""
-    inside = {_field(stanza, "SHA256"): tuple(_field(stanza, name) for name in ("Package", "Version", "Architecture")) for stanza in index}
+    inside = {
+        _field(stanza, "SHA256"): tuple(
+            _field(stanza, name) for name in ("Package", "Version", "Architecture")
+        )
+        for stanza in index
+    }
     for row in rows:
         said, found = (row["name"], row["version"], row["architecture"]), inside.get(row["sha256"])
         if found != said:
@@ -173,7 +205,9 @@ def _release(directory: Path, date: dt.date, architectures: Sequence[str]) -> st
         "Architectures": " ".join(architectures),
         "Date": when.strftime("%a, %d %b %Y %H:%M:%S UTC"),
     }
-    options = [part for name, value in fields.items() for part in ("-o", f"APT::FTPArchive::Release::{name}={value}")]
+    options = [
+        part for name, value in fields.items() for part in ("-o", f"APT::FTPArchive::Release::{name}={value}")
+    ]
     return _ftparchive(directory, *options, "release", f"dists/{SUITE}")
 
 
@@ -181,7 +215,9 @@ def _ftparchive(directory: Path, *arguments: str) -> str:
     with tempfile.TemporaryDirectory(prefix="goldnode-ftp-") as name:
         own = Path(name) / "apt.conf"
         own.write_text(f'Dir::Etc "{name}";\nDir::Etc::parts "{name}";\n', encoding="utf-8")
-        hashes = [part for kind in ("MD5", "SHA1", "SHA512") for part in ("-o", f"APT::FTPArchive::{kind}=false")]
+        hashes = [
+            part for kind in ("MD5", "SHA1", "SHA512") for part in ("-o", f"APT::FTPArchive::{kind}=false")
+        ]
         try:
             done = subprocess.run(
                 ["apt-ftparchive", "-q", *hashes, *arguments],
@@ -192,8 +228,12 @@ def _ftparchive(directory: Path, *arguments: str) -> str:
                 env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC", "APT_CONFIG": str(own)},
             )
         except FileNotFoundError as problem:
-            raise MirrorError("apt-ftparchive is not on this machine", remedy="install it: apt-get install apt-utils") from problem
+            raise MirrorError(
+                "apt-ftparchive is not on this machine", remedy="install it: apt-get install apt-utils"
+            ) from problem
     wrong = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     if done.returncode or wrong:
-        raise MirrorError(f"apt-ftparchive cannot index the files: {'; '.join(wrong[:3]) or f'exit {done.returncode}'}")
+        raise MirrorError(
+            f"apt-ftparchive cannot index the files: {'; '.join(wrong[:3]) or f'exit {done.returncode}'}"
+        )
     return done.stdout

@@ -91,7 +91,9 @@ class Archives:
         """
         if keep is None:
             return Resolution(_resolve(self.stack, self._root, self._names, today))
-        driver_free = any(item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages)
+        driver_free = any(
+            item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages
+        )
         kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
         wanted = _Wanted(
             kernel=kernel or (None if kernel_free else keep.kernel_release),
@@ -104,9 +106,19 @@ class Archives:
         tries: list[tuple[_Wanted, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
         stack_only = {name: version for name, version in wanted.versions.items() if name in held}
-        tries.append((dataclasses.replace(wanted, versions=stack_only), "packages of the base system had to move along"))
+        tries.append(
+            (
+                dataclasses.replace(wanted, versions=stack_only),
+                "packages of the base system had to move along",
+            )
+        )
         if kernel is None:
-            tries.append((_Wanted(lock=keep), "apt finds no way to keep the locked versions, so everything was resolved anew"))
+            tries.append(
+                (
+                    _Wanted(lock=keep),
+                    "apt finds no way to keep the locked versions, so everything was resolved anew",
+                )
+            )
         for number, (one, relaxed) in enumerate(tries):
             try:
                 return Resolution(_resolve(self.stack, self._root, self._names, today, one), relaxed)
@@ -135,7 +147,9 @@ class Archives:
         origins = self._root.origins(images.values())
         return [
             KernelOffer(release, version, origins.get((images[release], version), frozenset()))
-            for version, release in sorted(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])), reverse=True)
+            for version, release in sorted(
+                whole, key=lambda pair: (_order(pair[0]), _order(pair[1])), reverse=True
+            )
         ]
 
     def drivers(self) -> list[str]:
@@ -145,9 +159,17 @@ class Archives:
             return []
         offered = _family(driver, self._root, self._names)
         leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
-        of_branch = [version for version in offered.get(leader, {}) if version.startswith(f"{driver.branch}.")]
-        whole = [version for version in of_branch if all(version in offered.get(name, {}) for name in driver.lockstep)]
-        return sorted((version for version in whole if driver.version in (None, version)), key=_order, reverse=True)
+        of_branch = [
+            version for version in offered.get(leader, {}) if version.startswith(f"{driver.branch}.")
+        ]
+        whole = [
+            version
+            for version in of_branch
+            if all(version in offered.get(name, {}) for name in driver.lockstep)
+        ]
+        return sorted(
+            (version for version in whole if driver.version in (None, version)), key=_order, reverse=True
+        )
 
     def newer(self, lock: Lock, archives: Collection[str]) -> dict[str, tuple[str, str]]:
         """Return the locked packages of which one of `archives` has a newer version: name -> that version, archive."""
@@ -167,8 +189,14 @@ class Archives:
         for stanza in self._root.show(item.name for item in lock.packages):
             offered.setdefault(stanza["Package"], set()).add(stanza["Version"])
             source[stanza["Package"]] = _source(stanza)
-        loose = {item.name for item in lock.packages if item.name in free or item.version not in offered.get(item.name, ())}
-        moving = {(source.get(item.name, item.name), item.version) for item in lock.packages if item.name in loose}
+        loose = {
+            item.name
+            for item in lock.packages
+            if item.name in free or item.version not in offered.get(item.name, ())
+        }
+        moving = {
+            (source.get(item.name, item.name), item.version) for item in lock.packages if item.name in loose
+        }
         return {
             item.name: item.version
             for item in lock.packages
@@ -269,7 +297,9 @@ def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
         chosen = keys.select(path.read_bytes(), fingerprints)
     except OSError as error:
         raise SigningKeyError(
-            f'the keyring of archive "{name}" is not on this machine: {error.strerror}', file=path, remedy=remedy
+            f'the keyring of archive "{name}" is not on this machine: {error.strerror}',
+            file=path,
+            remedy=remedy,
         ) from error
     except openpgp.OpenPGPError as error:
         raise SigningKeyError(f"this is not a keyring: {error}", file=path, remedy=remedy) from error
@@ -297,8 +327,14 @@ class _Wanted:
         """The versions that stay beside this kernel and this driver: those of another one do not."""
         kept = dict(self.versions)
         for item in self.lock.packages if self.lock is not None else ():
-            other_kernel = self.lock is not None and item.part == "kernel" and release != self.lock.kernel_release
-            other_driver = self.lock is not None and _of_driver(item, self.lock) and driver_version != self.lock.driver_version
+            other_kernel = (
+                self.lock is not None and item.part == "kernel" and release != self.lock.kernel_release
+            )
+            other_driver = (
+                self.lock is not None
+                and _of_driver(item, self.lock)
+                and driver_version != self.lock.driver_version
+            )
             if other_kernel or other_driver:
                 kept.pop(item.name, None)
         return kept
@@ -306,10 +342,16 @@ class _Wanted:
 
 def _of_driver(item: LockedPackage, lock: Lock) -> bool:
     """Whether `item` carries the driver's own version, and so moves with it."""
-    return item.part == "driver" and lock.driver_version is not None and upstream(item.version) == lock.driver_version
+    return (
+        item.part == "driver"
+        and lock.driver_version is not None
+        and upstream(item.version) == lock.driver_version
+    )
 
 
-def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt.date, keep: _Wanted | None = None) -> Lock:
+def _resolve(
+    stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt.date, keep: _Wanted | None = None
+) -> Lock:
     item = stack.item
     keep = keep or _Wanted()
     root.pin({})
@@ -317,10 +359,15 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
     kernel = kernel_packages(item.os.id, release)
     driver = item.driver
     toolkit = item.runtime.toolkit if item.runtime is not None else None
-    engine = [*(item.runtime.packages if item.runtime is not None else []), *(toolkit.packages if toolkit is not None else [])]
+    engine = [
+        *(item.runtime.packages if item.runtime is not None else []),
+        *(toolkit.packages if toolkit is not None else []),
+    ]
     modules = list(dict.fromkeys(module.package for module in item.modules if module.package is not None))
     wanted = [*(driver.packages if driver is not None else []), *engine, *item.packages, *modules]
-    manager = driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    manager = (
+        driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    )
     asked = [*wanted, *([manager] if manager else [])]
     _require(stack, asked, names)
     driver_version = None
@@ -331,7 +378,11 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
         bound |= _toolkit(stack, toolkit, root, keep.versions)
     pins = keep.staying(release, driver_version)
     # A kept revision of the version that was chosen stays, although there may be a newer one.
-    pins |= {name: version for name, version in bound.items() if name not in pins or upstream(pins[name]) != upstream(version)}
+    pins |= {
+        name: version
+        for name, version in bound.items()
+        if name not in pins or upstream(pins[name]) != upstream(version)
+    }
     pins |= dict.fromkeys(kernel, kernel_version)
     root.pin(pins)
     downloads = root.resolve([f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]])
@@ -397,17 +448,26 @@ def _resolve(stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt
         resolved=today.isoformat(),
         kernel_release=release,
         driver_version=driver_version,
-        archives=[LockedArchive(id=source.id, suite=source.suite, components=list(source.components)) for source in root.sources],
+        archives=[
+            LockedArchive(id=source.id, suite=source.suite, components=list(source.components))
+            for source in root.sources
+        ],
         packages=packages,
     )
 
 
 def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
     """The releases of all kernels among the packages of `names`."""
-    return [found for name in names if (found := kernel_release(name)) and name == kernel_packages(stack.item.os.id, found)[0]]
+    return [
+        found
+        for name in names
+        if (found := kernel_release(name)) and name == kernel_packages(stack.item.os.id, found)[0]
+    ]
 
 
-def _kernels(stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]) -> tuple[str, list[str], list[tuple[str, str]]]:
+def _kernels(
+    stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
+) -> tuple[str, list[str], list[tuple[str, str]]]:
     """What was asked for in words, the releases that are it, and (version, release) of those that are whole."""
     if kernel.release is not None:
         pattern = re.escape(kernel.release)
@@ -422,7 +482,9 @@ def _kernels(stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence
     for stanza in root.show(name for packages in parts.values() for name in packages):
         versions.setdefault(stanza["Package"], set()).add(stanza["Version"])
     whole = [
-        (version, release) for release in releases for version in set.intersection(*(versions.get(name, set()) for name in parts[release]))
+        (version, release)
+        for release in releases
+        for version in set.intersection(*(versions.get(name, set()) for name in parts[release]))
     ]
     return wanted, releases, whole
 
@@ -433,9 +495,16 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wan
     wanted, releases, whole = _kernels(stack, kernel, root, names)
     same = [pair for pair in whole if pair[1] == keep.kernel]
     if keep.kernel_exact and not same:
-        raise VanishedError(f"kernel {keep.kernel} is not whole in the archives {', '.join(stack.item.archives)}", file=stack.file)
+        raise VanishedError(
+            f"kernel {keep.kernel} is not whole in the archives {', '.join(stack.item.archives)}",
+            file=stack.file,
+        )
     if same:
-        kept = [pair for pair in same if pair[0] == keep.versions.get(kernel_packages(stack.item.os.id, pair[1])[0])]
+        kept = [
+            pair
+            for pair in same
+            if pair[0] == keep.versions.get(kernel_packages(stack.item.os.id, pair[1])[0])
+        ]
         version, release = max(kept or same, key=lambda pair: _order(pair[0]))
         return release, version
     if whole:
@@ -476,7 +545,9 @@ def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, di
     return offered
 
 
-def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, dict[str, str]]:
+def _driver(
+    stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _Wanted
+) -> tuple[str, dict[str, str]]:
     """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
     offered = _family(driver, root, names)
     leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
@@ -499,11 +570,19 @@ def _driver(stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[
     incomplete = []
     candidates = [driver.version] if driver.version is not None else of_branch[::-1]
     if keep.driver in candidates:
-        candidates = [str(keep.driver)] if keep.driver_exact else [str(keep.driver), *(one for one in candidates if one != keep.driver)]
+        candidates = (
+            [str(keep.driver)]
+            if keep.driver_exact
+            else [str(keep.driver), *(one for one in candidates if one != keep.driver)]
+        )
     for version in candidates:
         lacking = [name for name in driver.lockstep if version not in offered.get(name, {})]
         if not lacking:
-            pins = {name: max(versions[version], key=_order) for name, versions in offered.items() if version in versions}
+            pins = {
+                name: max(versions[version], key=_order)
+                for name, versions in offered.items()
+                if version in versions
+            }
             return version, pins
         incomplete.append(f"{version} lacks {', '.join(lacking)}")
     raise LockError(
@@ -532,7 +611,9 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping
             line=stack.source.line(("runtime", "toolkit", "version")),
             remedy="choose one of those, or lock from a mirror that kept it",
         )
-    safe = [version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)]
+    safe = [
+        version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)
+    ]
     if safe:
         locked = upstream(kept.get(leader, ""))
         return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
@@ -564,7 +645,11 @@ def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) ->
             path = ("driver", "packages", item.driver.packages.index(name))
         elif item.runtime is not None and name in item.runtime.packages:
             path = ("runtime", "packages", item.runtime.packages.index(name))
-        elif item.runtime is not None and item.runtime.toolkit is not None and name in item.runtime.toolkit.packages:
+        elif (
+            item.runtime is not None
+            and item.runtime.toolkit is not None
+            and name in item.runtime.toolkit.packages
+        ):
             path = ("runtime", "toolkit", "packages", item.runtime.toolkit.packages.index(name))
         elif name in [module.package for module in item.modules]:
             path = ("modules", [module.package for module in item.modules].index(name), "package")
@@ -593,13 +678,21 @@ def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
 
 
 def _origin(
-    download: Download, sources: Sequence[AptSource], suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+    download: Download,
+    sources: Sequence[AptSource],
+    suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]],
 ) -> tuple[str, str]:
     """The archive a download comes from and its path there: the longest address that begins it, and of several with one address the first
     whose suite has it."""
     offered = suites.get((download.name, download.version), ())
     there = {(_plain(uri), suite) for uri, suite in offered}
-    bases = sorted(sources, key=lambda source: (-len(source.uri), bool(there) and (_plain(source.uri), source.suite) not in there))
+    bases = sorted(
+        sources,
+        key=lambda source: (
+            -len(source.uri),
+            bool(there) and (_plain(source.uri), source.suite) not in there,
+        ),
+    )
     for source in bases:
         base = source.uri.rstrip("/") + "/"
         # apt writes file:/x for file:///x

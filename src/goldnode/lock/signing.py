@@ -20,7 +20,10 @@ from goldnode.keys import armor
 from goldnode.node.openpgp import OpenPGPError, dearmor, primary_fingerprints
 
 SECRET, PUBLIC = "mirror-signing.asc", "mirror.asc"
-_HOME, _HELD = "gn-gpg-", "in-use"  # a GnuPG home of ours, and the file in it that is locked while its process lives
+_HOME, _HELD = (
+    "gn-gpg-",
+    "in-use",
+)  # a GnuPG home of ours, and the file in it that is locked while its process lives
 _MAKING = 60  # seconds
 _NAMED = re.compile(r"^(?:0x)?[0-9A-Fa-f]{40}$")
 
@@ -36,27 +39,42 @@ class Signer:
 
     def sign(self, text: Path, out: Path) -> None:
         """Clear-sign `text` into `out`. Raises SigningKeyError."""
-        done = self._gpg("--local-user", f"{self.fingerprint}", "--digest-algo", "SHA512", "--output", str(out), "--clear-sign", str(text))
+        done = self._gpg(
+            "--local-user",
+            f"{self.fingerprint}",
+            "--digest-algo",
+            "SHA512",
+            "--output",
+            str(out),
+            "--clear-sign",
+            str(text),
+        )
         if done.returncode:
             said = done.stderr.strip()
-            if re.search(r"pinentry|passphrase|Inappropriate ioctl|cancelled|No secret key.*agent", said, re.IGNORECASE):
+            if re.search(
+                r"pinentry|passphrase|Inappropriate ioctl|cancelled|No secret key.*agent", said, re.IGNORECASE
+            ):
                 where = (
                     "unlock it in your gpg-agent first"
                     if self.home is None
                     else "remove the passphrase, or import it and name its fingerprint"
                 )
                 raise SigningKeyError(
-                    f"signing key {self.fingerprint} is protected by a passphrase that nobody is here to give", remedy=where
+                    f"signing key {self.fingerprint} is protected by a passphrase that nobody is here to give",
+                    remedy=where,
                 )
             raise SigningKeyError(
-                f"signing key {self.fingerprint} cannot sign: {_last(said)}", remedy="look at it with `gpg --list-secret-keys`"
+                f"signing key {self.fingerprint} cannot sign: {_last(said)}",
+                remedy="look at it with `gpg --list-secret-keys`",
             )
 
     def _gpg(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return _gpg(self.home, *arguments)
 
 
-def create(directory: Path, name: str, *, algorithm: str = "ed25519", expire: str = "never") -> tuple[str, Path, Path]:
+def create(
+    directory: Path, name: str, *, algorithm: str = "ed25519", expire: str = "never"
+) -> tuple[str, Path, Path]:
     """Make a key pair without a passphrase in a GnuPG home that is thrown away. Returns fingerprint, secret and public file.
 
     Raises SigningKeyError where one of the files is there already: a key that nodes trust is not replaced by chance.
@@ -64,7 +82,11 @@ def create(directory: Path, name: str, *, algorithm: str = "ed25519", expire: st
     secret, public = directory / SECRET, directory / PUBLIC
     for path in (secret, public):
         if path.exists():
-            raise SigningKeyError("there is a key already", file=path, remedy="name another directory with --out, or move it away")
+            raise SigningKeyError(
+                "there is a key already",
+                file=path,
+                remedy="name another directory with --out, or move it away",
+            )
     with _home() as home:
         done = _gpg(home, "--passphrase", "", "--quick-gen-key", name, algorithm, "sign", expire)
         if done.returncode:
@@ -73,18 +95,24 @@ def create(directory: Path, name: str, *, algorithm: str = "ed25519", expire: st
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # The secret one first, and for nobody else from its first byte on.
-            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+            with os.fdopen(
+                os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+            ) as out:
                 out.write(_gpg(home, "--armor", "--export-secret-keys", fingerprint).stdout)
                 out.flush()
                 os.fsync(out.fileno())
             public.write_bytes(_public(home, fingerprint))
         except OSError as problem:
-            raise SigningKeyError(f"the key cannot be written: {problem.strerror}", file=directory) from problem
+            raise SigningKeyError(
+                f"the key cannot be written: {problem.strerror}", file=directory
+            ) from problem
     return fingerprint, secret, public
 
 
 @contextmanager
-def open_signer(key: str, base: Path, public: bytes | None = None, public_file: Path | None = None) -> Iterator[Signer]:
+def open_signer(
+    key: str, base: Path, public: bytes | None = None, public_file: Path | None = None
+) -> Iterator[Signer]:
     """Give the signing key `key`: a file with a secret key (relative to `base`), or the fingerprint of one in the user's keyring.
 
     It is tried out: it signs, and the signature holds against `public`, the key that nodes are given (default: its own). Raises
@@ -99,11 +127,20 @@ def open_signer(key: str, base: Path, public: bytes | None = None, public_file: 
         found = _secret_keys(home, key.removeprefix("0x") if home is None else None)
         if not found:
             if home is None:
-                raise SigningKeyError(f"your keyring has no secret key {key}", remedy="import it, or name a file in `mirror.signing_key`")
-            raise SigningKeyError("the file holds no secret key", file=where, remedy="export it with `gpg --armor --export-secret-keys`")
+                raise SigningKeyError(
+                    f"your keyring has no secret key {key}",
+                    remedy="import it, or name a file in `mirror.signing_key`",
+                )
+            raise SigningKeyError(
+                "the file holds no secret key",
+                file=where,
+                remedy="export it with `gpg --armor --export-secret-keys`",
+            )
         wanted = _fingerprints(public, public_file) if public is not None else [found[0].fingerprint]
         if public is None and len(found) > 1:
-            raise SigningKeyError("the file holds several secret keys", file=where, remedy="name the public one in `mirror.key`")
+            raise SigningKeyError(
+                "the file holds several secret keys", file=where, remedy="name the public one in `mirror.key`"
+            )
         chosen = next((item for item in found if item.fingerprint in wanted), None)
         if chosen is None:
             have = ", ".join(item.fingerprint for item in found)
@@ -133,9 +170,13 @@ def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
     with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
         keyring, text = Path(name) / "key.gpg", Path(name) / "text"
         keyring.write_bytes(dearmor(public))
-        done = _call(["gpgv", "--status-fd", "1", "--keyring", str(keyring), "--output", str(text), str(signed)])
+        done = _call(
+            ["gpgv", "--status-fd", "1", "--keyring", str(keyring), "--output", str(text), str(signed)]
+        )
         status = {
-            row.split()[1]: row.split()[2:] for row in done.stdout.splitlines() if row.startswith("[GNUPG:] ") and len(row.split()) > 1
+            row.split()[1]: row.split()[2:]
+            for row in done.stdout.splitlines()
+            if row.startswith("[GNUPG:] ") and len(row.split()) > 1
         }
         for word, why in (
             ("EXPKEYSIG", "the key has expired"),
@@ -182,7 +223,11 @@ def _sweep(base: Path) -> None:
         try:
             status = home.lstat()
             # Another's is not touched; one that was only just made may not be locked yet.
-            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _MAKING:
+            if (
+                status.st_uid != os.geteuid()
+                or not stat.S_ISDIR(status.st_mode)
+                or time.time() - status.st_mtime < _MAKING
+            ):
                 continue
             held = os.open(home / _HELD, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError:
@@ -214,7 +259,9 @@ def _import(home: Path, file: Path) -> None:
     done = _gpg(home, "--import", data=data)
     if done.returncode and "secret keys read: 1" not in done.stderr:
         raise SigningKeyError(
-            f"this is no secret key: {_last(done.stderr)}", file=file, remedy="export it with `gpg --armor --export-secret-keys`"
+            f"this is no secret key: {_last(done.stderr)}",
+            file=file,
+            remedy="export it with `gpg --armor --export-secret-keys`",
         )
 
 
@@ -234,14 +281,18 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
 
 def _public(home: Path | None, fingerprint: str) -> bytes:
     # Without gpg's version line or comments, so that the file is the same wherever it is made.
-    return armor(_gpg(home, "--armor", "--export-options", "export-minimal", "--export", fingerprint).stdout.encode())
+    return armor(
+        _gpg(home, "--armor", "--export-options", "export-minimal", "--export", fingerprint).stdout.encode()
+    )
 
 
 def _fingerprints(public: bytes, file: Path | None) -> list[str]:
     try:
         return list(primary_fingerprints(dearmor(public)))
     except OpenPGPError as problem:
-        raise SigningKeyError(f"this is no public key: {problem}", file=file, remedy="put the mirror's public key there") from problem
+        raise SigningKeyError(
+            f"this is no public key: {problem}", file=file, remedy="put the mirror's public key there"
+        ) from problem
 
 
 def _try_out(signer: Signer, scratch: Path, public_file: Path | None) -> None:
@@ -277,12 +328,23 @@ def _gpg(home: Path | None, *arguments: str, data: bytes | None = None) -> subpr
 
 def _call(command: list[str], data: bytes | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(command, input=data or b"", capture_output=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+        done = subprocess.run(
+            command,
+            input=data or b"",
+            capture_output=True,
+            check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
     except FileNotFoundError as problem:
         package = {"gpgv": "gpgv"}.get(command[0], "gnupg")
-        raise SigningKeyError(f"{command[0]} is not on this machine", remedy=f"install it: apt-get install {package}") from problem
+        raise SigningKeyError(
+            f"{command[0]} is not on this machine", remedy=f"install it: apt-get install {package}"
+        ) from problem
     return subprocess.CompletedProcess(
-        command, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        command,
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
     )
 
 

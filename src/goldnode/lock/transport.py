@@ -29,7 +29,11 @@ def apt_settings() -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
     try:
         done = subprocess.run(
-            ["apt-config", "dump", "--format", "%f %v%n", "Acquire"], capture_output=True, text=True, check=False, env=environment
+            ["apt-config", "dump", "--format", "%f %v%n", "Acquire"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
         )
     except FileNotFoundError:
         return {}
@@ -55,7 +59,9 @@ def credentials(url: str, places: tuple[Path, ...] = AUTH) -> tuple[str, str] | 
                     entry = {"machine": value}
                 elif key in ("login", "password") and "machine" in entry:
                     entry[key] = value
-                    if {"login", "password"} <= entry.keys() and _fits(entry["machine"], asked.scheme, asked.netloc, asked.path):
+                    if {"login", "password"} <= entry.keys() and _fits(
+                        entry["machine"], asked.scheme, asked.netloc, asked.path
+                    ):
                         return entry["login"], entry["password"]
     return None
 
@@ -70,7 +76,9 @@ def _fits(machine: str, scheme: str, host: str, path: str) -> bool:
 class Transport:
     """Pools of connections, by proxy. Safe for several threads."""
 
-    def __init__(self, *, connections: int = 4, timeout: float = 60, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, connections: int = 4, timeout: float = 60, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._settings = dict(settings) if settings is not None else apt_settings()
         self._connections, self._timeout = connections, timeout
         self._pools: dict[str, urllib3.PoolManager] = {}
@@ -79,7 +87,9 @@ class Transport:
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Ask for `url`; the body is still to be read, as it was sent. Raises urllib3.exceptions.HTTPError."""
         parts = urlsplit(url)
-        login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else credentials(url)
+        login = (
+            (unquote(parts.username), unquote(parts.password or "")) if parts.username else credentials(url)
+        )
         sent = {"Accept-Encoding": "identity", "User-Agent": "goldnode", **headers}
         if login is not None:
             sent |= urllib3.make_headers(basic_auth=":".join(login))
@@ -92,7 +102,9 @@ class Transport:
             decode_content=False,
             timeout=urllib3.Timeout(connect=min(20, self._timeout), read=self._timeout),
             # Everything else is the caller's to repeat: it knows what is already there.
-            retries=urllib3.Retry(total=5, redirect=5, connect=0, read=0, status=0, other=0, raise_on_status=False),
+            retries=urllib3.Retry(
+                total=5, redirect=5, connect=0, read=0, status=0, other=0, raise_on_status=False
+            ),
         )
 
     def prepare(self, urls: list[str]) -> None:
@@ -111,7 +123,9 @@ class Transport:
                 login = urlsplit(proxy)
                 headers = None
                 if login.username:
-                    headers = urllib3.make_headers(proxy_basic_auth=f"{unquote(login.username)}:{unquote(login.password or '')}")
+                    headers = urllib3.make_headers(
+                        proxy_basic_auth=f"{unquote(login.username)}:{unquote(login.password or '')}"
+                    )
                 self._pools[proxy] = urllib3.ProxyManager(proxy, proxy_headers=headers, **shape)  # type: ignore[arg-type]
             else:
                 self._pools[proxy] = urllib3.PoolManager(**shape)  # type: ignore[arg-type]
@@ -133,8 +147,13 @@ class Transport:
                 found = self._settings.get(f"acquire::{kind}{name}")
                 if found:
                     return "" if found.upper() == "DIRECT" else found
-        if any(f"acquire::{kind}::proxy-auto-detect" in self._settings for kind in schemes) and HELPER.exists():
-            done = subprocess.run([str(HELPER), "auto-detect-proxy", url], capture_output=True, text=True, check=False)
+        if (
+            any(f"acquire::{kind}::proxy-auto-detect" in self._settings for kind in schemes)
+            and HELPER.exists()
+        ):
+            done = subprocess.run(
+                [str(HELPER), "auto-detect-proxy", url], capture_output=True, text=True, check=False
+            )
             detected = re.search(r"Using proxy '([^']*)'", done.stdout)
             if detected and detected.group(1):
                 return "" if detected.group(1).upper() == "DIRECT" else detected.group(1)

@@ -16,7 +16,14 @@ from typing import Any, Literal
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
 from goldnode.compat import rules
-from goldnode.errors import EditedLockError, LockError, NewerLockError, UnsolvableError, VanishedError, nearest
+from goldnode.errors import (
+    EditedLockError,
+    LockError,
+    NewerLockError,
+    UnsolvableError,
+    VanishedError,
+    nearest,
+)
 from goldnode.lock import lane, model
 from goldnode.lock.diff import Change, Diff, Why, compare_locks, is_security
 from goldnode.lock.model import Lock
@@ -114,7 +121,10 @@ class Check:
                 "with_nvswitch": self.lock.stack_hash(nvswitch=True),
             },
             "good": not self.wrong,
-            "problems": [{"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package} for one in self.problems],
+            "problems": [
+                {"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package}
+                for one in self.problems
+            ],
             "needed": self.needed.data(),
             "pending": self.pending.data() if self.pending is not None else None,
             "security": self.lane.data() if self.lane is not None else None,
@@ -155,7 +165,14 @@ def update(
             why = _why(old, fault, stack, archives)
             return _written(found.lock, old, target, path, out, why, notes, write, found)
         why = _why(old, fault, stack, archives) if old is not None else Why()
-        if old is not None and path is not None and mode is Mode.KEEP and status is None and not packages and _good(why, old, stack):
+        if (
+            old is not None
+            and path is not None
+            and mode is Mode.KEEP
+            and status is None
+            and not packages
+            and _good(why, old, stack)
+        ):
             return Update(path, "kept", old, old, Diff())
         made = archives.resolve(day, keep=old if mode is Mode.KEEP else None, free=packages)
         notes += [made.relaxed] if made.relaxed else []
@@ -183,7 +200,9 @@ def check(
     old, fault, _ = _old(stack, path, Mode.KEEP)
     if old is None or path is None:
         model.find_lock(stack, site)
-        raise LockError("there is no lock here", file=out, remedy=f"run `goldnode lock {stack.name} --out {out}`")
+        raise LockError(
+            "there is no lock here", file=out, remedy=f"run `goldnode lock {stack.name} --out {out}`"
+        )
     problems: list[Problem] = []
     needed, pending, moved = Diff(), None, None
     with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
@@ -191,7 +210,9 @@ def check(
         if fault is not None:
             problems.append(Problem("edited", fault.message, True))
         if why.intent:
-            problems.append(Problem("intent", f"{stack.file} asks for something else since {old.resolved}", True))
+            problems.append(
+                Problem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
+            )
         for finding in archives.check(old):
             edited = fault is not None and finding.kind == "changed"
             note = ", or the lock was edited by hand" if edited else ""
@@ -205,7 +226,9 @@ def check(
         try:
             pending = compare_locks(old, archives.resolve(day).lock, why)
         except (UnsolvableError, VanishedError) as error:
-            problems.append(Problem("unresolved", f"what is newer is not known: {error.message}", mode is Mode.UPGRADE))
+            problems.append(
+                Problem("unresolved", f"what is newer is not known: {error.message}", mode is Mode.UPGRADE)
+            )
         if pending is not None:
             problems += _waiting(pending, old, mode)
         if stack.item.kernel.release is not None:
@@ -217,7 +240,9 @@ def check(
         if mode is Mode.SECURITY and not any(problem.wrong for problem in problems):
             moved = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
             if moved.state != "current":
-                problems.append(Problem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True))
+                problems.append(
+                    Problem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
+                )
     return Check(path, old, tuple(problems), needed, pending, moved)
 
 
@@ -241,7 +266,9 @@ def _place(stack: Entry[Stack], site: Site, out: Path | None, *, to_write: bool 
     return path if path.is_file() else None
 
 
-def _old(stack: Entry[Stack], path: Path | None, mode: Mode) -> tuple[Lock | None, EditedLockError | None, list[str]]:
+def _old(
+    stack: Entry[Stack], path: Path | None, mode: Mode
+) -> tuple[Lock | None, EditedLockError | None, list[str]]:
     """The lock that is there, what is wrong with it, and what is to be said of it. Raises LockError where it cannot serve."""
     if path is None:
         return None, None, []
@@ -262,7 +289,11 @@ def _whole(old: Lock | None, fault: EditedLockError | None, stack: Entry[Stack],
     if fault is not None:
         raise fault
     if old is None or path is None:
-        raise LockError(f'stack "{stack.name}" has no lock to update', file=stack.file, remedy=f"run `goldnode lock {stack.name}`")
+        raise LockError(
+            f'stack "{stack.name}" has no lock to update',
+            file=stack.file,
+            remedy=f"run `goldnode lock {stack.name}`",
+        )
     model.check_intent(old, path, stack)
     return old
 
@@ -271,7 +302,11 @@ def _known(packages: Collection[str], old: Lock | None, path: Path | None) -> No
     names = [item.name for item in old.packages] if old is not None else []
     for name in packages:
         if name not in names:
-            raise LockError(f'package "{name}" is not in the lock', file=path, remedy=nearest(name, names) or "leave --upgrade-package out")
+            raise LockError(
+                f'package "{name}" is not in the lock',
+                file=path,
+                remedy=nearest(name, names) or "leave --upgrade-package out",
+            )
 
 
 def _why(old: Lock, fault: EditedLockError | None, stack: Entry[Stack], archives: Archives) -> Why:
@@ -327,9 +362,17 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
     found, base = [], []
     if "kernel" in pending.header:
         was, now = pending.header["kernel"]
-        rows = [change for change in pending.changes if kernel_release(change.name) == now and change.now is not None]
+        rows = [
+            change
+            for change in pending.changes
+            if kernel_release(change.name) == now and change.now is not None
+        ]
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
-        found.append(Problem("kernel", f"{now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"))
+        found.append(
+            Problem(
+                "kernel", f"{now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"
+            )
+        )
     for change in pending.changes:
         if change.kind != "moved" or change.was is None or change.now is None:
             continue
@@ -340,7 +383,11 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
             continue
         safe = change.now.archive in suites and is_security(suites[change.now.archive])
         text = f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes"
-        found.append(Problem("security" if safe else "newer", text, wrong or (safe and mode is Mode.SECURITY), change.name))
+        found.append(
+            Problem(
+                "security" if safe else "newer", text, wrong or (safe and mode is Mode.SECURITY), change.name
+            )
+        )
     if base:
         found.append(Problem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong))
     return found

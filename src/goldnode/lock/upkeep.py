@@ -21,7 +21,16 @@ from goldnode.files import sha256_of, sync
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
-from goldnode.lock.publication import COMPONENT, CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, publication_id, publications
+from goldnode.lock.publication import (
+    COMPONENT,
+    CURRENT,
+    PUBLIC_KEY,
+    RECORD,
+    SUITE,
+    Publication,
+    publication_id,
+    publications,
+)
 from goldnode.lock.publish import wrong_indexes
 from goldnode.lock.signing import check_signature
 from goldnode.site import Site, archive_url
@@ -55,7 +64,9 @@ def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -
     of the `public` keys, its indexes and its record. Returns what is wrong, in order.
     """
     chosen = None if stacks is None else set(stacks)
-    places = [place for place in publications(mirror.directory) if chosen is None or place.parent.name in chosen]
+    places = [
+        place for place in publications(mirror.directory) if chosen is None or place.parent.name in chosen
+    ]
     found: list[Damage] = []
     records: list[Publication] = []
     for place in places:
@@ -96,7 +107,9 @@ def _digest(path: Path) -> str | None:
 def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[Damage]:
     place = record.directory
     if record.id != place.name or publication_id(record.hashes) != place.name:
-        yield Damage("publication", place / RECORD, "names other packages than the directory's name stands for")
+        yield Damage(
+            "publication", place / RECORD, "names other packages than the directory's name stands for"
+        )
     signed = place / f"dists/{SUITE}/InRelease"
     if not signed.is_file():
         yield Damage("signature", signed, "is not there")
@@ -111,11 +124,18 @@ def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator
     for row in record.packages:
         file, kept = place / row["pool"], mirror.path(row["sha256"])
         if not kept.is_file():
-            yield Damage("store", kept, f"is not there; {row['name']} {row['version']} of stack {record.stack} needs it", row["sha256"])
+            yield Damage(
+                "store",
+                kept,
+                f"is not there; {row['name']} {row['version']} of stack {record.stack} needs it",
+                row["sha256"],
+            )
         if not file.is_file():
             yield Damage("publication", file, "is not there", row["sha256"])
         elif not (kept.is_file() and file.samefile(kept)) and _digest(file) != row["sha256"]:
-            yield Damage("publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"])
+            yield Damage(
+                "publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"]
+            )
 
 
 def _indexes(place: Path, release: str, record: Publication) -> Iterator[Damage]:
@@ -128,12 +148,21 @@ def _indexes(place: Path, release: str, record: Publication) -> Iterator[Damage]
             fields = dict(re.findall(r"^(Filename|SHA256|Package): (.*)$", stanza, re.MULTILINE))
             if len(fields) == 3:
                 offered[fields["SHA256"]] = (fields["Package"], fields["Filename"])
-    if {sha: (row["name"], row["pool"]) for sha, row in ((row["sha256"], row) for row in record.packages)} != offered:
-        yield Damage("publication", base / COMPONENT, "the indexes offer other packages than the record names")
+    if {
+        sha: (row["name"], row["pool"]) for sha, row in ((row["sha256"], row) for row in record.packages)
+    } != offered:
+        yield Damage(
+            "publication", base / COMPONENT, "the indexes offer other packages than the record names"
+        )
 
 
 def repair(
-    mirror: Mirror, damages: Iterable[Damage], site: Site, progress: Progress | None = None, *, pause: float = 1.0
+    mirror: Mirror,
+    damages: Iterable[Damage],
+    site: Site,
+    progress: Progress | None = None,
+    *,
+    pause: float = 1.0,
 ) -> tuple[list[Damage], list[Fault]]:
     """Fetch damaged and missing files of the store anew and link them into the publications again.
 
@@ -202,7 +231,9 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
     Raises GoldnodeError for anything that cannot be read: what is not known is not thrown away.
     """
     found = Needed()
-    places = dict.fromkeys([*site.lock_directories(), *(entry.file.parent for entry in catalog.stacks.values())])
+    places = dict.fromkeys(
+        [*site.lock_directories(), *(entry.file.parent for entry in catalog.stacks.values())]
+    )
     for directory in places:
         for path in sorted(directory.glob(f"*{LOCK_SUFFIX}")):
             lock = load_lock(path)
@@ -215,7 +246,8 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
         named = _read(channels, json.loads)
         if not isinstance(named, dict) or not all(isinstance(stacks, dict) for stacks in named.values()):
             raise MirrorError(
-                "these are no channels, so that nothing is collected: expected {channel: {stack: publication}}", file=channels
+                "these are no channels, so that nothing is collected: expected {channel: {stack: publication}}",
+                file=channels,
             )
         for channel, stacks in named.items():
             for stack, identity in stacks.items():
@@ -280,7 +312,12 @@ def _digests(value: Any) -> Iterator[str]:
 
 
 def collect(
-    mirror: Mirror, keep: Needed, *, days: float = GRACE_DAYS, dry_run: bool = False, now: dt.datetime | None = None
+    mirror: Mirror,
+    keep: Needed,
+    *,
+    days: float = GRACE_DAYS,
+    dry_run: bool = False,
+    now: dt.datetime | None = None,
 ) -> tuple[list[Collected], dict[Path, str]]:
     """Take away publications that nothing in `keep` needs and that are older than `days`, then files that no publication and no lock
     names any more and that are as old. Returns what went (or would), and for each publication that stays, why.
@@ -312,8 +349,16 @@ def collect(
             stays[place] = reason
             used |= dict.fromkeys(record.hashes, str(place))
         for record in leaving:
-            own = sum(path.stat().st_size for path in record.directory.rglob("*") if path.is_file() and path.stat().st_nlink == 1)
-            gone.append(Collected(record.directory, own, f"published {record.published}; no lock, channel or node needs it"))
+            own = sum(
+                path.stat().st_size
+                for path in record.directory.rglob("*")
+                if path.is_file() and path.stat().st_nlink == 1
+            )
+            gone.append(
+                Collected(
+                    record.directory, own, f"published {record.published}; no lock, channel or node needs it"
+                )
+            )
         if not unsure:
             for path in sorted([*mirror.store.glob("*/*"), *mirror.partial.glob("*")]):
                 told = path.stat()
@@ -349,5 +394,7 @@ def public_key(mirror: Mirror, site: Site) -> bytes:
         return path.read_bytes()
     except OSError as problem:
         raise MirrorError(
-            f"the mirror's public key cannot be read: {problem.strerror}", file=path, remedy="name it as `mirror.key`"
+            f"the mirror's public key cannot be read: {problem.strerror}",
+            file=path,
+            remedy="name it as `mirror.key`",
         ) from problem

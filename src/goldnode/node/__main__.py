@@ -142,7 +142,12 @@ def compiled(digest: str) -> "str | None":
         status = os.fstat(handle)
         # With the number of the process, so that its children can import from there too.
         path = f"/proc/{os.getpid()}/fd/{handle}"
-        if status.st_mode & 0o170022 == 0o100000 and status.st_uid == 0 and handle > 2 and os.path.samestat(status, os.stat(path)):
+        if (
+            status.st_mode & 0o170022 == 0o100000
+            and status.st_uid == 0
+            and handle > 2
+            and os.path.samestat(status, os.stat(path))
+        ):
             seal, checksum, buffer = os.read(handle, SEAL), zlib.crc32(digest.encode()), bytearray(1 << 16)
             while size := os.readv(handle, (buffer,)):
                 checksum = zlib.crc32(memoryview(buffer)[:size], checksum)
@@ -180,7 +185,10 @@ def make(data: bytes, digest: str) -> "str | None":
         if copy := compiled(digest):  # made between the caller's look and the lock
             return copy
         for entry in os.scandir(PLACE):  # younger ones may be of a program that is installed beside this one
-            if entry.name not in (STAMP, LOCK) and time.time() - entry.stat(follow_symlinks=False).st_mtime > DAY:
+            if (
+                entry.name not in (STAMP, LOCK)
+                and time.time() - entry.stat(follow_symlinks=False).st_mtime > DAY
+            ):
                 # Earlier versions of goldnode unpacked themselves into directories.
                 (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
         out = io.BytesIO()
@@ -258,5 +266,7 @@ if __name__ == "__main__":
     try:
         status = begin()
     except BaseException as problem:
-        os._exit(crashed(problem))  # the interpreter's own end would write what could not be written once more, and return 120
+        os._exit(
+            crashed(problem)
+        )  # the interpreter's own end would write what could not be written once more, and return 120
     sys.exit(status)

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 VARIABLES = "/sys/firmware/efi/efivars"
 VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"  # the namespace of a boot loader's variables (Boot Loader Interface)
 LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
-PLACES = ("/efi", "/boot/efi", "/boot")  # where the ESP is mounted, in the order in which systemd looks for it
+PLACES = (
+    "/efi",
+    "/boot/efi",
+    "/boot",
+)  # where the ESP is mounted, in the order in which systemd looks for it
 TOLD = "/run/goldnode/slot"  # of slots: one line for the login, while there is something to tell
 
 
@@ -44,5 +48,14 @@ def seconds(stamp: Any) -> Optional[int]:
     year, month, day, hour, minute, second = (int(part) for part in parts)
     # Years that begin in March have their leap day last; day 719468 of that count is 1970-01-01.
     year -= month < 3
-    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 1 - 719468
+    days = (
+        365 * year
+        + year // 4
+        - year // 100
+        + year // 400
+        + (153 * ((month + 9) % 12) + 2) // 5
+        + day
+        - 1
+        - 719468
+    )
     return ((days * 24 + hour) * 60 + minute) * 60 + second

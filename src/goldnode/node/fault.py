@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 DEBUG = "GOLDNODE_DEBUG"
 OWN = f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 and report what it prints."
-DAMAGED = "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
+DAMAGED = (
+    "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
+)
 ROOM = "Make room there: `df -h` and `df -i` show what is full."
 REMEDIES: Dict[int, str] = {
     errno.ENOSPC: ROOM,

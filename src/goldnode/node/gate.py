@@ -43,11 +43,20 @@ SCHEMA = "goldnode.gate/1"
 PASS = "/run/goldnode/pass"  # noqa: S105 - a file whose presence lets work start, not a password
 STATE = "/run/goldnode/gate.json"
 REASON = "/run/goldnode/gate.reason"
-KEPT = "/run/goldnode/kept"  # one empty file per unit that the drop-in has refused; the drop-in itself makes it
+KEPT = (
+    "/run/goldnode/kept"  # one empty file per unit that the drop-in has refused; the drop-in itself makes it
+)
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = "/var/lib/goldnode/gate.json"
-ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")  # where `systemctl is-enabled` says yes
+ENABLED = (
+    "enabled",
+    "enabled-runtime",
+    "static",
+    "alias",
+    "indirect",
+    "generated",
+)  # where `systemctl is-enabled` says yes
 DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
 SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
@@ -78,7 +87,10 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     if fault is not None:
         return [Reason("verdict", fault)]
     found = [
-        Reason(str(finding["id"]), plain(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"))
+        Reason(
+            str(finding["id"]),
+            plain(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"),
+        )
         for finding in verdict["findings"]
         if finding["severity"] != "degraded" and finding["outcome"] not in FINE
     ]
@@ -89,7 +101,13 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
 
 def plain(text: str) -> str:
     """One line without control characters, of at most :data:`LONGEST` characters: it goes to terminals and to other programs."""
-    line = " ".join((text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)).split())
+    line = " ".join(
+        (
+            text
+            if text.isprintable()
+            else "".join(letter if letter.isprintable() else " " for letter in text)
+        ).split()
+    )
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
@@ -151,7 +169,9 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         }
         if any(state[key] != before.get(key) for key in ("mode", "open", "reasons")) or not state["since"]:
             state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            told.append(f"gate ({mode}): {'open' if opened else 'closed'}" + (f": {sentence(found)}" if found else ""))
+            told.append(
+                f"gate ({mode}): {'open' if opened else 'closed'}" + (f": {sentence(found)}" if found else "")
+            )
         # The pass goes before anything slow is asked, and comes back only after the reason has gone.
         if not opened:
             host.remove(PASS)
@@ -202,7 +222,9 @@ def hook(host: Host, document: Document) -> Optional[str]:
     return "slurm" if _scontrol(host) else None
 
 
-def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool) -> List[str]:
+def _tell(
+    host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool
+) -> List[str]:
     """Drain or resume, when that has not been done yet; `memory["drained"]` is what was told: {by, ours, ids, commands, since}.
 
     A node that is drained already is somebody else's to resume. One that a person resumes while it is bad stays so until it is bad in
@@ -219,7 +241,9 @@ def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], me
             return []
         by = hook(host, document)
         if run and by == "command":
-            return ["gate: a goldnode run has the node out of service; the gate drains it when that run has ended"]
+            return [
+                "gate: a goldnode run has the node out of service; the gate drains it when that run has ended"
+            ]
         ours = bool(before and before["ours"])
         text = plain(f"{OWN} {sentence(found)}")
         commands = (document.get("site") or {}).get("gate") or {}
@@ -242,13 +266,21 @@ def _tell(host: Host, document: Document, mode: str, found: Sequence[Reason], me
         return []
     told = "gate: the node was drained by somebody else, and stays so"
     if before["ours"] and run:
-        return ["gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"]
+        return [
+            "gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"
+        ]
     if before["ours"]:
-        text = f"{OWN} the node is what its class says again" if mode == DRAIN else f"{OWN} the class does not drain any more"
+        text = (
+            f"{OWN} the node is what its class says again"
+            if mode == DRAIN
+            else f"{OWN} the class does not drain any more"
+        )
         commands = (document.get("site") or {}).get("gate") or before["commands"]
         resumed = _slurm_resume(host) if before["by"] == "slurm" else _command(host, commands["resume"], text)
         told = (
-            f"gate: resumed ({before['by']})" if resumed else "gate: the reason for which the node is drained is not ours now; it stays so"
+            f"gate: resumed ({before['by']})"
+            if resumed
+            else "gate: the reason for which the node is drained is not ours now; it stays so"
         )
     memory["drained"] = None
     return [told]
@@ -269,7 +301,9 @@ def _scontrol(host: Host) -> Optional[str]:
 def _scontrol_run(host: Host, *arguments: str) -> str:
     program = _scontrol(host)
     if program is None:
-        raise HookError(f"scontrol is not on this node any more; resume the node by hand, then delete {MEMORY}")
+        raise HookError(
+            f"scontrol is not on this node any more; resume the node by hand, then delete {MEMORY}"
+        )
     done = host.run(program, *arguments, timeout=HOOK_TIME)
     if done.rc != 0 and not re.search(r"not found|invalid node name", done.out + done.err, re.IGNORECASE):
         raise HookError(plain(f"scontrol {arguments[0]} ended with {done.rc}: {done.tail(2)}"))
@@ -282,20 +316,33 @@ def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
     for asked in ((own,), ()):
         for line in _scontrol_run(host, "show", "node", *asked, "--oneliner").splitlines():
             fields = dict(re.findall(r"\b(NodeName|NodeHostName|State)=(\S+)", line))
-            if fields.get("NodeName") and own in (fields["NodeName"], fields.get("NodeHostName", "").partition(".")[0]):
+            if fields.get("NodeName") and own in (
+                fields["NodeName"],
+                fields.get("NodeHostName", "").partition(".")[0],
+            ):
                 reason = re.search(r"\bReason=(.*)", line)
-                return {"name": fields["NodeName"], "state": fields.get("State", ""), "reason": reason.group(1) if reason else ""}
+                return {
+                    "name": fields["NodeName"],
+                    "state": fields.get("State", ""),
+                    "reason": reason.group(1) if reason else "",
+                }
     return None
 
 
 def _is_drained(row: Mapping[str, str]) -> bool:
     """Slurm shows a drained node with flags, as in IDLE+DRAIN or DOWN*+DRAIN."""
-    return any(flag.rstrip("*~#!%$@^-") in ("DRAIN", "DRAINED", "DRAINING") for flag in row["state"].split("+"))
+    return any(
+        flag.rstrip("*~#!%$@^-") in ("DRAIN", "DRAINED", "DRAINING") for flag in row["state"].split("+")
+    )
 
 
 def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> bool:
     """Drain, unless somebody has; whether the drain is ours. A drain of ours, or of a goldnode run, gets the new reason."""
-    if _is_drained(row) and not (ours and row["reason"].startswith(OWN)) and drained.mark(_without_author(row["reason"])) is None:
+    if (
+        _is_drained(row)
+        and not (ours and row["reason"].startswith(OWN))
+        and drained.mark(_without_author(row["reason"])) is None
+    ):
         return False
     _scontrol_run(host, "update", f"NodeName={row['name']}", "State=DRAIN", f"Reason={text}")
     return True
@@ -340,13 +387,19 @@ def _start(host: Host) -> List[str]:
     for unit in units(host, names).values():
         name = unit["Id"]
         if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
-            told.append(f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is somebody's decision")
+            told.append(
+                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is somebody's decision"
+            )
         elif unit["ActiveState"] in ("inactive", "failed"):
             # Refused starts in a row are a start limit hit, of the unit and of the socket through which somebody asked for it.
             host.run("systemctl", "reset-failed", name, *unit["TriggeredBy"].split())
             # Not waited for: the boot check runs before the runtimes, and would wait for itself.
             done = host.run("systemctl", "start", "--no-block", name)
-            told.append(f"gate: starts {name}, which it had kept out" if done.rc == 0 else f"gate: cannot start {name}: {done.tail(1)}")
+            told.append(
+                f"gate: starts {name}, which it had kept out"
+                if done.rc == 0
+                else f"gate: cannot start {name}: {done.tail(1)}"
+            )
         host.remove(f"{KEPT}/{name}")
     return told
 
@@ -372,8 +425,13 @@ PROPERTIES = (
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
     """What systemd has loaded of these units, from one call: name -> :data:`PROPERTIES`. A unit it does not know is `not-found`."""
     shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
-    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
-    return {block["Id"]: {key: block.get(key, "") for key in PROPERTIES} for block in blocks if block.get("Id")}
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        for block in shown.split("\n\n")
+    ]
+    return {
+        block["Id"]: {key: block.get(key, "") for key in PROPERTIES} for block in blocks if block.get("Id")
+    }
 
 
 # -- files

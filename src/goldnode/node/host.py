@@ -62,8 +62,12 @@ class Host:
         # User and group that own what is goldnode's. In an image these are numbers too; a directory that plays a machine has a root of its own.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # what is run to ask for GPUs
-        self.pending: Any = None  # a capture's question to the GPU library, while it is open (device/stream.py)
-        self.commands: List[Tuple[str, ...]] = []  # every program run, in order: tests and the run record read it
+        self.pending: Any = (
+            None  # a capture's question to the GPU library, while it is open (device/stream.py)
+        )
+        self.commands: List[
+            Tuple[str, ...]
+        ] = []  # every program run, in order: tests and the run record read it
 
     def located(self, name: str) -> str:
         """Where the absolute path `name` of the node lies on the machine this code runs on."""
@@ -104,7 +108,9 @@ class Host:
                 target = os.readlink(here)
             except OSError:  # no link; whatever else is wrong with it shows to whoever opens it
                 return here
-            current = os.path.normpath(os.path.join("/", os.path.dirname(current), target))  # as in a chroot, .. of / is /
+            current = os.path.normpath(
+                os.path.join("/", os.path.dirname(current), target)
+            )  # as in a chroot, .. of / is /
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def lstat(self, name: str) -> Optional[os.stat_result]:
@@ -161,7 +167,11 @@ class Host:
         self.commands.append(argv)
         command: Sequence[str] = argv if self.root == "/" else ("chroot", self.root, *argv)
         try:
-            process = Process(command, {**os.environ, **ENVIRONMENT}, None if stdin is None else stdin.encode("utf-8", "replace"))
+            process = Process(
+                command,
+                {**os.environ, **ENVIRONMENT},
+                None if stdin is None else stdin.encode("utf-8", "replace"),
+            )
         except FileNotFoundError:
             return Result(argv, 127, "", f"{argv[0]}: not found")
         except OSError as problem:  # there, and not to be run: not executable, or no program
@@ -180,7 +190,9 @@ class Host:
             return Result(argv, 124, out, f"{argv[0]}: no answer within {timeout:g} s")
         return Result(argv, status, out, process.text(process.err))
 
-    def write(self, name: str, content: bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None) -> None:
+    def write(
+        self, name: str, content: bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None
+    ) -> None:
         """Put a file in place atomically: readers see the old content or the new, and so does the next boot.
 
         :param owner: numbers of user and group; None: of whoever writes.
@@ -189,7 +201,9 @@ class Host:
         folder, _, base = target.rpartition("/")
         os.makedirs(folder or "/", exist_ok=True)
         temporary = f"{folder}/.{base}.{os.urandom(8).hex()}"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)
@@ -230,7 +244,9 @@ class Host:
         """Put changed lines of somebody else's file in place, with its mode and owner; where it is a link, what that leads to is changed."""
         here = self.real(name)
         content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
-        self.write("/" + os.path.relpath(here, self.root), content, own.st_mode & 0o7777, (own.st_uid, own.st_gid))
+        self.write(
+            "/" + os.path.relpath(here, self.root), content, own.st_mode & 0o7777, (own.st_uid, own.st_gid)
+        )
 
     def remove(self, name: str) -> None:
         """Take a file away; that it is not there is no error."""
@@ -254,7 +270,9 @@ def matching(names: Sequence[str], pattern: str) -> List[str]:
     before, star, after = pattern.partition("*")
     if star and not set(before + after) & set("*?["):
         least = len(before) + len(after)
-        return [name for name in names if name.startswith(before) and name.endswith(after) and len(name) >= least]
+        return [
+            name for name in names if name.startswith(before) and name.endswith(after) and len(name) >= least
+        ]
     return [name for name in names if like(name, pattern)]
 
 
@@ -272,7 +290,10 @@ def like(name: str, pattern: str) -> bool:
     if len(name) < len(before) + len(after) or (not star and len(name) > len(before)):
         return False
     ends = name[: len(before)] + name[len(name) - len(after) :]
-    return all(own == wanted or wanted == "?" or (wanted == "\0" and own in DIGITS) for own, wanted in zip(ends, before + after))
+    return all(
+        own == wanted or wanted == "?" or (wanted == "\0" and own in DIGITS)
+        for own, wanted in zip(ends, before + after)
+    )
 
 
 def is_container(host: Host) -> bool:

@@ -24,4 +24,6 @@ else:
             setattr(self, wanted, value)
             return value
 
-    base64, binascii, importlib, json, re, shlex = map(_Later, ("base64", "binascii", "importlib", "json", "re", "shlex"))
+    base64, binascii, importlib, json, re, shlex = map(
+        _Later, ("base64", "binascii", "importlib", "json", "re", "shlex")
+    )

@@ -19,6 +19,10 @@ def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
     """
     rows = []
     for key, value in sorted(document.items()) if ordered else document.items():
-        items = ",\n".join(["  " + dumps(item, sort_keys=ordered) for item in value]) if isinstance(value, list) else ""
+        items = (
+            ",\n".join(["  " + dumps(item, sort_keys=ordered) for item in value])
+            if isinstance(value, list)
+            else ""
+        )
         rows.append(f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value, sort_keys=ordered)))
     return "{\n" + ",\n".join(rows) + "\n}"

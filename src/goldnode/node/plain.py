@@ -55,7 +55,9 @@ else:
             given = dict(zip(names, values), **named)
             found = {**initial, **given}
             if len(found) != len(names) or len(given) != len(values) + len(named):
-                raise TypeError(f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} and {named!r}")
+                raise TypeError(
+                    f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} and {named!r}"
+                )
             for name in needed:
                 if name not in given:
                     raise TypeError(f"{cls.__name__} needs its {name}")
@@ -113,7 +115,9 @@ else:
                 given = dict(zip(cls._fields, values), **named)
                 found = {**cls._defaults, **given}
                 if len(found) != len(cls._fields) or len(given) != len(values) + len(named):
-                    raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and {named!r}")
+                    raise TypeError(
+                        f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and {named!r}"
+                    )
                 values = [found[name] for name in cls._fields]
             return tuple.__new__(cls, values)
 

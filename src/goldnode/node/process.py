@@ -50,9 +50,19 @@ class Process:
     and :data:`LOST` where that cannot be known.
     """
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stdin: Optional[bytes] = None, session: bool = False) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: Optional[bytes] = None,
+        session: bool = False,
+    ) -> None:
         file = found(argv[0], environment.get("PATH", os.defpath))
-        for handle in (0, 1, 2):  # of one that was started without, the next file would take the number, and be lost in the child
+        for handle in (
+            0,
+            1,
+            2,
+        ):  # of one that was started without, the next file would take the number, and be lost in the child
             try:
                 os.fstat(handle)
             except OSError:
@@ -75,7 +85,9 @@ class Process:
                 actions.append((os.POSIX_SPAWN_DUP2, given, 0))
             # Python ignores these two for itself; a program expects them to end it.
             default = [signal.SIGPIPE, signal.SIGXFSZ]
-            self.pid = os.posix_spawn(file, list(argv), environment, file_actions=actions, setsigdef=default, setsid=session)
+            self.pid = os.posix_spawn(
+                file, list(argv), environment, file_actions=actions, setsigdef=default, setsid=session
+            )
         except BaseException:
             self.close()
             raise

@@ -35,7 +35,9 @@ FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
 # What the parts of a class document are, so that one that is something else is refused before anything works with it.
 SHAPES: Dict[str, Any] = {
     **dict.fromkeys(("class", "digest"), str),
-    **dict.fromkeys(("os", "stack", "lock", "kernel", "platform", "policy", "baseline", "site", "health", "xid"), dict),
+    **dict.fromkeys(
+        ("os", "stack", "lock", "kernel", "platform", "policy", "baseline", "site", "health", "xid"), dict
+    ),
     **dict.fromkeys(("packages", "modules", "blacklist", "fence", "suppressions"), list),
     **dict.fromkeys(("gpu", "driver", "runtime"), (dict, type(None))),
 }
@@ -57,7 +59,9 @@ def plain(given: Sequence[str]) -> Any:
     if given[:1] != ["check"] or not flags.keys() >= set(given[1:]):
         return None
     said = {flags[word] for word in given[1:]}
-    return Flags(command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS})
+    return Flags(
+        command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS}
+    )
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -94,7 +98,9 @@ def run(options: Any) -> int:
     else:
         from .state import apply as applying  # what only looks does not wait for the import of what writes
 
-        done, _, after = applying.apply(host, document, options.part, {}, lambda text: print(text, file=sys.stderr))
+        done, _, after = applying.apply(
+            host, document, options.part, {}, lambda text: print(text, file=sys.stderr)
+        )
         told = after.to_json()
         told["done"] = done
     print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
@@ -129,9 +135,15 @@ def run_check(host: Host, options: Any) -> int:
         checked = checking.examine(host, document, passive=options.passive)
         verdict = checked.verdict
     except NodeError as problem:
-        remedy = "Run site.yml for this host." if options.document == CLASS else "Name what `goldnode class export CLASS` has written."
+        remedy = (
+            "Run site.yml for this host."
+            if options.document == CLASS
+            else "Name what `goldnode class export CLASS` has written."
+        )
         verdict = unreadable(host, options.passive, str(problem), remedy)
-    except Exception as problem:  # a failure of the check itself has to reach the gate too: the node's state is not known
+    except (
+        Exception
+    ) as problem:  # a failure of the check itself has to reach the gate too: the node's state is not known
         from . import fault  # no other check needs it
 
         fault.trace(problem)
@@ -219,11 +231,22 @@ def run_policy(host: Host, options: Any) -> int:
     else:
         findings = reapply.judged(document, reapply.outstanding(host, document)[0])
     outcomes = {finding.outcome for finding in findings}
-    code = checking.UNKNOWN if outcomes & {UNREAD, ELSEWHERE} else checking.DEGRADED if MISMATCH in outcomes else checking.HEALTHY
+    code = (
+        checking.UNKNOWN
+        if outcomes & {UNREAD, ELSEWHERE}
+        else checking.DEGRADED
+        if MISMATCH in outcomes
+        else checking.HEALTHY
+    )
     if options.json:
         print(
             json.dumps(
-                {"exit_code": code, "changed": [a.line() for a in changed], "findings": [checking.as_json(f) for f in findings]}, indent=1
+                {
+                    "exit_code": code,
+                    "changed": [a.line() for a in changed],
+                    "findings": [checking.as_json(f) for f in findings],
+                },
+                indent=1,
             )
         )
     else:
@@ -236,7 +259,9 @@ def export_policy(host: Host, options: Any) -> int:
     from .device import export
     from .device.child import ask
 
-    vendor = "amd" if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia") else "nvidia"
+    vendor = (
+        "amd" if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia") else "nvidia"
+    )
     answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
     if "error" in answer:
         raise NodeError(f"the GPUs cannot be read: {answer['error']}. Look at dmesg on the node.")
@@ -282,7 +307,9 @@ def believe(host: Host) -> None:
     have = owners.row(host, CLASS, found)
     wrong = [f"it is {owners.kind(have)}"] if have["type"] != "file" else owners.exposed(have)
     if wrong:
-        raise NodeError(f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for this host.")
+        raise NodeError(
+            f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for this host."
+        )
 
 
 def read_document(host: Host, options: Any) -> Json:
@@ -291,18 +318,26 @@ def read_document(host: Host, options: Any) -> Json:
     where = host if name == CLASS else Host("/")
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
     # A file named with --class is not what a run leaves on the node.
-    remedy = "Run site.yml for this host" if name == CLASS else "Write it with `goldnode class export CLASS > class.json`"
+    remedy = (
+        "Run site.yml for this host"
+        if name == CLASS
+        else "Write it with `goldnode class export CLASS > class.json`"
+    )
     if name == CLASS:
         believe(host)
     if text is None:
-        other = ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""
+        other = (
+            ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""
+        )
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
         document = json.loads(text)
     except ValueError as problem:
         raise NodeError(f"{name}: not JSON ({problem}). {remedy}.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
-        raise NodeError(f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`.")
+        raise NodeError(
+            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
+        )
     wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
     if wrong:
         raise NodeError(f"{name}: not a class document, its {', '.join(wrong)} cannot be that. {remedy}.")

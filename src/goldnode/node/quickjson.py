@@ -18,7 +18,11 @@ else:
         """What the scanner asks for once, when it is made: the options of `json.loads`, as they are without any."""
 
         strict, object_hook, object_pairs_hook, parse_float, parse_int = True, None, None, float, int
-        parse_constant = {"-Infinity": float("-inf"), "Infinity": float("inf"), "NaN": float("nan")}.__getitem__
+        parse_constant = {
+            "-Infinity": float("-inf"),
+            "Infinity": float("inf"),
+            "NaN": float("nan"),
+        }.__getitem__
 
     try:
         from _json import encode_basestring, encode_basestring_ascii, make_encoder, make_scanner
@@ -32,7 +36,9 @@ else:
             if not options and isinstance(text, (str, bytes, bytearray)):
                 try:
                     given = text if isinstance(text, str) else text.decode("utf-8")
-                    found, end = _scan(given, len(given) - len(given.lstrip(SPACE)) if given[:1] in SPACE else 0)
+                    found, end = _scan(
+                        given, len(given) - len(given.lstrip(SPACE)) if given[:1] in SPACE else 0
+                    )
                     if not given[end:].strip(SPACE):
                         return found
                 except (StopIteration, ValueError):  # told below, in the standard module's words
@@ -51,7 +57,9 @@ else:
             if isinstance(value, str):
                 return text(value)
             item, key = separators
-            return "".join(make_encoder({}, _foreign, text, None, key, item, sort_keys, False, True)(value, 0))
+            return "".join(
+                make_encoder({}, _foreign, text, None, key, item, sort_keys, False, True)(value, 0)
+            )
 
         def _foreign(value):
             raise TypeError(f"Object of type {value.__class__.__name__} is not JSON serializable")

@@ -38,7 +38,14 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
             told = applied(host, request, engine, archive)
     except NodeError as problem:
         told = {"failed": True, "msg": str(problem)}
-        told.update({name: value for name in ("done", "refusals") for value in [getattr(problem, name, None)] if value})
+        told.update(
+            {
+                name: value
+                for name in ("done", "refusals")
+                for value in [getattr(problem, name, None)]
+                if value
+            }
+        )
     print(json.dumps(told))
     return 0
 
@@ -70,7 +77,9 @@ def forget_program(host: Host) -> None:
         host.path(COPIES).parent.rmdir()
 
 
-def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]) -> Dict[str, Any]:
+def applied(
+    host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]
+) -> Dict[str, Any]:
     """One part brought, or everything taken away."""
     from . import gate
     from .state import applied as kept
@@ -104,4 +113,11 @@ def applied(host: Host, request: Mapping[str, Any], engine: Optional[str], archi
         kept.mark(host, document, good=True)
     # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
     acted = [] if after.actions else gate.act(host, document, verdict)
-    return {"changed": bool(done), "done": done, "plan": after.to_json(), "verdict": verdict, "gate": acted, "rollback": about}
+    return {
+        "changed": bool(done),
+        "done": done,
+        "plan": after.to_json(),
+        "verdict": verdict,
+        "gate": acted,
+        "rollback": about,
+    }

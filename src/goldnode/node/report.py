@@ -31,7 +31,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
     # A verdict of an older goldnode does not say what its stack was tested with.
-    stack = f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
+    stack = (
+        f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
+    )
     lines.append(f"class {verdict['class']}  at {verdict['time']}{stack}")
     if verdict.get("recorded"):
         record = verdict["recorded"]
@@ -41,7 +43,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
     grouped, silent = _apart(_grouped(rows))
     if grouped or silent:
-        lines += finding_lines([{**found[0], "id": _named(found)} for found in grouped] + [_together(found) for found in silent])
+        lines += finding_lines(
+            [{**found[0], "id": _named(found)} for found in grouped] + [_together(found) for found in silent]
+        )
     for found in grouped:
         lines += _advice(found)
     for found in silent:
@@ -50,7 +54,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     lines += _wrapped(f"ok ({len(fine)}): ", list(dict.fromkeys(fine)))
     counts = verdict["counts"]
-    said = ", ".join(f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number)
+    said = ", ".join(
+        f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number
+    )
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")
     return "\n".join(lines)
 
@@ -69,20 +75,30 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
     return list(groups.values())
 
 
-def _apart(groups: List[List[Mapping[str, Any]]]) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
+def _apart(
+    groups: List[List[Mapping[str, Any]]],
+) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
     """Groups of their own, and, put together, many items that could not be read for one reason: a driver that hangs is told once."""
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
     for found in groups:
         if found[0]["outcome"] == "could_not_read":
             alike.setdefault((found[0]["got"], found[0]["remedy"]), []).extend(found)
     silent = {key: found for key, found in alike.items() if len({finding["id"] for finding in found}) > SAME}
-    rest = [found for found in groups if found[0]["outcome"] != "could_not_read" or (found[0]["got"], found[0]["remedy"]) not in silent]
+    rest = [
+        found
+        for found in groups
+        if found[0]["outcome"] != "could_not_read" or (found[0]["got"], found[0]["remedy"]) not in silent
+    ]
     return rest, list(silent.values())
 
 
 def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The row of items that could not be read for one reason."""
-    return {**found[0], "id": f"{len({finding['id'] for finding in found})} items", "expected": "something that can be read"}
+    return {
+        **found[0],
+        "id": f"{len({finding['id'] for finding in found})} items",
+        "expected": "something that can be read",
+    }
 
 
 def _named(found: Sequence[Mapping[str, Any]]) -> str:
@@ -101,12 +117,20 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
     lines = []
     if first["remedy"] and first["outcome"] != "suppressed":
         blast = first.get("blast")
-        lines.append(f"  {first['id']}: {first['remedy']}" + (f" [takes along: {blast}]" if blast and blast != "nothing" else ""))
+        lines.append(
+            f"  {first['id']}: {first['remedy']}"
+            + (f" [takes along: {blast}]" if blast and blast != "nothing" else "")
+        )
     elif first["outcome"] == "suppressed":
         lines.append(f"  {first['id']}:")
     subjects = [str(finding["subject"]) for finding in found if finding.get("subject")]
     lines += _wrapped("    on ", subjects) if len(subjects) > 1 else []
-    lines += [f"    {text}" for text in list(dict.fromkeys(text for finding in found for text in finding.get("evidence") or ()))[:6]]
+    lines += [
+        f"    {text}"
+        for text in list(dict.fromkeys(text for finding in found for text in finding.get("evidence") or ()))[
+            :6
+        ]
+    ]
     return lines
 
 
@@ -126,7 +150,14 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
     rows = [("item", "outcome", "expected", "got")]
     for finding in findings:
         got = finding["got"] if finding["outcome"] != "match" else ""
-        rows.append((finding["id"], MARKS.get(finding["outcome"], finding["outcome"]), str(finding["expected"]), str(got)))
+        rows.append(
+            (
+                finding["id"],
+                MARKS.get(finding["outcome"], finding["outcome"]),
+                str(finding["expected"]),
+                str(got),
+            )
+        )
     widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((36, 18, 48, 999))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
     return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]
@@ -140,7 +171,10 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]
     present = plan["state"] == PRESENT
-    lines += [f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
+    lines += [
+        f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
+        for item in plan["waiting"]
+    ]
     lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     lines += [f"no reboot as the node is now: {text}" for text in plan["reboot"].get("held", ())]

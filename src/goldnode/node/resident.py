@@ -29,6 +29,11 @@ def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None)
         return OTHER
     if declared is None or wanted["--class-digest"] != digest(declared):
         return OTHER_CLASS
-    found = plan(host, json.loads(declared), {"program": {"sha256": engine}}, lock_timeout=float(wanted["--lock-timeout"]))
+    found = plan(
+        host,
+        json.loads(declared),
+        {"program": {"sha256": engine}},
+        lock_timeout=float(wanted["--lock-timeout"]),
+    )
     print(json.dumps(found.to_json()))
     return 0

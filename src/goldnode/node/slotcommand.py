@@ -24,9 +24,21 @@ def arguments(parser: Any) -> None:
     parser.description = TEXT
     parser.add_argument("verb", choices=("status", "good", "failed", "sync", "back", "write"))
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--release", help="with sync: the kernel to boot; default: the one that the entry boots")
-    parser.add_argument("--tries", type=int, choices=range(1, 10), default=slots.TRIES, help="with back: boots that it may take")
-    parser.add_argument("--hook", action="store_true", help="with sync: called by a hook of dpkg: do nothing elsewhere, and never fail")
+    parser.add_argument(
+        "--release", help="with sync: the kernel to boot; default: the one that the entry boots"
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        choices=range(1, 10),
+        default=slots.TRIES,
+        help="with back: boots that it may take",
+    )
+    parser.add_argument(
+        "--hook",
+        action="store_true",
+        help="with sync: called by a hook of dpkg: do nothing elsewhere, and never fail",
+    )
 
 
 def run(host: Host, options: Any) -> int:
@@ -45,7 +57,9 @@ def run(host: Host, options: Any) -> int:
         try:
             from . import slotwrite
         except ImportError:
-            raise NodeError("this file does not bring the writer. `goldnode disks update` sends one that does.") from None
+            raise NodeError(
+                "this file does not bring the writer. `goldnode disks update` sends one that does."
+            ) from None
         slotwrite.apart()
         found = slotwrite.write(host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True))
     elif verb == "back":
@@ -53,7 +67,9 @@ def run(host: Host, options: Any) -> int:
     else:
         known = slots.survey(host)
         if known is None:
-            raise NodeError("this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has.")
+            raise NodeError(
+                "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
+            )
         from .state.observe import gpu_holders
 
         found = {**known, "holders": gpu_holders(host)}
@@ -72,7 +88,9 @@ def sync(host: Host, release: Any, hook: bool) -> int:
     except (NodeError, OSError) as problem:
         if not hook:
             raise
-        print(f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}", file=sys.stderr)
+        print(
+            f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}", file=sys.stderr
+        )
         return 0
     if told:
         print(told)
@@ -83,10 +101,19 @@ def table(found: Json) -> str:
     """The slots for a person."""
     lines = []
     for name, row in found["slots"].items():
-        marks = [word for word, true in (("runs", name == found["running"]), ("boots next", name == found["next"])) if true]
+        marks = [
+            word
+            for word, true in (("runs", name == found["running"]), ("boots next", name == found["next"]))
+            if true
+        ]
         tries = f", {row['left']} tries left" if row["left"] is not None else ""
-        state = f"{row['state']}{tries}" + (f"; not verified: {row['unverified']}" if row["unverified"] else "")
-        lines.append(f"slot {name}: {row['image'] or 'no image'}, {state}" + (f" ({', '.join(marks)})" if marks else ""))
+        state = f"{row['state']}{tries}" + (
+            f"; not verified: {row['unverified']}" if row["unverified"] else ""
+        )
+        lines.append(
+            f"slot {name}: {row['image'] or 'no image'}, {state}"
+            + (f" ({', '.join(marks)})" if marks else "")
+        )
     if found["next"] is None:
         lines.append(f"which boots next cannot be told: {found['why']}")
     lines += [found["fallback"]] if found["fallback"] else []

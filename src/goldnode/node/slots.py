@@ -43,7 +43,10 @@ WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine tha
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
 EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
 RESERVED = 3  # names of 200 letters for which a new directory of the ESP has room; the clusters of a small ESP hold one each
-FRESH, GONE = ".new", ".old"  # endings of files of the ESP that are not yet, or no longer, what their name says; systemd-boot reads neither
+FRESH, GONE = (
+    ".new",
+    ".old",
+)  # endings of files of the ESP that are not yet, or no longer, what their name says; systemd-boot reads neither
 
 
 def running(host: Host) -> Optional[str]:
@@ -74,7 +77,11 @@ def known(host: Host, where: str, slot: str) -> Json:
 def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
     """The entries that boot a slot, as systemd-boot would take them. Pure."""
     return loader.ordered(
-        [entry for entry in entries if entry.id.startswith("goldnode-") and entry.id.endswith(f"-{slot}.conf")],
+        [
+            entry
+            for entry in entries
+            if entry.id.startswith("goldnode-") and entry.id.endswith(f"-{slot}.conf")
+        ],
     )
 
 
@@ -82,7 +89,10 @@ def tried(host: Host, where: str) -> Optional[loader.Entry]:
     """The entry that this boot tries: systemd-boot said which it counted, and it still has its counter; None for any other boot."""
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
-    return next((entry for entry in loader.entries(host, where) if entry.file == name and entry.left is not None), None)
+    return next(
+        (entry for entry in loader.entries(host, where) if entry.file == name and entry.left is not None),
+        None,
+    )
 
 
 def survey(host: Host) -> Optional[Json]:
@@ -133,7 +143,9 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
         words = line.split()
         if len(words) > 4 and words[4] in ("/", where):  # the last of a place is what is seen there
             numbers[words[4]] = words[2]
-    name = os.path.relpath(os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))).replace("/", "!")
+    name = os.path.relpath(
+        os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))
+    ).replace("/", "!")
     disks = {
         f"{device} (/dev/{name.replace('!', '/')})": disk(host, f"/sys/class/block/{name}"),
         "/": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
@@ -174,15 +186,25 @@ def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Opt
     if theirs["state"] != FAILED or (theirs["sequence"] or 0) < (mine["sequence"] or 0):
         return None
     why = [row for row in told if row.get("image") == theirs["image"] and row.get("event") == FAILED]
-    said = str(why[-1].get("reason")) if why else "it left no reason: it ended before one could be written (panic, no root, power)"
+    said = (
+        str(why[-1].get("reason"))
+        if why
+        else "it left no reason: it ended before one could be written (panic, no root, power)"
+    )
     times = theirs["done"] or 1
     tries = f"{times} tries" if times > 1 else "its try"
-    return f"image {theirs['image']} in slot {other} failed {tries}: {said}; {mine['image']} in slot {runs} runs"
+    return (
+        f"image {theirs['image']} in slot {other} failed {tries}: {said}; {mine['image']} in slot {runs} runs"
+    )
 
 
 def tell(host: Host, verdict: Mapping[str, Any]) -> None:
     """Have a login tell of a newer image that failed, as the verdict does."""
-    bad = [str(row["got"]) for row in verdict["findings"] if row["id"] == "slot.fallback" and row["outcome"] == "mismatch"]
+    bad = [
+        str(row["got"])
+        for row in verdict["findings"]
+        if row["id"] == "slot.fallback" and row["outcome"] == "mismatch"
+    ]
     if bad:
         host.write(TOLD, f"{bad[0]}\n".encode())
     else:
@@ -255,7 +277,9 @@ def commit(host: Host, name: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             for left in (name + FRESH, *([name] if new else [])):
                 take(host, left)
-        raise NodeError(f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df {os.path.dirname(name)}`.")
+        raise NodeError(
+            f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df {os.path.dirname(name)}`."
+        )
 
 
 def reread(path: str) -> bytes:
@@ -315,7 +339,9 @@ def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
     """Make one file the only entry of a slot. The others go when it is on the disk, and what runs that were cut off have left."""
     folder = f"{where}/loader/entries"
     put(host, f"{folder}/{file}", text.encode())
-    others = [f"{folder}/{entry.file}" for entry in of_slot(loader.entries(host, where), slot) if entry.file != file]
+    others = [
+        f"{folder}/{entry.file}" for entry in of_slot(loader.entries(host, where), slot) if entry.file != file
+    ]
     for path in (*others, *leftovers(host, where)):
         take(host, path)
 
@@ -333,7 +359,11 @@ def proved(host: Host, where: str, slot: str) -> None:
     """See that all that boots a slot is on the disk, before anything that could be booted instead is removed. Raises NodeError."""
     own = of_slot(loader.entries(host, where), slot)
     paths = [f"{where}/loader/entries/{own[0].file}"] if own else []
-    paths += [f"{where}/{word.lstrip('/')}" for key in ("linux", "initrd") for word in (own[0].fields.get(key, "").split() if own else ())]
+    paths += [
+        f"{where}/{word.lstrip('/')}"
+        for key in ("linux", "initrd")
+        for word in (own[0].fields.get(key, "").split() if own else ())
+    ]
     lost = [path for path in paths if not host.data(path)]
     if len(paths) < 3 or lost:
         raise NodeError(
@@ -347,7 +377,9 @@ def proved(host: Host, where: str, slot: str) -> None:
 def history(host: Host, where: str) -> List[Json]:
     """What became of images on this node, the oldest first; torn lines are left out."""
     found = []
-    for line in (host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or "").splitlines():
+    for line in (
+        host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or ""
+    ).splitlines():
         try:
             row = json.loads(line)
         except ValueError:
@@ -368,7 +400,9 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
         "reason": reason,
     }
     rows = [*history(host, where), row][-KEPT:]
-    put(host, f"{where}/{HISTORY}", "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode())
+    put(
+        host, f"{where}/{HISTORY}", "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode()
+    )
 
 
 def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, options: str) -> str:
@@ -436,7 +470,12 @@ def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]])
 
 def clean(host: Host, where: str, slot: str) -> None:
     """Take away kernels and initramfs of a slot that no entry names, and what runs that were cut off have left."""
-    named = {word for entry in loader.entries(host, where) for key in ("linux", "initrd") for word in entry.fields.get(key, "").split()}
+    named = {
+        word
+        for entry in loader.entries(host, where)
+        for key in ("linux", "initrd")
+        for word in entry.fields.get(key, "").split()
+    }
     about = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in host.glob(f"{where}/{FOLDER}/{slot}", "*"):
         if path[len(where) :] not in named and path not in (about, spare(about)):
@@ -497,12 +536,18 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         release = release or wanted_release(host, where, slot)
         own = of_slot(loader.entries(host, where), slot)
         if not own or not release:
-            raise NodeError(f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at {where}/loader/entries.")
+            raise NodeError(
+                f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at {where}/loader/entries."
+            )
         names = (f"/boot/vmlinuz-{release}", f"/boot/initrd.img-{release}")
         lost = [name for name in names if not host.exists(name)]
         if lost:
-            raise NodeError(f"{' and '.join(lost)}: not there, so that slot {slot} cannot boot {release}. Run site.yml.")
-        linux, initrd = bring(host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")])
+            raise NodeError(
+                f"{' and '.join(lost)}: not there, so that slot {slot} cannot boot {release}. Run site.yml."
+            )
+        linux, initrd = bring(
+            host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")]
+        )
         about = {**known(host, where, slot), "kernel": release}
         text = entry_text(about, slot, linux, initrd, without_root(own[0].fields.get("options", "")))
         file = settled(own[0])
@@ -529,9 +574,16 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
     name = f"{where}/loader/entries/{own[0].file}"
     with alone(host):
         line = own[0].fields.get("options", "")
-        after = " ".join([*(word for word in line.split() if word not in drop), *(word for word in add if word not in line.split())])
+        after = " ".join(
+            [
+                *(word for word in line.split() if word not in drop),
+                *(word for word in add if word not in line.split()),
+            ]
+        )
         rows = [row for row in (host.text(name) or "").splitlines() if not row.startswith("options ")]
-        put_entry(host, where, slot, settled(own[0]), "".join(f"{row}\n" for row in (*rows, f"options {after}")))
+        put_entry(
+            host, where, slot, settled(own[0]), "".join(f"{row}\n" for row in (*rows, f"options {after}"))
+        )
 
 
 # -- is this boot good?
@@ -546,7 +598,11 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
     from .state.domains import units as units_domain
 
     stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
-    named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
+    named = {
+        name if "." in name else f"{name}.service"
+        for name in stated
+        if isinstance(name, str) and name[:1] not in ("", "-")
+    }
     names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
     while True:
         rows = sorted(gate.units(host, names).items())
@@ -554,8 +610,15 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
         if not moving or time.monotonic() >= end:
             break
         time.sleep(0.5)
-    failed = [f"unit {name}: failed ({row['Result'] or 'no result'})" for name, row in rows if row["ActiveState"] == "failed"]
-    return failed + [f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s" for name, row in moving]
+    failed = [
+        f"unit {name}: failed ({row['Result'] or 'no result'})"
+        for name, row in rows
+        if row["ActiveState"] == "failed"
+    ]
+    return failed + [
+        f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s"
+        for name, row in moving
+    ]
 
 
 def judge(host: Host) -> List[str]:
@@ -576,7 +639,11 @@ def judge(host: Host) -> List[str]:
 
 def good(host: Host) -> Tuple[bool, str]:
     """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
-    if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None and place(host) is None:
+    if (
+        running(host) is not None
+        and loader.variable(host, "LoaderBootCountPath") is not None
+        and place(host) is None
+    ):
         return False, "the ESP is not mounted, so that nothing can be said of the image that this boot tries"
     found = survey(host)
     if found is None or found["tried"] is None:
@@ -592,7 +659,11 @@ def good(host: Host) -> Tuple[bool, str]:
     text = host.text(name) or ""
     # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
     put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
-    put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
+    put(
+        host,
+        f"{where}/{FOLDER}/{slot}/slot.json",
+        (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
+    )
     record(host, where, GOOD, slot, about)
     return True, f"image {about.get('name')} is good"
 
@@ -603,13 +674,21 @@ def failed(host: Host) -> str:
     if found is None or found["tried"] is None:
         return "this boot tries no image"
     where, slot = found["place"], found["running"]
-    told = [row for row in history(host, where) if row.get("boot") == boot_identity(host) and row.get("event") == FAILED]
+    told = [
+        row
+        for row in history(host, where)
+        if row.get("boot") == boot_identity(host) and row.get("event") == FAILED
+    ]
     if told:
         return str(told[-1].get("reason"))
     lost = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full").out
     names = [line.split()[0] for line in lost.splitlines() if line.split()]
     waits = host.run("systemctl", "list-jobs", "--plain", "--no-legend", "--full").out
-    jobs = [words[1] for words in (line.split() for line in waits.splitlines()) if len(words) > 3 and words[3] == "running"]
+    jobs = [
+        words[1]
+        for words in (line.split() for line in waits.splitlines())
+        if len(words) > 3 and words[3] == "running"
+    ]
     jobs = [name for name in jobs if not name.startswith("goldnode-tries")]
     emergency = host.run("systemctl", "is-active", "emergency.target").out.strip() in ("active", "activating")
     parts = ["emergency mode"] if emergency else []
@@ -644,7 +723,9 @@ def back(host: Host, tries: int = TRIES) -> Json:
     """
     found = survey(host)
     if found is None:
-        raise NodeError("this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has.")
+        raise NodeError(
+            "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
+        )
     where, runs = found["place"], found["running"]
     other = SLOTS[1 - SLOTS.index(runs)]
     with alone(host):
@@ -652,20 +733,33 @@ def back(host: Host, tries: int = TRIES) -> Json:
         own = of_slot(loader.entries(host, where), other)
         row = found["slots"][other]
         if not own or not about:
-            raise NodeError(f"slot {other} holds no image to go back to. Write one with `goldnode disks update`.")
+            raise NodeError(
+                f"slot {other} holds no image to go back to. Write one with `goldnode disks update`."
+            )
         if row["state"] != GOOD and not about.get("good"):
-            raise NodeError(f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write another image.")
+            raise NodeError(
+                f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write another image."
+            )
         if found["tried"]:
             raise NodeError(
                 f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it falls back by itself."
             )
         entry = own[0]
-        about = {**about, "sequence": 1 + max(int(row.get("sequence") or 0) for row in found["slots"].values())}
+        about = {
+            **about,
+            "sequence": 1 + max(int(row.get("sequence") or 0) for row in found["slots"].values()),
+        }
         fields = entry.fields
         options = without_root(fields.get("options", ""), WATCHDOG)
-        text = entry_text(about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}")
+        text = entry_text(
+            about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
+        )
         # That it was good, which changes nothing of what boots next; then the entry that makes it the one that does.
-        put(host, f"{where}/{FOLDER}/{other}/slot.json", (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode())
+        put(
+            host,
+            f"{where}/{FOLDER}/{other}/slot.json",
+            (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
+        )
         put_entry(host, where, other, loader.with_counter(entry.id, tries), text)
         record(host, where, "back", other, about, f"asked for while {found['slots'][runs]['image']} ran")
         return boots_next(host, other, "has its last good image again")

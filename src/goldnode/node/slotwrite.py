@@ -41,7 +41,16 @@ MOUNT = "/run/goldnode/slot-root"
 SITE = "/etc/goldnode/carry"  # one path a line (with * and ?, also in directories; # begins a comment): what else of the site's belongs to the node
 BY_SITE = "the site says so"
 
-_IMAGE = {"schema": str, "name": str, "class": str, "build_id": str, "kernel": str, "options": str, "root": dict, "tries": int}
+_IMAGE = {
+    "schema": str,
+    "name": str,
+    "class": str,
+    "build_id": str,
+    "kernel": str,
+    "options": str,
+    "root": dict,
+    "tries": int,
+}
 
 
 class Carried(NamedTuple):
@@ -66,13 +75,23 @@ CARRIED = (
     Carried("/etc/network/interfaces", True, "addresses that are the node's own"),
     Carried("/etc/network/interfaces.d/*", True, "addresses that are the node's own"),
     Carried("/etc/netplan/*.yaml", True, "addresses that are the node's own"),
-    Carried("/etc/sudoers.d/90-cloud-init-users", True, "the users that the node was given at its first boot"),
+    Carried(
+        "/etc/sudoers.d/90-cloud-init-users", True, "the users that the node was given at its first boot"
+    ),
     Carried("/etc/goldnode/*", True, "the site's files; the class document is the image's"),
-    Carried("/etc/ssh/sshd_config.d/50-cloud-init.conf", True, "who may log in, as cloud-init wrote it at the node's first boot"),
+    Carried(
+        "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+        True,
+        "who may log in, as cloud-init wrote it at the node's first boot",
+    ),
     Carried("/root/.ssh/authorized_keys", False, "who may log in"),
     Carried(STAMP, False, "the seed was read at the node's first boot, and is not read again"),
     Carried("/var/lib/cloud", False, "what cloud-init has done once for the node, and of what data"),
-    Carried("/var/lib/goldnode/sanity.json", False, "counters of the node's hardware, and what was acknowledged of them"),
+    Carried(
+        "/var/lib/goldnode/sanity.json",
+        False,
+        "counters of the node's hardware, and what was acknowledged of them",
+    ),
     Carried("/var/lib/goldnode/gate.json", False, "whom the gate has told that the node is drained"),
     Carried("/var/lib/goldnode/history", False, "what was done to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
@@ -90,19 +109,35 @@ def head(line: str) -> Json:
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise NodeError(f"what comes is no image of schema {SCHEMA}. Run `goldnode disks update` of the version that this node has.")
+        raise NodeError(
+            f"what comes is no image of schema {SCHEMA}. Run `goldnode disks update` of the version that this node has."
+        )
     wrong = [name for name, kind in _IMAGE.items() if not isinstance(found.get(name), kind)]
     root = found.get("root")
-    if not isinstance(root, dict) or not isinstance(root.get("size"), int) or not re.fullmatch("[0-9a-f]{64}", str(root.get("sha256"))):
+    if (
+        not isinstance(root, dict)
+        or not isinstance(root.get("size"), int)
+        or not re.fullmatch("[0-9a-f]{64}", str(root.get("sha256")))
+    ):
         wrong.append("root")
-    if not re.fullmatch(r"[0-9A-Za-z.]{1,64}", str(found.get("build_id"))) or not 1 <= int(found.get("tries") or 0) <= 9:
+    if (
+        not re.fullmatch(r"[0-9A-Za-z.]{1,64}", str(found.get("build_id")))
+        or not 1 <= int(found.get("tries") or 0) <= 9
+    ):
         wrong.append("build_id or tries")
     if wrong:
-        raise NodeError(f"what comes is no whole image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. Nothing was written.")
+        raise NodeError(
+            f"what comes is no whole image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. Nothing was written."
+        )
     return found
 
 
-def refusal(found: Optional[Mapping[str, Any]], image: Mapping[str, Any], own_class: Optional[str], size: Optional[int]) -> Optional[str]:
+def refusal(
+    found: Optional[Mapping[str, Any]],
+    image: Mapping[str, Any],
+    own_class: Optional[str],
+    size: Optional[int],
+) -> Optional[str]:
     """Why an image may not be written here; None where it may. Pure.
 
     :param found: as :func:`slots.survey` tells. :param size: bytes of the other slot's partition; None where there is none.
@@ -151,8 +186,19 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
             carry(host, root, say)
             linux, initrd = slots.bring(host, where, slot, [(told[0], "vmlinuz"), (told[1], "initrd.img")])
         options = f"{slots.without_root(image['options'], slots.WATCHDOG)} {slots.WATCHDOG}"
-        slots.put(host, f"{where}/{slots.FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
-        slots.record(host, where, "written", slot, about, f"not verified: {image['unverified']}" if image.get("unverified") else "")
+        slots.put(
+            host,
+            f"{where}/{slots.FOLDER}/{slot}/slot.json",
+            (json.dumps(about, sort_keys=True) + "\n").encode(),
+        )
+        slots.record(
+            host,
+            where,
+            "written",
+            slot,
+            about,
+            f"not verified: {image['unverified']}" if image.get("unverified") else "",
+        )
         name = loader.with_counter(f"goldnode-{image['build_id']}-{slot}.conf", image["tries"])
         slots.put_entry(host, where, slot, name, slots.entry_text(about, slot, linux, initrd, options))
         slots.clean(host, where, slot)
@@ -196,16 +242,22 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
     try:
         handle = os.open(device, os.O_RDWR | exclusive | os.O_CLOEXEC)
     except OSError as problem:
-        raise NodeError(f"{device} cannot be written: {problem.strerror}. Is it mounted? See `findmnt {device}`.") from None
+        raise NodeError(
+            f"{device} cannot be written: {problem.strerror}. Is it mounted? See `findmnt {device}`."
+        ) from None
     try:
         while not unpack.eof:
             part = stream.read(BLOCK)
             if not part:
-                raise NodeError(f"the stream ended after {done} of {size} bytes. The slot has no entry; run it again.")
+                raise NodeError(
+                    f"the stream ended after {done} of {size} bytes. The slot has no entry; run it again."
+                )
             data = unpack.decompress(part)
             done += len(data)
             if done > size:
-                raise NodeError(f"the image has more than the {size} bytes that it should have. The slot has no entry.")
+                raise NodeError(
+                    f"the image has more than the {size} bytes that it should have. The slot has no entry."
+                )
             seen.update(data)
             _all(handle, data)
             if done * 10 // size > told:
@@ -227,11 +279,15 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
             left -= len(data)
             again.update(data)
         if again.hexdigest() != want:
-            raise NodeError(f"{device} does not hold what was written to it. The slot has no entry; see dmesg: the disk may be failing.")
+            raise NodeError(
+                f"{device} does not hold what was written to it. The slot has no entry; see dmesg: the disk may be failing."
+            )
     except zlib.error as problem:
         raise NodeError(f"the stream is damaged: {problem}. The slot has no entry; run it again.") from None
     except OSError as problem:
-        raise NodeError(f"{device} cannot be written: {problem.strerror}. The slot has no entry; see dmesg.") from None
+        raise NodeError(
+            f"{device} cannot be written: {problem.strerror}. The slot has no entry; see dmesg."
+        ) from None
     finally:
         os.close(handle)
 
@@ -301,12 +357,18 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
     for row in rows:
         before = len(taken)
         for path in matches(host, row.pattern):
-            if path in NEVER or path.rpartition("/")[2].startswith("goldnode-") or (row.keep and there.exists(path)):
+            if (
+                path in NEVER
+                or path.rpartition("/")[2].startswith("goldnode-")
+                or (row.keep and there.exists(path))
+            ):
                 continue
             if _take(host, there, path):
                 taken.append(path)
         if row.why == BY_SITE and len(taken) == before:
-            say(f"{SITE}: `{row.pattern}` takes nothing along: there is no such file here. Correct the line, or take it out.")
+            say(
+                f"{SITE}: `{row.pattern}` takes nothing along: there is no such file here. Correct the line, or take it out."
+            )
     if STAMP in taken:  # what else a first boot does to its root
         there.remove(PRESET)
     return taken + users(host, there, say)
@@ -359,7 +421,11 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
     """
     rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
     people = {row[0]: row for row in rows if len(row) == 7 and row[2].isdigit() and int(row[2]) in PEOPLE}
-    have = {line.split(":")[0]: line.split(":") for line in (there.text("/etc/passwd") or "").splitlines() if line.count(":") == 6}
+    have = {
+        line.split(":")[0]: line.split(":")
+        for line in (there.text("/etc/passwd") or "").splitlines()
+        if line.count(":") == 6
+    }
     numbers = {row[2] for row in have.values()}
     fresh = [name for name, row in people.items() if name not in have and row[2] not in numbers]
     taken = []
@@ -368,7 +434,11 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
         if old is None:
             continue
         known = {line.split(":")[0] for line in old.splitlines()}
-        add = [line for line in (host.text(file) or "").splitlines() if line.split(":")[0] in fresh and line.split(":")[0] not in known]
+        add = [
+            line
+            for line in (host.text(file) or "").splitlines()
+            if line.split(":")[0] in fresh and line.split(":")[0] not in known
+        ]
         if add:
             there.write_lines(file, [*(line + "\n" for line in (*old.splitlines(), *add))])
             taken.append(file)
@@ -399,7 +469,9 @@ def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
     lines, changed = [], False
     for line in (there.text("/etc/group") or "").splitlines():
         parts = line.split(":")
-        add = [name for name in wanted.get(parts[0], ()) if len(parts) == 4 and name not in parts[3].split(",")]
+        add = [
+            name for name in wanted.get(parts[0], ()) if len(parts) == 4 and name not in parts[3].split(",")
+        ]
         if add:
             line = ":".join([*parts[:3], ",".join([*filter(None, parts[3].split(",")), *add])])
             changed = True
@@ -417,7 +489,17 @@ def apart() -> None:
         with contextlib.suppress(OSError):
             os.listdir(name)
     program = sys.argv[0] if os.path.isfile(sys.argv[0]) else PROGRAM
-    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-I", "-S", program, *sys.argv[1:]]
+    words = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        sys.executable,
+        "-I",
+        "-S",
+        program,
+        *sys.argv[1:],
+    ]
     try:
         os.execvpe("unshare", words, {**os.environ, OURS: "1"})  # noqa: S606 - the program itself
     except OSError as problem:

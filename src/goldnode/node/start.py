@@ -15,7 +15,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
     arguments = sys.argv[1:]
     if arguments[:1] == ["check"]:
         gc.disable()  # it looks once and ends: what it would find unused meanwhile is little, and looking for it is a tenth of its time
-    if isinstance(sys.stdout, io.TextIOWrapper):  # in a locale that lacks a character of a reason, the reason is still told
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # in a locale that lacks a character of a reason, the reason is still told
         sys.stdout.reconfigure(errors="backslashreplace")
     if arguments == ["--version"]:
         print("goldnode-node " + (engine or "(its sources, not its file)"))

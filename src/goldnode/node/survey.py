@@ -18,7 +18,15 @@ SCHEMA = "goldnode.survey/1"
 
 # Kernel modules of GPU drivers, by the names distributions give them.
 DRIVERS = ("nvidia", "nvidia-current", "nvidia-tesla", "nvidia-tesla-470", "amdgpu")
-NAMES = ("docker.io", "docker-ce", "containerd", "containerd.io", "podman", "nvidia-container-toolkit", "amd-container-toolkit")
+NAMES = (
+    "docker.io",
+    "docker-ce",
+    "containerd",
+    "containerd.io",
+    "podman",
+    "nvidia-container-toolkit",
+    "amd-container-toolkit",
+)
 # nvidia-smi's own names of what a policy can say; [N/A] is its word for "this GPU has none".
 QUERY = ("pci.bus_id,name,uuid,persistence_mode,power.limit,clocks.applications.graphics,clocks.applications.memory,ecc.mode.current,"
          "compute_mode,mig.mode.current,vbios_version")  # fmt: skip
@@ -36,13 +44,22 @@ def survey(host: Host) -> Json:
         "schema": SCHEMA,
         "container": container,
         "os": {**observe.os_release(host.text("/etc/os-release") or ""), "architecture": architecture(host)},
-        "kernel": {"running": release, "installed": kernels, "cmdline": (host.text("/proc/cmdline") or "").strip() if own else None},
+        "kernel": {
+            "running": release,
+            "installed": kernels,
+            "cmdline": (host.text("/proc/cmdline") or "").strip() if own else None,
+        },
         "secure_boot": observe.secure_boot(host) if own else None,
-        "packages": {name: {"version": row["version"], "state": row["state"], "hold": row["hold"]} for name, row in packages.items()},
+        "packages": {
+            name: {"version": row["version"], "state": row["state"], "hold": row["hold"]}
+            for name, row in packages.items()
+        },
         "automatic": observe.automatic(host.text("/var/lib/apt/extended_states") or ""),
         "sources": observe.apt_sources(host),
         "pins": observe.apt_pins(host),
-        "runfile": next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None),
+        "runfile": next(
+            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None
+        ),
         "driver": drivers(host, built_for),
         "loaded": loaded(host) if own else None,
         "dkms": dkms(host),
@@ -65,7 +82,9 @@ def drivers(host: Host, release: Optional[str]) -> List[Json]:
     found = []
     for module in DRIVERS if release else ():
         info = observe.modinfo(host, str(release), module)
-        if info is not None and (module != "amdgpu" or info["version"]):  # the kernel's own amdgpu has no version of its own
+        if info is not None and (
+            module != "amdgpu" or info["version"]
+        ):  # the kernel's own amdgpu has no version of its own
             found.append({"module": module, **info})
     return found
 
@@ -76,7 +95,12 @@ def loaded(host: Host) -> List[Json]:
     for name in host.glob("/sys/module", "*"):
         taint = (host.text(f"{name}/taint") or "").strip()
         if "O" in taint:
-            found.append({"module": name.rpartition("/")[2], "version": (host.text(f"{name}/version") or "").strip() or None})
+            found.append(
+                {
+                    "module": name.rpartition("/")[2],
+                    "version": (host.text(f"{name}/version") or "").strip() or None,
+                }
+            )
     return found
 
 
@@ -90,15 +114,29 @@ def dkms(host: Host) -> List[Json]:
     for tree in host.glob("/var/lib/dkms", "*"):
         for version in host.glob(tree, "[0-9]*"):
             name, number = tree.rpartition("/")[2], version.rpartition("/")[2]
-            kernels = [row.rpartition("/")[2] for row in host.glob(version, "*") if host.is_dir(f"{row}/{os.uname().machine}")]
-            found.append({"name": name, "version": number, "kernels": kernels, "package": owners.get(f"{name}-{number}")})
+            kernels = [
+                row.rpartition("/")[2]
+                for row in host.glob(version, "*")
+                if host.is_dir(f"{row}/{os.uname().machine}")
+            ]
+            found.append(
+                {
+                    "name": name,
+                    "version": number,
+                    "kernels": kernels,
+                    "package": owners.get(f"{name}-{number}"),
+                }
+            )
     return found
 
 
 def nvswitch(host: Host) -> bool:
     """Whether the PCI bus has an NVSwitch: NVIDIA's bridges of class 0680. Read by class, not from a list of ids."""
     devices = host.glob("/sys/bus/pci/devices", "*")
-    rows = [((host.text(f"{name}/vendor") or "").strip(), (host.text(f"{name}/class") or "").strip()) for name in devices]
+    rows = [
+        ((host.text(f"{name}/vendor") or "").strip(), (host.text(f"{name}/class") or "").strip())
+        for name in devices
+    ]
     return ("0x10de", "0x068000") in rows
 
 
@@ -107,7 +145,11 @@ def settings(host: Host) -> Optional[List[Dict[str, str]]]:
     told = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
     if told.rc != 0:
         return None
-    return [dict(zip(QUERY.split(","), (field.strip() for field in line.split(",")))) for line in told.out.splitlines() if line.strip()]
+    return [
+        dict(zip(QUERY.split(","), (field.strip() for field in line.split(","))))
+        for line in told.out.splitlines()
+        if line.strip()
+    ]
 
 
 def tuned(host: Host) -> Json:

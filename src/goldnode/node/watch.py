@@ -54,12 +54,19 @@ def start() -> None:
     """Ask systemd to run the passive check. One that runs already goes on, and the next line asks again."""
     argv = ["systemctl", "start", "--no-block", SERVICE]
     try:
-        os.waitpid(os.posix_spawnp(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}), 0)
+        os.waitpid(
+            os.posix_spawnp(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}), 0
+        )
     except OSError:
         return  # the timer looks all the same
 
 
-def watch(handle: int, begin: Callable[[], None] = start, clock: Callable[[], float] = time.monotonic, pause: float = PAUSE) -> None:
+def watch(
+    handle: int,
+    begin: Callable[[], None] = start,
+    clock: Callable[[], float] = time.monotonic,
+    pause: float = PAUSE,
+) -> None:
     """Read records until there are no more (only of something that is no kernel log). A reason that comes within `pause` seconds after a start
     is kept, and starts the check when they are over."""
     poll = select.poll()
@@ -71,7 +78,9 @@ def watch(handle: int, begin: Callable[[], None] = start, clock: Callable[[], fl
         if poll.poll(None if left is None else left * 1000 + 1):
             try:
                 record = os.read(handle, RECORD)
-            except BrokenPipeError:  # records were lost while this was not looking: there may have been a reason in them
+            except (
+                BrokenPipeError
+            ):  # records were lost while this was not looking: there may have been a reason in them
                 owed = True
                 record = b"lost"
             except BlockingIOError:

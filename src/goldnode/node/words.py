@@ -21,10 +21,19 @@ Exit code 0 all as declared, 1 something differs, 3 something could not be set o
 
 # Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
 ELSEWHERE_RUN = {
-    "capture": ("probe.command", "print what this node says of itself, as JSON; with --from: what a record says"),
-    "diagnose": ("diagnose.command", "five checks in order, two samples a second apart: which of the four bottlenecks it is"),
+    "capture": (
+        "probe.command",
+        "print what this node says of itself, as JSON; with --from: what a record says",
+    ),
+    "diagnose": (
+        "diagnose.command",
+        "five checks in order, two samples a second apart: which of the four bottlenecks it is",
+    ),
     "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
-    "watch-log": ("watch", "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)"),
+    "watch-log": (
+        "watch",
+        "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)",
+    ),
     "slot": ("slotcommand", "the two root partitions of a disk: what they hold, and which boots next"),
     "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
 }
@@ -48,13 +57,24 @@ def parse(given: List[str]) -> Any:
     )
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, text in (
-        ("check", "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class"),
+        (
+            "check",
+            "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class",
+        ),
         ("plan", "show what would be changed to make the node what its class says, and why"),
         ("apply", "apply one part of the plan"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
-        command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
+        command.add_argument(
+            "--class",
+            dest="document",
+            default=CLASS,
+            metavar="FILE",
+            help=f"class document (default {CLASS})",
+        )
+        command.add_argument(
+            "--root", default="/", metavar="DIR", help="another root filesystem than the running one"
+        )
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "check":
             command.add_argument("--quiet", action="store_true", help="print the summary only")
@@ -64,24 +84,48 @@ def parse(given: List[str]) -> Any:
                 metavar="FILE",
                 help="judge a recorded capture, or the output of nvidia-smi -q -x; nothing is written",
             )
-            command.add_argument("--no-write", action="store_true", help=f"do not write {VERDICT}, and leave the gate as it is")
-            command.add_argument("--no-gate", action="store_true", help="write the verdict, and leave the gate as it is")
-            command.add_argument("--passive", action="store_true", help="as the timer does: put no load of its own on the node")
-            command.add_argument("--cached", action="store_true", help="tell the verdict that holds now, without looking at the node")
+            command.add_argument(
+                "--no-write", action="store_true", help=f"do not write {VERDICT}, and leave the gate as it is"
+            )
+            command.add_argument(
+                "--no-gate", action="store_true", help="write the verdict, and leave the gate as it is"
+            )
+            command.add_argument(
+                "--passive", action="store_true", help="as the timer does: put no load of its own on the node"
+            )
+            command.add_argument(
+                "--cached",
+                action="store_true",
+                help="tell the verdict that holds now, without looking at the node",
+            )
         if name in ("plan", "apply"):
-            command.add_argument("--absent", action="store_true", help="take everything of goldnode's from the node, as its record says")
+            command.add_argument(
+                "--absent",
+                action="store_true",
+                help="take everything of goldnode's from the node, as its record says",
+            )
         if name == "apply":
-            command.add_argument("--part", choices=PARTS, help="the part to apply; needed without --absent, which takes all away")
+            command.add_argument(
+                "--part",
+                choices=PARTS,
+                help="the part to apply; needed without --absent, which takes all away",
+            )
     for name, (module, text) in ELSEWHERE_RUN.items():
         command = commands.add_parser(name, help=text, description=text)
         if given[:1] == [name]:
             found = importlib.import_module(f"{__package__}.{module}")
-            command.add_argument("--root", default="/", metavar="DIR", help="another root filesystem than the running one")
+            command.add_argument(
+                "--root", default="/", metavar="DIR", help="another root filesystem than the running one"
+            )
             found.arguments(command)
             command.set_defaults(run=found.run)
-    policy = commands.add_parser("policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY)
+    policy = commands.add_parser(
+        "policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY
+    )
     policy.add_argument("verb", choices=("apply", "assert", "export"))
-    policy.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})")
+    policy.add_argument(
+        "--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})"
+    )
     policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     policy.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(given)

@@ -24,9 +24,7 @@ STATE = Path("/run/goldnode-prove-gpu/state.json")
 UNPACKED = Path("/run/goldnode/program")
 OK, BAD, UNKNOWN = 0, 2, 3
 
-RUN_HELP = (
-    "Prove goldnode on this machine's NVIDIA GPUs. Nothing is set without --change; no GPU is ever reset, no MIG or ECC mode changed."
-)
+RUN_HELP = "Prove goldnode on this machine's NVIDIA GPUs. Nothing is set without --change; no GPU is ever reset, no MIG or ECC mode changed."
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,18 +55,31 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def pack(given: List[str]) -> int:
     """`prove-gpu pack`: make the carry folder."""
     parser = Parser(
-        prog="prove-gpu pack", description="Make the folder that a GPU machine without network and packages needs; at most 64 MiB."
+        prog="prove-gpu pack",
+        description="Make the folder that a GPU machine without network and packages needs; at most 64 MiB.",
     )
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=ROOT / "build/prove-gpu", help="the folder to make (default build/prove-gpu)"
+        "folder",
+        type=Path,
+        nargs="?",
+        default=ROOT / "build/prove-gpu",
+        help="the folder to make (default build/prove-gpu)",
     )
-    parser.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help="a wheel with shared libraries (repeat)")
+    parser.add_argument(
+        "--wheel",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a wheel with shared libraries (repeat)",
+    )
     options = parser.parse_args(given)
     try:
         size = carry.pack(options.folder, options.wheel)
     except ImportError as problem:
         raise carry.CarryError(
-            f"this Python lacks {problem.name}", remedy="run it where the project's environment is (.venv, or pip install -e .)"
+            f"this Python lacks {problem.name}",
+            remedy="run it where the project's environment is (.venv, or pip install -e .)",
         ) from None
     print(f"wrote {options.folder} ({size / (1 << 20):.1f} MiB)")
     return OK
@@ -85,20 +96,37 @@ def take(given: List[str]) -> int:
 
 def run(given: List[str]) -> int:
     """`prove-gpu`: all steps."""
-    parser = Parser(prog="prove-gpu", description=RUN_HELP, epilog="Other commands: prove-gpu pack, prove-gpu import.")
+    parser = Parser(
+        prog="prove-gpu", description=RUN_HELP, epilog="Other commands: prove-gpu pack, prove-gpu import."
+    )
     parser.add_argument("--out", type=Path, help="directory to write (default prove-gpu-HOST-DATE here)")
     parser.add_argument(
-        "--carry", type=Path, default=ROOT / "build/prove-gpu", help="carry folder (default build/prove-gpu of the checkout)"
+        "--carry",
+        type=Path,
+        default=ROOT / "build/prove-gpu",
+        help="carry folder (default build/prove-gpu of the checkout)",
     )
-    parser.add_argument("--change", action="store_true", help=f"also set {', '.join(FIELDS)}, read them back and put them back (root)")
+    parser.add_argument(
+        "--change",
+        action="store_true",
+        help=f"also set {', '.join(FIELDS)}, read them back and put them back (root)",
+    )
     parser.add_argument(
         "--locked-clocks",
         action="store_true",
         help="with --change: also lock the graphics clock; a lock that was there before would be lost",
     )
-    parser.add_argument("--short", action="store_true", help="little work, for practice against the simulator; figures say nothing then")
-    parser.add_argument("--minutes", type=float, default=10.0, help="time of the whole run (default and most 10)")
-    parser.add_argument("--state", type=Path, default=STATE, help="where found settings are kept while they are changed")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="little work, for practice against the simulator; figures say nothing then",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="time of the whole run (default and most 10)"
+    )
+    parser.add_argument(
+        "--state", type=Path, default=STATE, help="where found settings are kept while they are changed"
+    )
     options = parser.parse_args(given)
     if not 0 < options.minutes <= 10:
         parser.error("--minutes is more than 0 and at most 10")
@@ -109,7 +137,15 @@ def run(given: List[str]) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GoldnodeError(f"{out} is there already", remedy="name another directory with --out")
     out.mkdir(parents=True, exist_ok=True)
-    asked = Settings(out, options.carry, options.state, options.change, options.locked_clocks, options.short, options.minutes)
+    asked = Settings(
+        out,
+        options.carry,
+        options.state,
+        options.change,
+        options.locked_clocks,
+        options.short,
+        options.minutes,
+    )
     with temporary() as name:
         place = Path(name)
         session = Session(asked, None, place)
@@ -125,7 +161,9 @@ def run(given: List[str]) -> int:
         except Stopped as problem:
             with session.shield():
                 session.children.stop()
-                session.notes.append(f"The run was interrupted by {problem}: what follows the last step was not looked at.")
+                session.notes.append(
+                    f"The run was interrupted by {problem}: what follows the last step was not looked at."
+                )
         finally:
             with session.shield():
                 session.children.stop()
@@ -139,7 +177,9 @@ def run(given: List[str]) -> int:
 def steps(session: Session) -> None:
     """All steps in their order."""
     if session.carried.commit not in ("unknown", carry.commit(ROOT)) and carry.commit(ROOT) != "unknown":
-        session.notes.append(f"The carry folder is of another commit ({session.carried.commit[:12]}) than the checkout: make it again.")
+        session.notes.append(
+            f"The carry folder is of another commit ({session.carried.commit[:12]}) than the checkout: make it again."
+        )
     for name, title, work in STEPS:
         session.step(name, title, work)
 
@@ -148,7 +188,10 @@ def finish(session: Session) -> int:
     """Write record and summary; return the exit code."""
     session.signal = None  # it was obeyed
     session.output.simulated = session.simulated
-    counts = {status: sum(row["status"] == status for row in session.steps) for status in (PASSED, FAILED, UNCHECKED, SKIPPED)}
+    counts = {
+        status: sum(row["status"] == status for row in session.steps)
+        for status in (PASSED, FAILED, UNCHECKED, SKIPPED)
+    }
     now = dt.datetime.now(tz=dt.timezone.utc)
     chosen = session.chosen
     record: Any = {
@@ -164,7 +207,10 @@ def finish(session: Session) -> int:
     session.output.text("summary.md", summary.page(session.redactor.json(record)))
     record["leaking"] = session.output.seal()
     if record["leaking"]:
-        record["notes"] = [*session.notes, f"Removed, since a name could not be taken out of them: {', '.join(record['leaking'])}."]
+        record["notes"] = [
+            *session.notes,
+            f"Removed, since a name could not be taken out of them: {', '.join(record['leaking'])}.",
+        ]
         session.output.json("record.json", record)
         session.output.text("summary.md", summary.page(session.redactor.json(record)))
     label = " (SIMULATED)" if session.simulated else ""

@@ -49,15 +49,27 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
     from goldnode.images.smoke import pack as smoke
 
     root = Path(__file__).resolve().parents[3]
-    files = {NODE: nodefile.build(), SMOKE: smoke.program(), FACTS: json.dumps(collect(), sort_keys=True).encode()}
+    files = {
+        NODE: nodefile.build(),
+        SMOKE: smoke.program(),
+        FACTS: json.dumps(collect(), sort_keys=True).encode(),
+    }
     for wheel in wheels:
         try:
             if not zipfile.is_zipfile(wheel):
-                raise CarryError(f"{wheel} is no wheel", remedy="give files that `pip download --no-deps` has written")
+                raise CarryError(
+                    f"{wheel} is no wheel", remedy="give files that `pip download --no-deps` has written"
+                )
             files[f"{WHEELS}/{wheel.name}"] = wheel.read_bytes()
         except OSError as problem:
-            raise CarryError(f"{wheel} cannot be read ({problem.strerror})", remedy="give the path of a wheel") from None
-    manifest = {"schema": SCHEMA, "commit": commit(root), "files": {name: digest(data) for name, data in sorted(files.items())}}
+            raise CarryError(
+                f"{wheel} cannot be read ({problem.strerror})", remedy="give the path of a wheel"
+            ) from None
+    manifest = {
+        "schema": SCHEMA,
+        "commit": commit(root),
+        "files": {name: digest(data) for name, data in sorted(files.items())},
+    }
     files[MANIFEST] = json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n"
     size = sum(map(len, files.values()))
     if size > LIMIT:
@@ -68,7 +80,10 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
             remedy=f"leave a wheel out: {AGAIN} {folder} [--wheel FILE]…",
         )
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise CarryError(f"{folder} holds files that are no carry folder's", remedy="name another directory, or an empty one")
+        raise CarryError(
+            f"{folder} holds files that are no carry folder's",
+            remedy="name another directory, or an empty one",
+        )
     shutil.rmtree(folder, ignore_errors=True)
     for name, data in files.items():
         place = folder / name
@@ -142,16 +157,25 @@ def read(folder: Path, temporary: Path) -> Carried:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     again = f"make it again with `{AGAIN} {folder}`"
     if size > LIMIT:
-        raise CarryError(f"{folder} has {size / (1 << 20):.1f} MiB, and a carry folder at most {LIMIT >> 20} MiB", remedy=again)
+        raise CarryError(
+            f"{folder} has {size / (1 << 20):.1f} MiB, and a carry folder at most {LIMIT >> 20} MiB",
+            remedy=again,
+        )
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["schema"] != SCHEMA:
             raise CarryError(f"{folder} is of schema {manifest['schema']!r}, not {SCHEMA}", remedy=again)
-        damaged = [name for name, wanted in manifest["files"].items() if digest((folder / name).read_bytes()) != wanted]
+        damaged = [
+            name
+            for name, wanted in manifest["files"].items()
+            if digest((folder / name).read_bytes()) != wanted
+        ]
         missing = sorted({NODE, SMOKE, FACTS} - set(manifest["files"]))
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise CarryError(f"{folder} is no whole carry folder ({type(problem).__name__}: {problem})", remedy=again) from None
+        raise CarryError(
+            f"{folder} is no whole carry folder ({type(problem).__name__}: {problem})", remedy=again
+        ) from None
     if damaged or missing:
         raise CarryError(f"{folder} is damaged: {', '.join(damaged or missing)}", remedy=again)
     wheels = sorted(name for name in manifest["files"] if name.startswith(f"{WHEELS}/"))
@@ -166,6 +190,9 @@ def unpack(wheels: Sequence[Path], target: Path) -> List[str]:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name.startswith("/") or ".." in Path(name).parts:
-                    raise CarryError(f"{wheel.name} has a file {name}, which leads out of it", remedy="take the wheel from its publisher")
+                    raise CarryError(
+                        f"{wheel.name} has a file {name}, which leads out of it",
+                        remedy="take the wheel from its publisher",
+                    )
             archive.extractall(target)
     return sorted({str(path.parent) for path in target.rglob("*.so*") if path.is_file()})

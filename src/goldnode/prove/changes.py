@@ -15,7 +15,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from goldnode.prove.session import Done, NotChecked, Session
 
 SCHEMA = "goldnode.prove-gpu-state/1"
-FIELDS = ("persistence_mode", "power_limit_watts", "clocks", "compute_mode")  # in the order of setting; put back in the opposite one
+FIELDS = (
+    "persistence_mode",
+    "power_limit_watts",
+    "clocks",
+    "compute_mode",
+)  # in the order of setting; put back in the opposite one
 LOCKED = "locked_clocks"  # on request alone: no call of NVML reads a lock, so that one which was there before would be lost
 ABSENT = (3, 13)  # NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_FUNCTION_NOT_FOUND
 STEP_W = 5
@@ -65,16 +70,29 @@ def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
     value = current(gpu, field)
     uuid = gpu["uuid"]
     if is_fault(value):
-        return Change(uuid, field, value, None, f"this driver does not show it ({(value or {}).get('text', 'no value')})")
-    other, why = {"persistence_mode": _persistence, "power_limit_watts": _power, "clocks": _clocks, "compute_mode": _compute}[field](
-        gpu, value
-    )
+        return Change(
+            uuid,
+            field,
+            value,
+            None,
+            f"this driver does not show it ({(value or {}).get('text', 'no value')})",
+        )
+    other, why = {
+        "persistence_mode": _persistence,
+        "power_limit_watts": _power,
+        "clocks": _clocks,
+        "compute_mode": _compute,
+    }[field](gpu, value)
     return Change(uuid, field, value, other, why)
 
 
 def _persistence(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
     # Off, with no client left, would make the driver forget clocks and power limit: that is no setting as found.
-    return (True, "") if not value else (None, "it is on, and without it the driver may forget clocks and power limit")
+    return (
+        (True, "")
+        if not value
+        else (None, "it is on, and without it the driver may forget clocks and power limit")
+    )
 
 
 def _power(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
@@ -90,7 +108,9 @@ def _power(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
     runs = gpu["clocks"].get("supported")
     runs = runs.get(str(value["memory_mhz"])) if isinstance(runs, dict) and not is_fault(runs) else None
-    clocks = sorted({clock for first, last, step in runs or [] for clock in range(first, last + 1, step or 1)})
+    clocks = sorted(
+        {clock for first, last, step in runs or [] for clock in range(first, last + 1, step or 1)}
+    )
     lower = [clock for clock in clocks if clock < value["graphics_mhz"]]
     if not lower or value["graphics_mhz"] not in clocks:
         return None, "its driver lists no lower clock beside the one that is set"
@@ -116,7 +136,10 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
 
 def plain(gpus: Mapping[str, Any]) -> Json:
     """A reading without what changes by itself: who uses the GPUs."""
-    return {index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"} for index, gpu in gpus.items()}
+    return {
+        index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"}
+        for index, gpu in gpus.items()
+    }
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> List[str]:
@@ -136,7 +159,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str =
 
 def read(session: Session) -> Json:
     """All settings of all GPUs, by a process that can be killed. Raises NotChecked."""
-    answer = _asked(session, {"do": "read", "vendor": "nvidia", "root": "/"}).json("the reading of the settings")
+    answer = _asked(session, {"do": "read", "vendor": "nvidia", "root": "/"}).json(
+        "the reading of the settings"
+    )
     if "error" in answer:
         raise NotChecked(f"the settings cannot be read: {answer['error']}")
     gpus: Json = answer["gpus"]
@@ -145,7 +170,9 @@ def read(session: Session) -> Json:
 
 def put(session: Session, rows: List[Json]) -> List[Json]:
     """Set things in their order; return the results. Raises NotChecked."""
-    answer = _asked(session, {"do": "set", "vendor": "nvidia", "root": "/", "settings": rows}).json("the setting")
+    answer = _asked(session, {"do": "set", "vendor": "nvidia", "root": "/", "settings": rows}).json(
+        "the setting"
+    )
     if "error" in answer:
         raise NotChecked(f"nothing can be set: {answer['error']}")
     results: List[Json] = answer["results"]
@@ -162,7 +189,9 @@ def back(session: Session, rows: List[Json]) -> List[str]:
             refused += [] if item["rc"] == 0 else [f"{LOCKED}: {item['text']}"]
     rest = [item for item in rows if item["field"] != LOCKED]
     return refused + [
-        f"{item['field']} {item['value']}: {item['text']}" for item in (put(session, rest) if rest else []) if item["rc"] != 0
+        f"{item['field']} {item['value']}: {item['text']}"
+        for item in (put(session, rest) if rest else [])
+        if item["rc"] != 0
     ]
 
 
@@ -207,14 +236,20 @@ def kept(state: Path) -> Optional[List[Json]]:
             owner = os.fstat(opened.fileno()).st_uid
             found = json.load(opened)
         rows = found["found"]
-        if found["schema"] != SCHEMA or not all(item["field"] in (*FIELDS, LOCKED) and isinstance(item["uuid"], str) for item in rows):
+        if found["schema"] != SCHEMA or not all(
+            item["field"] in (*FIELDS, LOCKED) and isinstance(item["uuid"], str) for item in rows
+        ):
             raise ValueError("it is of another schema")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise NotChecked(f"{state} cannot be read ({problem}): compare the GPUs with `nvidia-smi -q`, then remove the file") from None
+        raise NotChecked(
+            f"{state} cannot be read ({problem}): compare the GPUs with `nvidia-smi -q`, then remove the file"
+        ) from None
     if owner not in (0, os.geteuid()):
-        raise NotChecked(f"{state} belongs to another user: compare the GPUs with `nvidia-smi -q`, then remove the file")
+        raise NotChecked(
+            f"{state} belongs to another user: compare the GPUs with `nvidia-smi -q`, then remove the file"
+        )
     if found["boot_id"] != boot_id():
         forget(state)  # the driver has forgotten these settings with that boot
         return None

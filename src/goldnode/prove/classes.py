@@ -35,20 +35,32 @@ class Chosen(NamedTuple):
 def gpus(capture: Mapping[str, Any]) -> List[Json]:
     """NVIDIA's GPUs of a capture."""
     listed = capture.get("gpus")
-    return [row for row in listed if isinstance(row, dict) and row.get("vendor") == "nvidia"] if isinstance(listed, list) else []
+    return (
+        [row for row in listed if isinstance(row, dict) and row.get("vendor") == "nvidia"]
+        if isinstance(listed, list)
+        else []
+    )
 
 
 def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> Chosen:
     """The document to judge this capture by. `known`: facts.json of the carry folder; `own`: the node's class document."""
     if own is not None:
-        return Chosen(OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model"))
+        return Chosen(
+            OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model")
+        )
     boards = gpus(capture)
     ids = sorted({str(row.get("pci_id")) for row in boards if isinstance(row.get("pci_id"), str)})
     models = [sku for sku, row in sorted(known["models"].items()) if set(row["pci_ids"]) & set(ids)]
     told = ", ".join(dict.fromkeys(f"{row.get('name')} ({row.get('pci_id')})" for row in boards))
     if len(models) != 1 or not set(ids) <= set(known["models"][models[0]]["pci_ids"]):
-        why = f"GPUs of several models, {told}: a class has one" if models else f"the facts have no model with the PCI id of {told}"
-        return Chosen(UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None)
+        why = (
+            f"GPUs of several models, {told}: a class has one"
+            if models
+            else f"the facts have no model with the PCI id of {told}"
+        )
+        return Chosen(
+            UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None
+        )
     model = models[0]
     fitting, reasons = None, []
     for row in known["classes"]:
@@ -59,9 +71,13 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
                 reasons.append(f"{row['class']} is for {', '.join(differs)}")
     made = document(capture, model, known, fitting)
     if fitting is not None:
-        return Chosen(CATALOG, made, f"class {fitting['class']} fits by GPU, count, system and driver branch", model)
+        return Chosen(
+            CATALOG, made, f"class {fitting['class']} fits by GPU, count, system and driver branch", model
+        )
     why = "; ".join(reasons) or f"the catalog has none for {model}"
-    return Chosen(FACTS, made, f"no class of the catalog fits ({why}); judged by what the facts say of {model}", model)
+    return Chosen(
+        FACTS, made, f"no class of the catalog fits ({why}); judged by what the facts say of {model}", model
+    )
 
 
 def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> List[str]:
@@ -70,13 +86,17 @@ def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> Li
     branch = str((capture.get("driver") or {}).get("reported")).partition(".")[0]
     found = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
     if (system.get("id"), system.get("version")) != (row["os"]["id"], row["os"]["version"]):
-        found.append(f"{row['os']['id']} {row['os']['version']}, not {system.get('id')} {system.get('version')}")
+        found.append(
+            f"{row['os']['id']} {row['os']['version']}, not {system.get('id')} {system.get('version')}"
+        )
     if row["branch"] is not None and branch != row["branch"]:
         found.append(f"driver {row['branch']}, not {branch}")
     return found
 
 
-def document(capture: Mapping[str, Any], model: Optional[str], known: Mapping[str, Any], fitting: Optional[Json]) -> Json:
+def document(
+    capture: Mapping[str, Any], model: Optional[str], known: Mapping[str, Any], fitting: Optional[Json]
+) -> Json:
     """A class document (schema goldnode.class/1) of what a machine is, with the facts of its model."""
     boards, system = gpus(capture), capture.get("os") or {}
     row = known["models"].get(model, {})
@@ -129,7 +149,13 @@ def hardware(verdict: Mapping[str, Any]) -> List[Json]:
     return [row for row in verdict["findings"] if row["id"] in ids or row["id"].startswith(ALSO)]
 
 
-EMPTY: Json = {"class": "", "digest": "", "lock": {"digest": ""}, "stack": {"name": "", "exercised": ""}, "simulated": False}
+EMPTY: Json = {
+    "class": "",
+    "digest": "",
+    "lock": {"digest": ""},
+    "stack": {"name": "", "exercised": ""},
+    "simulated": False,
+}
 
 
 def wrong(findings: List[Json]) -> List[str]:

@@ -23,13 +23,20 @@ def spread(values: Sequence[float]) -> Json:
     ordered = sorted(values)
     if not ordered:
         return {"count": 0}
-    figures = {"min": ordered[0], "p50": median(ordered), "p95": ordered[math.ceil(0.95 * len(ordered)) - 1], "max": ordered[-1]}
+    figures = {
+        "min": ordered[0],
+        "p50": median(ordered),
+        "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
+        "max": ordered[-1],
+    }
     return {"count": len(ordered), **{key: round(value, 3) for key, value in figures.items()}}
 
 
 def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
     """The calls that are timed, by name: what a check asks of each GPU."""
-    events = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+    events = getattr(
+        nvml, "nvmlDeviceGetCurrentClocksEventReasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    )
     return {
         "name": nvml.nvmlDeviceGetName,
         "uuid": nvml.nvmlDeviceGetUUID,
@@ -74,7 +81,12 @@ def measure(nvml: Any, samples: int, seconds: float) -> Json:
             found[name] = {"rc": problem.value, "text": str(problem)}
     began = perf_counter()
     nvml.nvmlShutdown()
-    return {"gpus": len(handles), "init_us": round(1e6 * init, 1), "shutdown_us": round(1e6 * (perf_counter() - began), 1), "calls": found}
+    return {
+        "gpus": len(handles),
+        "init_us": round(1e6 * init, 1),
+        "shutdown_us": round(1e6 * (perf_counter() - began), 1),
+        "calls": found,
+    }
 
 
 def main() -> int:

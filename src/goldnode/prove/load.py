@@ -33,7 +33,10 @@ class Busy:
         self.kind = kinds[0] if kinds else ""
         self.element = "fp16" if self.kind == "fp16" else "fp32"
         self.n = size or device.fitting(driver.free(), 4096 if kinds else 1024)
-        self.left, right = linear.matrix_a(self.n, self.n, self.element), linear.matrix_b(self.n, self.n, self.element)
+        self.left, right = (
+            linear.matrix_a(self.n, self.n, self.element),
+            linear.matrix_b(self.n, self.n, self.element),
+        )
         self.memory = [driver.alloc(len(data)) for data in (self.left, right)]
         self.out = self.n * self.n * 4
         self.memory.append(driver.alloc(self.out))
@@ -48,7 +51,9 @@ class Busy:
             if self.kind:
                 self.driver.gemm(self.kind, self.n, *self.memory)
             else:
-                self.driver.launch("goldnode_gemm", *(("memory", place) for place in self.memory), *((("u32", self.n),) * 3))
+                self.driver.launch(
+                    "goldnode_gemm", *(("memory", place) for place in self.memory), *((("u32", self.n),) * 3)
+                )
         self.products += self.batch
 
     def wait(self) -> None:

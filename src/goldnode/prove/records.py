@@ -15,7 +15,15 @@ Json = Dict[str, Any]
 
 PLACE = Path(__file__).resolve().parents[3] / "tests/cases/recorded"
 NEEDED = ("record.json", "capture.json", "class.json", "verdict.json")
-ALSO = ("capture-load.json", "verdict-load.json", "nvidia-smi.xml", "latency.json", "timing.json", "smoke.json", "diagnose.json")
+ALSO = (
+    "capture-load.json",
+    "verdict-load.json",
+    "nvidia-smi.xml",
+    "latency.json",
+    "timing.json",
+    "smoke.json",
+    "diagnose.json",
+)
 
 
 class RecordError(GoldnodeError):
@@ -37,7 +45,9 @@ def take(folder: Path, place: Path = PLACE) -> Path:
     ]
     target = place / re.sub(r"[^a-z0-9.]+", "_", "_".join(words).lower())
     if target.exists():
-        raise RecordError(f"{target} is there already", remedy="remove it first if this run is to take its place")
+        raise RecordError(
+            f"{target} is there already", remedy="remove it first if this run is to take its place"
+        )
     target.mkdir(parents=True)
     for name in (*NEEDED, *ALSO):
         if (folder / name).is_file():
@@ -51,14 +61,24 @@ def read(folder: Path) -> Json:
         record: Json = json.loads((folder / "record.json").read_text(encoding="utf-8"))
         schema = record["schema"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise RecordError(f"{folder} is no directory of a run ({problem})", remedy="name one that scripts/prove-gpu has written") from None
+        raise RecordError(
+            f"{folder} is no directory of a run ({problem})",
+            remedy="name one that scripts/prove-gpu has written",
+        ) from None
     if schema != SCHEMA:
-        raise RecordError(f"{folder} is of schema {schema!r}, not {SCHEMA}", remedy="import it with the goldnode that wrote it")
+        raise RecordError(
+            f"{folder} is of schema {schema!r}, not {SCHEMA}",
+            remedy="import it with the goldnode that wrote it",
+        )
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
-        raise RecordError(f"{folder} has no {', '.join(missing)}: the run did not get that far", remedy="import a run that did")
+        raise RecordError(
+            f"{folder} has no {', '.join(missing)}: the run did not get that far",
+            remedy="import a run that did",
+        )
     if record["leaking"]:
         raise RecordError(
-            f"{folder} could not be redacted whole: {', '.join(record['leaking'])}", remedy="report it, and do not publish the directory"
+            f"{folder} could not be redacted whole: {', '.join(record['leaking'])}",
+            remedy="report it, and do not publish the directory",
         )
     return record

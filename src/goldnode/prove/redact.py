@@ -18,7 +18,17 @@ ELEMENTS = {
     "serial": "SERIAL", "uuid": "GPU", "clusteruuid": "CLUSTER", "chassis_serial_number": "SERIAL", "serial_number": "SERIAL",
     "board_serial": "SERIAL", "gpu_fabric_guid": "GUID", "peer_id": "GUID", "process_name": "PROCESS", "guid": "GUID",
 }  # fmt: skip
-SAYS_NOTHING = ("", "n/a", "none", "unknown", "unknown error", "not supported", "[n/a]", "requested functionality has been deprecated", "-")
+SAYS_NOTHING = (
+    "",
+    "n/a",
+    "none",
+    "unknown",
+    "unknown error",
+    "not supported",
+    "[n/a]",
+    "requested functionality has been deprecated",
+    "-",
+)
 INTERNET6 = r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6})(?![\w:.])"
 # Values shorter than this stand for something only in prose and under their own key: a serial number "12" is a number elsewhere, and so is a
 # longer one of digits alone. What has no digit at all ("Default string", "To be filled by O.E.M.") names nothing, and goes under its key alone.
@@ -32,7 +42,9 @@ class Redactor:
 
     def __init__(self) -> None:
         self.names: Dict[str, str] = {}  # value in lower case -> placeholder, wherever it stands
-        self.words: Dict[str, str] = {}  # the same for values that stand for something in free text and under their keys alone
+        self.words: Dict[
+            str, str
+        ] = {}  # the same for values that stand for something in free text and under their keys alone
         self.keyed: Dict[str, str] = {}  # values that name something under their own key alone
         self.paths: Dict[str, str] = {}
         self.counts: Dict[str, int] = {}
@@ -110,7 +122,10 @@ class Redactor:
         if free:
             for found in re.findall(INTERNET, text):
                 parts = found.split(".")
-                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[0] not in ("0", "127"):
+                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[0] not in (
+                    "0",
+                    "127",
+                ):
                     self.add(found, "SERVER")
             for found in re.findall(INTERNET6, text, re.I):
                 self.add(found, "SERVER")
@@ -123,7 +138,11 @@ class Redactor:
     def _known(self) -> Any:
         if self._pattern is None:
             names = sorted(self.names, key=len, reverse=True)
-            self._pattern = re.compile("|".join(re.escape(name) for name in names), re.I) if names else re.compile(r"(?!)")
+            self._pattern = (
+                re.compile("|".join(re.escape(name) for name in names), re.I)
+                if names
+                else re.compile(r"(?!)")
+            )
         return self._pattern
 
     def text(self, text: str, free: bool = True) -> str:
@@ -134,20 +153,32 @@ class Redactor:
         text = self._known().sub(lambda found: self.names[found[0].lower()], text)
         if free and self.words:
             words = "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True))
-            text = re.sub(rf"(?<![\w-])(?:{words})(?![\w-])", lambda found: self.words[found[0].lower()], text, flags=re.I)
+            text = re.sub(
+                rf"(?<![\w-])(?:{words})(?![\w-])",
+                lambda found: self.words[found[0].lower()],
+                text,
+                flags=re.I,
+            )
         return text
 
     def json(self, value: Any, key: str = "") -> Any:
         """The document without names; keys that are names (paths, interfaces) are replaced as well."""
         if isinstance(value, dict):
-            return {self.text(str(one), False): self.json(item, "text" if "fault" in value else one) for one, item in value.items()}
+            return {
+                self.text(str(one), False): self.json(item, "text" if "fault" in value else one)
+                for one, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self.json(item, key) for item in value]
         if not isinstance(value, str):
             return value
         if (key in NAMES or key in SERIALS) and value.strip().lower() in self._all():
             return self._all()[value.strip().lower()]
-        return self.text(value, key in (*FREE, "reason", "notes", "got", "expected", "why", "error", "evidence", "remedy", "next"))
+        return self.text(
+            value,
+            key
+            in (*FREE, "reason", "notes", "got", "expected", "why", "error", "evidence", "remedy", "next"),
+        )
 
     def leaks(self, text: str) -> List[str]:
         """The placeholders of names that still stand in a text."""

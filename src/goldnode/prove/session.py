@@ -78,7 +78,9 @@ class Children:
         self.running: List[subprocess.Popen[bytes]] = []
         self.stuck: List[int] = []
 
-    def start(self, argv: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, argv: Sequence[str], environment: Optional[Mapping[str, str]] = None
+    ) -> subprocess.Popen[bytes]:
         """Start a program with pipes. :meth:`end` has to follow."""
         process = subprocess.Popen(
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -87,7 +89,13 @@ class Children:
         self.running.append(process)
         return process
 
-    def run(self, argv: Sequence[str], limit: float, stdin: bytes = b"", environment: Optional[Mapping[str, str]] = None) -> Done:
+    def run(
+        self,
+        argv: Sequence[str],
+        limit: float,
+        stdin: bytes = b"",
+        environment: Optional[Mapping[str, str]] = None,
+    ) -> Done:
         """Run a program to its end. Raises nothing for what the program does; a signal to this process ends the program as well."""
         if limit <= 0:
             return Done(124, b"", b"", 0.0, "the time of the whole run was over")
@@ -105,7 +113,11 @@ class Children:
         finally:
             fault = self.end(process, fault)
         return Done(
-            process.returncode if process.returncode is not None else 124, out[:MOST], err[-65536:], time.monotonic() - began, fault
+            process.returncode if process.returncode is not None else 124,
+            out[:MOST],
+            err[-65536:],
+            time.monotonic() - began,
+            fault,
         )
 
     def end(self, process: subprocess.Popen[bytes], fault: Optional[str] = None) -> Optional[str]:
@@ -224,9 +236,7 @@ class Session:
 
     def own(self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()) -> List[str]:
         """The command that runs `main` of a module of these sources."""
-        code = (
-            f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from {module} import main; sys.exit(main())"
-        )
+        code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from {module} import main; sys.exit(main())"
         return [*self.python(site=site), "-B", "-c", code, *words]  # -B: no byte code is left in the checkout
 
     # -- steps
@@ -254,7 +264,10 @@ class Session:
             "name": name, "title": title, "status": outcome.status, "reason": outcome.reason, "figures": outcome.figures,
             "seconds": round(time.monotonic() - began, 2), "files": sorted(set(self.output.written) - files),
         })  # fmt: skip
-        print(f"  {outcome.status}" + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""), flush=True)
+        print(
+            f"  {outcome.status}" + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""),
+            flush=True,
+        )
         if stopped is not None:
             raise stopped
         return outcome

@@ -20,11 +20,23 @@ from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import check as checking
 from goldnode.prove import changes, classes
 from goldnode.prove.latency import SAMPLES, SECONDS, spread
-from goldnode.prove.session import FAILED, PASSED, SKIPPED, UNCHECKED, Json, NotChecked, Outcome, Session, Stopped
+from goldnode.prove.session import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    UNCHECKED,
+    Json,
+    NotChecked,
+    Outcome,
+    Session,
+    Stopped,
+)
 
 OWN_CLASS = Path("/etc/goldnode/class.json")
 STARTS = 5  # runs of what is timed by its start …
-ENOUGH = 15.0  # … unless they have taken as many seconds: without persistence each run may initialise every GPU
+ENOUGH = (
+    15.0  # … unless they have taken as many seconds: without persistence each run may initialise every GPU
+)
 SMI_LIMIT = 60.0
 # What nvidia-smi and NVML say alike and what does not change by itself, as paths in a GPU of a capture.
 ALIKE = (
@@ -57,7 +69,9 @@ def leftovers(session: Session) -> Outcome:
         if not refused:
             changes.forget(session.settings.state)
     if refused:
-        return Outcome(FAILED, f"an earlier run was killed, and its settings cannot be put back: {'; '.join(refused)}")
+        return Outcome(
+            FAILED, f"an earlier run was killed, and its settings cannot be put back: {'; '.join(refused)}"
+        )
     return Outcome(PASSED, f"an earlier run was killed; its {len(rows)} settings were put back")
 
 
@@ -79,7 +93,10 @@ def versions(session: Session) -> Outcome:
     session.output.json("versions.json", found)
     if told.rc != 0 or told.fault:
         return Outcome(FAILED, f"goldnode-node does not start here: {told.fault or told.last()}")
-    return Outcome(PASSED, f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, {'root' if found['root'] else 'not root'}")
+    return Outcome(
+        PASSED,
+        f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, {'root' if found['root'] else 'not root'}",
+    )
 
 
 def _load() -> List[float]:
@@ -95,22 +112,34 @@ def capture(session: Session) -> Outcome:
     session.capture = found
     boards = classes.gpus(found)
     driver = found.get("driver") or {}
-    session.versions.update(driver=driver.get("reported"), **{key: driver.get(key) for key in ("flavour", "cuda", "nvml")})
+    session.versions.update(
+        driver=driver.get("reported"), **{key: driver.get(key) for key in ("flavour", "cuda", "nvml")}
+    )
     session.versions["gpus"] = [f"{row.get('name')} ({row.get('pci_id')})" for row in boards]
     session.output.json("versions.json", session.versions)
     error = found.get("gpu_error")
-    if isinstance(error, dict) and ("hangs" in str(error.get("text")) or "did not answer" in str(error.get("text"))):
+    if isinstance(error, dict) and (
+        "hangs" in str(error.get("text")) or "did not answer" in str(error.get("text"))
+    ):
         session.hangs = str(error["text"])
         return Outcome(FAILED, f"the driver hangs: {error['text']}")
     if not boards:
         told = f": {error['text']}" if isinstance(error, dict) else ""
-        raise NotChecked(f"there is no NVIDIA GPU here, or its driver is not loaded{told}. Look at `nvidia-smi` and `lspci -d 10de:`")
+        raise NotChecked(
+            f"there is no NVIDIA GPU here, or its driver is not loaded{told}. Look at `nvidia-smi` and `lspci -d 10de:`"
+        )
     faults = [section for section, value in found.items() if isinstance(value, dict) and "fault" in value]
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
     told = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
     if error is not None:
-        return Outcome(UNCHECKED, f"{len(boards)} x {told}, and the GPU library answers in part: {error.get('text')}", figures)
-    return Outcome(PASSED, f"{len(boards)} x {told}, driver {driver.get('reported')} ({driver.get('flavour')})", figures)
+        return Outcome(
+            UNCHECKED,
+            f"{len(boards)} x {told}, and the GPU library answers in part: {error.get('text')}",
+            figures,
+        )
+    return Outcome(
+        PASSED, f"{len(boards)} x {told}, driver {driver.get('reported')} ({driver.get('flavour')})", figures
+    )
 
 
 def _capture(session: Session, name: str) -> Json:
@@ -176,7 +205,9 @@ def check(session: Session) -> Outcome:
     own = _own_class()
     chosen = session.chosen = classes.choose(found, session.carried.facts, own)
     (session.temporary / "class.json").write_text(json.dumps(chosen.document), encoding="utf-8")
-    session.output.json("class.json", {key: value for key, value in chosen.document.items() if key not in ("site", "serve")})
+    session.output.json(
+        "class.json", {key: value for key, value in chosen.document.items() if key not in ("site", "serve")}
+    )
     session.notes.append(f"Judged by: {chosen.why}.")
     verdict = classes.judge(chosen.document, found)
     session.output.json("verdict.json", verdict)
@@ -187,9 +218,17 @@ def check(session: Session) -> Outcome:
     session.output.json("check.json", live)
     crash = [row["got"] for row in live.get("findings", []) if row["id"] == "check"]
     if crash:
-        return Outcome(FAILED, f"the check cannot be made here: {crash[0]}; by the capture alone: {outcome.reason}", outcome.figures)
+        return Outcome(
+            FAILED,
+            f"the check cannot be made here: {crash[0]}; by the capture alone: {outcome.reason}",
+            outcome.figures,
+        )
     apart = _apart(verdict, live)
-    figures = {**outcome.figures, "exit code of the check": done.rc, "findings that differ from the capture's": apart}
+    figures = {
+        **outcome.figures,
+        "exit code of the check": done.rc,
+        "findings that differ from the capture's": apart,
+    }
     return replace(outcome, figures=figures)
 
 
@@ -207,15 +246,28 @@ def _judged(verdict: Json, chosen: classes.Chosen) -> Outcome:
     rows = verdict["findings"]
     bad = classes.wrong(rows)
     unseen = [row for row in rows if checking.unknown(_finding(row))]
-    figures = {"kind of class": chosen.kind, "status": verdict["status"], "counts": verdict["counts"], "wrong": bad}
+    figures = {
+        "kind of class": chosen.kind,
+        "status": verdict["status"],
+        "counts": verdict["counts"],
+        "wrong": bad,
+    }
     if bad:
-        return Outcome(FAILED, f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}", figures)
+        return Outcome(
+            FAILED, f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}", figures
+        )
     if unseen:
         told = "; ".join(f"{row['id']}: {row['got']}" for row in unseen[:3])
-        return Outcome(UNCHECKED, f"{verdict['counts']['match']} findings match, {len(unseen)} could not be checked: {told}", figures)
+        return Outcome(
+            UNCHECKED,
+            f"{verdict['counts']['match']} findings match, {len(unseen)} could not be checked: {told}",
+            figures,
+        )
     if chosen.kind == classes.UNKNOWN:
         return Outcome(UNCHECKED, f"{chosen.why}; the {len(rows)} findings that need no model match", figures)
-    return Outcome(PASSED, f"{verdict['status']}: {verdict['counts']['match']} findings match; {chosen.why}", figures)
+    return Outcome(
+        PASSED, f"{verdict['status']}: {verdict['counts']['match']} findings match; {chosen.why}", figures
+    )
 
 
 def _finding(row: Json) -> Any:
@@ -227,7 +279,11 @@ def _apart(verdict: Json, live: Json) -> List[str]:
     one = {(row["id"], row["subject"]): row["outcome"] for row in verdict["findings"]}
     two = {(row["id"], row["subject"]): row["outcome"] for row in classes.hardware(live)}
     keys = sorted({*one, *two}, key=str)
-    return [f"{key[0]} {key[1] or ''}: {one.get(key)} / {two.get(key)}" for key in keys if one.get(key) != two.get(key)]
+    return [
+        f"{key[0]} {key[1] or ''}: {one.get(key)} / {two.get(key)}"
+        for key in keys
+        if one.get(key) != two.get(key)
+    ]
 
 
 def policy(session: Session) -> Outcome:
@@ -246,15 +302,36 @@ def policy(session: Session) -> Outcome:
     plan = _plan(session, {**chosen.document, "policy": {**alike, **other}})
     planned = Counter(" ".join(line.split()[:2]) for line in plan)
     session.output.json(
-        "policy.json", {"exported": exported, "dry_run": other, "left_alone": left, "as_exported": met, "findings": missed, "plan": plan}
+        "policy.json",
+        {
+            "exported": exported,
+            "dry_run": other,
+            "left_alone": left,
+            "as_exported": met,
+            "findings": missed,
+            "plan": plan,
+        },
     )
-    figures = {"settings of the dry run": other, "left alone": left, "found to differ": seen, "planned": dict(planned)}
+    figures = {
+        "settings of the dry run": other,
+        "left alone": left,
+        "found to differ": seen,
+        "planned": dict(planned),
+    }
     if differ:
-        return Outcome(FAILED, f"the policy as exported is not met: {'; '.join(classes.wrong(differ))}", figures)
-    lacking = sorted(f"policy.{key}" for key in other if not any(f"{name}.".startswith(f"policy.{key}.") for name in seen))
+        return Outcome(
+            FAILED, f"the policy as exported is not met: {'; '.join(classes.wrong(differ))}", figures
+        )
+    lacking = sorted(
+        f"policy.{key}" for key in other if not any(f"{name}.".startswith(f"policy.{key}.") for name in seen)
+    )
     if lacking:
         return Outcome(FAILED, f"a policy that differs is taken for met: {', '.join(lacking)}", figures)
-    return Outcome(PASSED, f"{len(met)} settings as exported; {len(seen)} that differ were found, nothing was set", figures)
+    return Outcome(
+        PASSED,
+        f"{len(met)} settings as exported; {len(seen)} that differ were found, nothing was set",
+        figures,
+    )
 
 
 def _other(gpus: Json) -> Tuple[Json, Json]:
@@ -295,7 +372,11 @@ def _plan(session: Session, document: Json) -> List[str]:
     except NotChecked as problem:
         return [f"no plan: {problem}"]
     rows = told.get("actions", [])
-    return [f"{row.get('kind')} {row.get('target', '')}".strip() for row in rows if row.get("part") == "gpu_policy"]
+    return [
+        f"{row.get('kind')} {row.get('target', '')}".strip()
+        for row in rows
+        if row.get("part") == "gpu_policy"
+    ]
 
 
 # -- time
@@ -305,7 +386,9 @@ def latency(session: Session) -> Outcome:
     """How long NVML's calls take, and the process that asks it for a capture."""
     _need(session)
     samples, seconds = (20, 0.1) if session.settings.short else (SAMPLES, SECONDS)
-    command = session.own("goldnode.prove.latency", str(samples), str(seconds), append=[str(session.carried.node)])
+    command = session.own(
+        "goldnode.prove.latency", str(samples), str(seconds), append=[str(session.carried.node)]
+    )
     found = session.children.run(command, session.left(90)).json("the timing of NVML")
     if "error" in found:
         raise NotChecked(f"NVML cannot be used: {found['error']}")
@@ -323,7 +406,11 @@ def latency(session: Session) -> Outcome:
     found["capture_process_init_ms"] = [value for value in inits if value is not None]
     found["units"] = {"calls": "µs", "capture_process": "ms"}
     session.output.json("latency.json", found)
-    slow = max((row["p50"], name) for name, row in found["calls"].items() if "p50" in row) if found["gpus"] else (0, "none")
+    slow = (
+        max((row["p50"], name) for name, row in found["calls"].items() if "p50" in row)
+        if found["gpus"]
+        else (0, "none")
+    )
     reason = f"reading all takes {found['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
     return Outcome(PASSED, reason, found)
 
@@ -345,7 +432,13 @@ def timing(session: Session) -> Outcome:
         "floor: python3 -I -S -c pass": [*session.python(), "-c", "pass"],
         "check, first start of a fresh copy": [*session.python(), str(cold), *words],
         "check, warm": [*session.python(), node, *words],
-        "check --cached, the answer alone": [*session.python(), "-c", CACHED, str(unpacked[0]), str(unpacked[1])],
+        "check --cached, the answer alone": [
+            *session.python(),
+            "-c",
+            CACHED,
+            str(unpacked[0]),
+            str(unpacked[1]),
+        ],
     }
     if shutil.which("nvidia-smi"):
         runs["nvidia-smi -q -x"] = ["nvidia-smi", "-q", "-x"]
@@ -359,7 +452,10 @@ def timing(session: Session) -> Outcome:
                 raise NotChecked(f"{name}: {done.fault or done.last()}")
             taken[name].append(1e3 * done.seconds)
     floor = statistics.median(taken["floor: python3 -I -S -c pass"])
-    rows = {name: {**spread(values), "to_floor": round(statistics.median(values) / floor, 2)} for name, values in taken.items()}
+    rows = {
+        name: {**spread(values), "to_floor": round(statistics.median(values) / floor, 2)}
+        for name, values in taken.items()
+    }
     session.output.json("timing.json", {"unit": "ms of wall time", "runs": rows, "load": _load()})
     warm = rows["check, warm"]
     reason = f"a check takes {warm['p50']:.0f} ms, {warm['to_floor']:.1f} times the start of Python ({floor:.0f} ms)"
@@ -409,7 +505,9 @@ def load(session: Session) -> Outcome:
         ready = _line(process, session.left(120))
         if not ready.get("ready"):
             raise NotChecked(f"no load can be made: {ready.get('error') or 'its process ended'}")
-        session.simulated = session.simulated or any(str(name).startswith("SIMULATED") for name in ready["gpus"])
+        session.simulated = session.simulated or any(
+            str(name).startswith("SIMULATED") for name in ready["gpus"]
+        )
         time.sleep(0.2 if session.settings.short else 5)
         session.loaded = _capture(session, "capture-load.json")
         words = ["--class", str(session.temporary / "class.json")] if session.chosen is not None else []
@@ -428,8 +526,15 @@ def load(session: Session) -> Outcome:
 def _under_load(session: Session, told: Json, report: Json) -> Outcome:
     """What was seen under load, as an outcome."""
     rows = classes.gpus(session.loaded or {})
-    busy = [{"address": row.get("address"), **{key: _at(row, path) for key, path in LOADED.items()}} for row in rows]
-    figures: Json = {"by": told.get("by"), "tflops": [row["tflops"] for row in told.get("gpus", [])], "gpus": busy}
+    busy = [
+        {"address": row.get("address"), **{key: _at(row, path) for key, path in LOADED.items()}}
+        for row in rows
+    ]
+    figures: Json = {
+        "by": told.get("by"),
+        "tflops": [row["tflops"] for row in told.get("gpus", [])],
+        "gpus": busy,
+    }
     figures["diagnose"] = {"bottleneck": report.get("bottleneck"), "verdict": report.get("verdict")}
     wrong = [row["name"] for row in told.get("gpus", []) if row["wrong"]]
     verdict: Json = {}
@@ -437,7 +542,11 @@ def _under_load(session: Session, told: Json, report: Json) -> Outcome:
         verdict = classes.judge(session.chosen.document, session.loaded)
         session.output.json("verdict-load.json", verdict)
         figures["wrong"] = classes.wrong(verdict["findings"])
-    idle = [str(row["address"]) for row in busy if row["utilization_percent"] is not None and row["utilization_percent"] < SEEN]
+    idle = [
+        str(row["address"])
+        for row in busy
+        if row["utilization_percent"] is not None and row["utilization_percent"] < SEEN
+    ]
     if "error" in told:
         return Outcome(FAILED, f"the load failed: {told['error']}", figures)
     if wrong:
@@ -498,7 +607,10 @@ def smoke(session: Session) -> Outcome:
     session.simulated = session.simulated or bool(record.get("simulated"))
     session.output.json("smoke.json", record)
     tier = record["tiers"]["gpu"]
-    figures = {test["name"]: {"state": test["state"], "why": test["why"], **test["figures"]} for test in tier["tests"]}
+    figures = {
+        test["name"]: {"state": test["state"], "why": test["why"], **test["figures"]}
+        for test in tier["tests"]
+    }
     status = {"passed": PASSED, "failed": FAILED}.get(tier["state"], UNCHECKED)
     count = sum(test["state"] == "passed" for test in tier["tests"])
     reason = f"{count} of {len(tier['tests'])} tests passed" + (f"; {tier['why']}" if tier["why"] else "")
@@ -535,24 +647,45 @@ def change(session: Session) -> Outcome:
         with session.shield():
             fault, apart = _restored(session, home, before)
     session.output.json(
-        "changes.json", {"set": results, "left_alone": left, "refused": refused, "not_read_back": unread, "not_put_back": apart}
+        "changes.json",
+        {
+            "set": results,
+            "left_alone": left,
+            "refused": refused,
+            "not_read_back": unread,
+            "not_put_back": apart,
+        },
     )
     taken = len([item for item in results if item["rc"] == 0])
     figures = {"set": taken, "refused": refused, "not read back": unread, "left alone": left}
     if fault or apart:
-        return Outcome(FAILED, f"NOT AS FOUND: {fault or '; '.join(apart[:6])}. {session.settings.state} holds what was found", figures)
+        return Outcome(
+            FAILED,
+            f"NOT AS FOUND: {fault or '; '.join(apart[:6])}. {session.settings.state} holds what was found",
+            figures,
+        )
     if stopped is not None:
         stopped.outcome = Outcome(UNCHECKED, f"interrupted by {stopped}; all settings are as found", figures)
         raise stopped
     if unread:
-        return Outcome(FAILED, f"was set and is not read back: {'; '.join(unread[:4])}; everything is as found again", figures)
+        return Outcome(
+            FAILED,
+            f"was set and is not read back: {'; '.join(unread[:4])}; everything is as found again",
+            figures,
+        )
     if not taken:
-        return Outcome(UNCHECKED, f"the driver takes none of {len(rows)} settings: {'; '.join(dict.fromkeys(refused))}", figures)
-    locks = sum(item["rc"] == 0 and item["value"].get("mode") == "locked" for item in results if item["field"] == "clocks")
-    unseen = f", {locks} locks of clocks, which nothing reads back" if locks else ""
-    reason = (
-        f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put back, and all settings are as found"
+        return Outcome(
+            UNCHECKED,
+            f"the driver takes none of {len(rows)} settings: {'; '.join(dict.fromkeys(refused))}",
+            figures,
+        )
+    locks = sum(
+        item["rc"] == 0 and item["value"].get("mode") == "locked"
+        for item in results
+        if item["field"] == "clocks"
     )
+    unseen = f", {locks} locks of clocks, which nothing reads back" if locks else ""
+    reason = f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put back, and all settings are as found"
     return Outcome(PASSED, reason, figures)
 
 
@@ -583,7 +716,11 @@ def _pids(gpu: Json) -> List[Any]:
 def _not_taken(wanted: List[changes.Change], results: List[Json], meanwhile: Json) -> List[str]:
     """Settings whose setter said yes and that read otherwise."""
     taken = {(item["uuid"], item["field"]) for item in results if item["rc"] == 0}
-    by_uuid = {gpu["uuid"]: gpu for gpu in meanwhile.values() if not changes.is_fault(gpu) and not changes.is_fault(gpu.get("uuid"))}
+    by_uuid = {
+        gpu["uuid"]: gpu
+        for gpu in meanwhile.values()
+        if not changes.is_fault(gpu) and not changes.is_fault(gpu.get("uuid"))
+    }
     found = []
     for item in wanted:
         if (item.uuid, item.field) in taken:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Iterable, List, Mapping, Sequence
 
-MARKS = {"passed": "passed", "failed": "**FAILED**", "could not check": "could not check", "skipped": "skipped"}
+MARKS = {
+    "passed": "passed",
+    "failed": "**FAILED**",
+    "could not check": "could not check",
+    "skipped": "skipped",
+}
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -13,7 +18,10 @@ def page(record: Mapping[str, Any]) -> str:
     steps = {row["name"]: row for row in record["steps"]}
     told = record["versions"]
     boards = Counter(told.get("gpus") or [])
-    lines = [f"# prove-gpu: {', '.join(f'{count} x {name}' for name, count in boards.items()) or 'no GPU'}", ""]
+    lines = [
+        f"# prove-gpu: {', '.join(f'{count} x {name}' for name, count in boards.items()) or 'no GPU'}",
+        "",
+    ]
     if record["simulated"]:
         lines += ["> **SIMULATED HARDWARE.** Nothing on this page says anything of a real GPU.", ""]
     counts = ", ".join(f"{count} {status}" for status, count in record["counts"].items() if count)
@@ -23,14 +31,27 @@ def page(record: Mapping[str, Any]) -> str:
         (row["title"], MARKS[row["status"]], row["reason"], f"{row['seconds']:.1f}") for row in record["steps"]
     ))  # fmt: skip
     lines += ["## Machine", ""]
-    machine = [(key.replace("_", " "), _text(value)) for key, value in told.items() if key != "gpus" and value not in (None, [], "")]
+    machine = [
+        (key.replace("_", " "), _text(value))
+        for key, value in told.items()
+        if key != "gpus" and value not in (None, [], "")
+    ]
     lines += _table(("", ""), machine)
     lines += _load(steps) + _latency(steps) + _timing(steps) + _change(steps) + _findings(steps)
     lines += ["## Redacted", ""]
-    redacted = ", ".join(f"{count} {kind}" for kind, count in record["redacted"].items()) or "nothing was found that had to be"
-    lines += [f"Placeholders stand in this directory for: {redacted}. Equal values have equal placeholders. PCI addresses are kept.", ""]
+    redacted = (
+        ", ".join(f"{count} {kind}" for kind, count in record["redacted"].items())
+        or "nothing was found that had to be"
+    )
+    lines += [
+        f"Placeholders stand in this directory for: {redacted}. Equal values have equal placeholders. PCI addresses are kept.",
+        "",
+    ]
     lines += ["## Files", "", ", ".join(f"`{name}`" for name in record["files"]), ""]
-    lines += ["`scripts/prove-gpu import DIR` makes this directory a recorded capture of the tests (docs/prove-gpu.md).", ""]
+    lines += [
+        "`scripts/prove-gpu import DIR` makes this directory a recorded capture of the tests (docs/prove-gpu.md).",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -48,7 +69,11 @@ def _cell(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return str(value["text"]) if "fault" in value else "; ".join(f"{key} {_text(item)}" for key, item in value.items())
+        return (
+            str(value["text"])
+            if "fault" in value
+            else "; ".join(f"{key} {_text(item)}" for key, item in value.items())
+        )
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -61,8 +86,15 @@ def _load(steps: Mapping[str, Any]) -> List[str]:
     if not figures.get("gpus"):
         return []
     keys = [key for key in figures["gpus"][0] if key != "address"]
-    rows = [[row["address"], *("not read" if row[key] is None else row[key] for key in keys)] for row in figures["gpus"]]
-    return [f"## Under load ({figures.get('by')})", "", *_table(["GPU", *(key.replace("_", " ") for key in keys)], rows)]
+    rows = [
+        [row["address"], *("not read" if row[key] is None else row[key] for key in keys)]
+        for row in figures["gpus"]
+    ]
+    return [
+        f"## Under load ({figures.get('by')})",
+        "",
+        *_table(["GPU", *(key.replace("_", " ") for key in keys)], rows),
+    ]
 
 
 def _latency(steps: Mapping[str, Any]) -> List[str]:
@@ -75,27 +107,42 @@ def _latency(steps: Mapping[str, Any]) -> List[str]:
         else (name, row.get("text", "not asked"), "", "", "", "")
         for name, row in figures["calls"].items()
     ]
-    head = (
-        f"nvmlInit {figures['init_us'] / 1e3:.1f} ms, nvmlShutdown {figures['shutdown_us'] / 1e3:.1f} ms, {figures['gpus']} GPUs in turn."
-    )
-    return ["## Latency of NVML, µs", "", head, "", *_table(("call", "samples", "least", "median", "95 %", "greatest"), rows)]
+    head = f"nvmlInit {figures['init_us'] / 1e3:.1f} ms, nvmlShutdown {figures['shutdown_us'] / 1e3:.1f} ms, {figures['gpus']} GPUs in turn."
+    return [
+        "## Latency of NVML, µs",
+        "",
+        head,
+        "",
+        *_table(("call", "samples", "least", "median", "95 %", "greatest"), rows),
+    ]
 
 
 def _timing(steps: Mapping[str, Any]) -> List[str]:
     figures = _figures(steps, "timing")
     if not figures:
         return []
-    rows = [(name, row["count"], row["min"], row["p50"], row["max"], f"{row['to_floor']:.2f}") for name, row in figures.items()]
-    return ["## A check's time, ms of wall time", "", *_table(("", "runs", "least", "median", "greatest", "median : floor"), rows)]
+    rows = [
+        (name, row["count"], row["min"], row["p50"], row["max"], f"{row['to_floor']:.2f}")
+        for name, row in figures.items()
+    ]
+    return [
+        "## A check's time, ms of wall time",
+        "",
+        *_table(("", "runs", "least", "median", "greatest", "median : floor"), rows),
+    ]
 
 
 def _change(steps: Mapping[str, Any]) -> List[str]:
-    rows = [(key, _text(value)) for name in ("policy", "change") for key, value in _figures(steps, name).items()]
+    rows = [
+        (key, _text(value)) for name in ("policy", "change") for key, value in _figures(steps, name).items()
+    ]
     return ["## Settings", "", *_table(("", ""), rows)] if rows else []
 
 
 def _findings(steps: Mapping[str, Any]) -> List[str]:
     found = []
     for name in ("check", "load"):
-        found += [f"* {steps[name]['title']}: {_cell(line)}" for line in _figures(steps, name).get("wrong") or []]
+        found += [
+            f"* {steps[name]['title']}: {_cell(line)}" for line in _figures(steps, name).get("wrong") or []
+        ]
     return ["## Findings", "", *found, ""] if found else []

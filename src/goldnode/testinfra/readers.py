@@ -105,7 +105,11 @@ class Pci:
     @property
     def gpus(self) -> list[Function]:
         """NVIDIA's display functions (class 03) and processing accelerators of any vendor (12)."""
-        return [one for one in self if one.kind[:2] == "12" or (one.kind[:2] == "03" and one.id.startswith("10de:"))]
+        return [
+            one
+            for one in self
+            if one.kind[:2] == "12" or (one.kind[:2] == "03" and one.id.startswith("10de:"))
+        ]
 
     def hops(self, function: Function) -> list[Function]:
         """The functions from the root port to this one."""
@@ -240,7 +244,13 @@ def _setting(gpu: Mapping[str, Any], key: str) -> Any:
         mode = gpu["compute_mode"]
         return mode if isinstance(mode, dict) else COMPUTE_MODES.get(mode, mode)
     if key == "mig":
-        return gpu["mig"][0] if isinstance(gpu["mig"], list) else 0 if gpu["mig"]["rc"] in (NOT_SUPPORTED, NO_FUNCTION) else gpu["mig"]
+        return (
+            gpu["mig"][0]
+            if isinstance(gpu["mig"], list)
+            else 0
+            if gpu["mig"]["rc"] in (NOT_SUPPORTED, NO_FUNCTION)
+            else gpu["mig"]
+        )
     if key == "clocks":
         return gpu["application_clocks"]
     return gpu.get(key)

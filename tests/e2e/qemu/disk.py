@@ -144,9 +144,13 @@ class Base:
 
 def run(*command: str | Path, cwd: Path | None = None, stdin: str | None = None) -> str:
     """Standard output of a command; a GuestError with the end of its output when it fails."""
-    done = subprocess.run([str(word) for word in command], cwd=cwd, input=stdin, text=True, capture_output=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, input=stdin, text=True, capture_output=True, check=False
+    )
     if done.returncode:
-        raise GuestError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+        raise GuestError(
+            f"{' '.join(map(str, command))}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}"
+        )
     return done.stdout
 
 
@@ -155,7 +159,9 @@ def _fill(script: str) -> str:
 
 
 def _check_tools() -> None:
-    missing = [tool for tool in TOOLS if not shutil.which(tool)] + [str(f) for f in (OVMF_CODE, OVMF_VARS) if not f.exists()]
+    missing = [tool for tool in TOOLS if not shutil.which(tool)] + [
+        str(f) for f in (OVMF_CODE, OVMF_VARS) if not f.exists()
+    ]
     if missing:
         raise GuestError(f"missing on this machine: {', '.join(missing)}. Install {' '.join(REQUIREMENTS)}")
 
@@ -177,7 +183,9 @@ def base(archives: list[Archive], cache: Path | None = None) -> Base:
             *(f"{a.suite} {' '.join(a.components)}" for a in archives),
         ]
     )
-    home = (cache or Path.home() / ".cache" / "goldnode" / "qemu") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    home = (cache or Path.home() / ".cache" / "goldnode" / "qemu") / hashlib.sha256(
+        recipe.encode()
+    ).hexdigest()[:16]
     facts = home / "disk.json"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
@@ -214,7 +222,9 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
         "-",
         stdin="".join(archive.line() + "\n" for archive in archives),
     )
-    releases = [p.name.removeprefix("vmlinuz-") for p in sorted((root / "boot").glob("vmlinuz-*"), key=_version)]
+    releases = [
+        p.name.removeprefix("vmlinuz-") for p in sorted((root / "boot").glob("vmlinuz-*"), key=_version)
+    ]
     newest = releases[-1]
     efi = root / "boot" / "BOOTX64.EFI"
     esp = scratch / "esp.img"
@@ -240,7 +250,15 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
         f"start={ROOT_START // 512}, size={ROOT_SIZE // 512}, type=linux, name=root\n",
     )
     for image, start in ((esp, ESP_START), (tree, ROOT_START)):
-        run("dd", f"if={image}", f"of={disk}", "bs=1M", f"seek={start // MIB}", "conv=notrunc,sparse", "status=none")
+        run(
+            "dd",
+            f"if={image}",
+            f"of={disk}",
+            "bs=1M",
+            f"seek={start // MIB}",
+            "conv=notrunc,sparse",
+            "status=none",
+        )
     shutil.rmtree(root)
     console = boot(disk, {"run": BAKE}, scratch, kernel=(scratch / "vmlinuz", scratch / "initrd.img"))
     if DONE + "0" not in console:
@@ -249,7 +267,10 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
 
 
 def _version(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.name.replace("-", ".").replace("+", ".").split(".")]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in path.name.replace("-", ".").replace("+", ".").split(".")
+    ]
 
 
 def boot(
@@ -326,7 +347,9 @@ def boot(
         "-drive",
         f"file={image},if=virtio,format=raw,readonly=on",
     ]
-    guest = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    guest = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     timer = threading.Timer(limit, guest.kill)
     timer.start()
     raw, was_cut = b"", False
@@ -355,13 +378,17 @@ def boot(
     if missing:
         raise GuestError(f"the guest never came to {', '.join(map(repr, missing))}\n{console[-6000:]}")
     if guest.returncode and not was_cut:
-        raise GuestError(f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}")
+        raise GuestError(
+            f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}"
+        )
     return console
 
 
 def read(disk: Path, path: str) -> bytes:
     """The content of a file in the root partition of a disk that is not running; GuestError when it is not there."""
-    done = subprocess.run(["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"], capture_output=True, check=False
+    )
     if done.returncode or b"File not found" in done.stderr:
         raise GuestError(f"{path} cannot be read from {disk}: {done.stderr.decode(errors='replace')[-500:]}")
     return done.stdout

@@ -27,9 +27,21 @@ def say(text: str) -> None:
 
 
 def answer(**request: Any) -> Any:
-    asked = {"operation": "plan", "state": "present", "part": None, "document": None, "lock_timeout": 60, "to": "", **request}
+    asked = {
+        "operation": "plan",
+        "state": "present",
+        "part": None,
+        "document": None,
+        "lock_timeout": 60,
+        "to": "",
+        **request,
+    }
     done = subprocess.run(
-        [sys.executable, "-I", "-S", PROGRAM, "answer"], input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-I", "-S", PROGRAM, "answer"],
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     told = json.loads(done.stdout)
     plan = told.get("plan") or {}
@@ -84,7 +96,11 @@ def main() -> None:
     else:
         # The boot check is at work or done; this waits for it.
         subprocess.run(["systemctl", "start", "goldnode-sanity.service"], check=False)
-        said = subprocess.run(["journalctl", "-b", "-u", "goldnode-sanity", "-o", "cat", "--no-pager"], stdout=subprocess.PIPE, check=False)
+        said = subprocess.run(
+            ["journalctl", "-b", "-u", "goldnode-sanity", "-o", "cat", "--no-pager"],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
         say("CHECK " + json.dumps(said.stdout.decode()))
         if what == "look":
             return

@@ -78,11 +78,18 @@ systemctl show -p ActiveState --value goldnode-events.service >>/root/watched
 
 
 # The units of the watch, as files of the payload.
-UNITS = {f"units/{name}": text for name, text in {units.EVENTS: units.EVENTS_TEXT, units.WATCH: units.WATCH_TEXT}.items()}
+UNITS = {
+    f"units/{name}": text
+    for name, text in {units.EVENTS: units.EVENTS_TEXT, units.WATCH: units.WATCH_TEXT}.items()
+}
 
 
 def actions(plan: dict[str, Any]) -> list[str]:
-    return [f"{action['kind']} {action['target']}" for action in plan["actions"] if action["part"] == "host_tuning"]
+    return [
+        f"{action['kind']} {action['target']}"
+        for action in plan["actions"]
+        if action["part"] == "host_tuning"
+    ]
 
 
 def read(image: Path, name: str) -> dict[str, Any]:
@@ -93,9 +100,19 @@ def read(image: Path, name: str) -> dict[str, Any]:
 
 def check_first(image: Path) -> None:
     """Everything was set in the boot that applied it, and a second apply found nothing."""
-    live = ["tuning.set transparent_hugepages", "tuning.set numa_balancing", "tuning.set hugepages.2M", "tuning.set network.lo.mtu"]
+    live = [
+        "tuning.set transparent_hugepages",
+        "tuning.set numa_balancing",
+        "tuning.set hugepages.2M",
+        "tuning.set network.lo.mtu",
+    ]
     before = actions(read(image, "before"))
-    assert {*live, "swap.off /swapfile", "systemd.defaults memlock", "cmdline.grub kernel command line"} <= set(before), before
+    assert {
+        *live,
+        "swap.off /swapfile",
+        "systemd.defaults memlock",
+        "cmdline.grub kernel command line",
+    } <= set(before), before
     applied = read(image, "applied")
     assert {f"{row['kind']} {row['target']}" for row in applied["done"]} == set(before)
     assert actions(applied) == []
@@ -110,7 +127,9 @@ def check_after_boot(image: Path) -> None:
     assert actions(read(image, "after")) == ["tuning.set transparent_hugepages"]
     assert "kernel command line changed" not in read(image, "after")["reboot"]["reasons"]
     found = {
-        row["id"].removeprefix("policy.host."): row for row in read(image, "verdict")["findings"] if row["id"].startswith("policy.host.")
+        row["id"].removeprefix("policy.host."): row
+        for row in read(image, "verdict")["findings"]
+        if row["id"].startswith("policy.host.")
     }
     outcomes = {name: row["outcome"] for name, row in found.items()}
     assert outcomes.pop("governor") == "not_exposed", found["governor"]

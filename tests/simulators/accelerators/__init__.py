@@ -26,8 +26,26 @@ def build(directory: Path, *wanted: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for soname in wanted or LIBRARIES:
         defines = [f"-D{name}" for name in LIBRARIES[soname]]
-        flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-array-bounds"]
-        command = ["cc", *flags, *defines, f"-Wl,-soname,{soname}", "-o", str(directory / soname), str(SOURCE)]
+        flags = [
+            "-std=gnu11",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-function",
+            "-Wno-array-bounds",
+        ]
+        command = [
+            "cc",
+            *flags,
+            *defines,
+            f"-Wl,-soname,{soname}",
+            "-o",
+            str(directory / soname),
+            str(SOURCE),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return directory

@@ -9,7 +9,27 @@ Every version carries `+standin1` and every description starts with "goldnode st
 
 from __future__ import annotations
 
-from tests.simulators.apt_archive.content import BROKEN, DEFAULT, GROUPS, MODULES, NEWER, SECURITY_UPDATES, TOOLKIT_SAFE
+from tests.simulators.apt_archive.content import (
+    BROKEN,
+    DEFAULT,
+    GROUPS,
+    MODULES,
+    NEWER,
+    SECURITY_UPDATES,
+    TOOLKIT_SAFE,
+)
 from tests.simulators.apt_archive.repository import KEY, Archive, build, publish
 
-__all__ = ["BROKEN", "DEFAULT", "GROUPS", "KEY", "MODULES", "NEWER", "SECURITY_UPDATES", "TOOLKIT_SAFE", "Archive", "build", "publish"]
+__all__ = [
+    "BROKEN",
+    "DEFAULT",
+    "GROUPS",
+    "KEY",
+    "MODULES",
+    "NEWER",
+    "SECURITY_UPDATES",
+    "TOOLKIT_SAFE",
+    "Archive",
+    "build",
+    "publish",
+]

@@ -19,7 +19,9 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="no optional part at all")
     parser.add_argument("--withdraw", action="append", default=[], help="glob on NAME_VERSION that has left")
     parser.add_argument("--site", type=Path, help="site file to write, for --url")
-    parser.add_argument("--beside", metavar="ARCHIVE", help="leave all but ARCHIVE of the site file to the site in force")
+    parser.add_argument(
+        "--beside", metavar="ARCHIVE", help="leave all but ARCHIVE of the site file to the site in force"
+    )
     parser.add_argument("--url", help="address the directory is served at; its file address otherwise")
     parser.add_argument("--release", default="bookworm", choices=("bookworm", "trixie"))
     parser.add_argument("--locks", help="the site file's `locks`")

@@ -64,8 +64,17 @@ def kernels() -> Iterator[Kernel]:
     yield Kernel(new, *security[1], "6.12.903+deb13-amd64", "6.12.903-1+standin1", group=NEWER)
     yield Kernel(new, *security[1], "6.12.904+deb13-amd64", "6.12.904-1+standin1", group=BROKEN, broken=True)
     yield Kernel(ubuntu, UBUNTU, ubuntu, "6.8.0-901-generic", "6.8.0-901.901+standin1")
-    yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES)
-    yield Kernel(ubuntu, UBUNTU, "noble-security", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES)
+    yield Kernel(
+        ubuntu, UBUNTU, "noble-updates", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES
+    )
+    yield Kernel(
+        ubuntu,
+        UBUNTU,
+        "noble-security",
+        "6.8.0-902-generic",
+        "6.8.0-902.902+standin1",
+        group=SECURITY_UPDATES,
+    )
     yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-903-generic", "6.8.0-903.903+standin1", group=NEWER)
 
 
@@ -74,9 +83,15 @@ def debs() -> Iterator[Deb]:
     for kernel in kernels():
         yield from packages(kernel)
     yield from debian_family(Driver(DEBIAN, "bookworm", "535.261.03", "1+standin1"))
-    yield from debian_family(Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES))
-    yield from debian_family(Driver(DEBIAN, "bookworm", "470.256.02", "1~deb12u1+standin1", infix="tesla-470-"))
-    yield from debian_support(DEBIAN, "bookworm", "535.171.04-1~deb12u1+standin1", "535.161.07-1~deb12u1+standin1")
+    yield from debian_family(
+        Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES)
+    )
+    yield from debian_family(
+        Driver(DEBIAN, "bookworm", "470.256.02", "1~deb12u1+standin1", infix="tesla-470-")
+    )
+    yield from debian_support(
+        DEBIAN, "bookworm", "535.171.04-1~deb12u1+standin1", "535.161.07-1~deb12u1+standin1"
+    )
     for deb in debian_support(SECURITY, "bookworm-security", "", "535.309.01-1~deb12u1+standin1"):
         yield replace(deb, group=SECURITY_UPDATES)
     yield from debian_family(Driver(DEBIAN, "trixie", "550.163.01", "2+standin1", libssl="libssl3t64"))
@@ -101,10 +116,21 @@ def engines() -> Iterator[Deb]:
     """Yield Debian's docker, at the versions its releases have; Ubuntu's, under Ubuntu's names, has the newer one's."""
     scripts = unit_scripts("docker.service")
     old = {"docker.io": "20.10.24+dfsg1", "containerd": "1.6.20~ds1", "runc": "1.1.5+ds1"}
-    new = {"docker.io": "26.1.5+dfsg1", "docker-cli": "26.1.5+dfsg1", "containerd": "1.7.24~ds1", "runc": "1.1.15+ds1"}
+    new = {
+        "docker.io": "26.1.5+dfsg1",
+        "docker-cli": "26.1.5+dfsg1",
+        "containerd": "1.7.24~ds1",
+        "runc": "1.1.15+ds1",
+    }
     yield from engine(DEBIAN, "bookworm", old, scripts, knows_cdi=False)
     yield from engine(DEBIAN, "trixie", new, scripts, knows_cdi=True)
-    yield from engine(UBUNTU, "noble", {name: new[name] for name in ("docker.io", "containerd", "runc")}, scripts, knows_cdi=True)
+    yield from engine(
+        UBUNTU,
+        "noble",
+        {name: new[name] for name in ("docker.io", "containerd", "runc")},
+        scripts,
+        knows_cdi=True,
+    )
 
 
 def rocm() -> Iterator[Deb]:
@@ -130,7 +156,9 @@ def rocm() -> Iterator[Deb]:
         "amd-smi": "python3:any",
     }
     for name, depends in needs.items():
-        yield replace(place, name=name, version="6.1.2-1+standin1", description="part of ROCm", depends=depends)
+        yield replace(
+            place, name=name, version="6.1.2-1+standin1", description="part of ROCm", depends=depends
+        )
 
 
 def base() -> Iterator[Deb]:
@@ -138,8 +166,16 @@ def base() -> Iterator[Deb]:
     for codename in ("bookworm", "trixie"):
         place = Deb("libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs")
         yield place
-        yield replace(place, version="1.0-1+standin2", repository=SECURITY, suite=f"{codename}-security", group=SECURITY_UPDATES)
-        yield replace(place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER)
+        yield replace(
+            place,
+            version="1.0-1+standin2",
+            repository=SECURITY,
+            suite=f"{codename}-security",
+            group=SECURITY_UPDATES,
+        )
+        yield replace(
+            place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER
+        )
     place = Deb("libstandin-base", "1.0-1+standin1", "a base package", UBUNTU, "noble", section="libs")
     yield place
     yield replace(place, version="1.0-1+standin2", suite="noble-updates", group=SECURITY_UPDATES)

@@ -99,7 +99,9 @@ class Deb:
             for name, text in self.scripts.items():
                 _write(root / "DEBIAN" / name, text if name == "triggers" else Program(text))
             note = f"/usr/share/doc/{self.name}/README.stand-in"
-            text = f"{self.name} {self.version} is a stand-in made by goldnode's tests. It drives no hardware.\n"
+            text = (
+                f"{self.name} {self.version} is a stand-in made by goldnode's tests. It drives no hardware.\n"
+            )
             for path, content in {note: text, **self.files}.items():
                 _write(root / path.lstrip("/"), content)
             subprocess.run(

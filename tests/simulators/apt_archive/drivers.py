@@ -235,7 +235,10 @@ def _firmware(upstream: str, *names: str) -> dict[str, Content]:
 
 def _modprobe_files(driver: Driver) -> dict[str, Content]:
     root = f"/etc/nvidia/{driver.directory}"
-    installs = "".join(f"install {module} modprobe -i {driver.module}{module.removeprefix('nvidia')} $CMDLINE_OPTS\n" for module in MODULES)
+    installs = "".join(
+        f"install {module} modprobe -i {driver.module}{module.removeprefix('nvidia')} $CMDLINE_OPTS\n"
+        for module in MODULES
+    )
     return {
         f"{root}/nvidia-blacklists-nouveau.conf": "blacklist nouveau\n",
         f"{root}/nvidia-modprobe.conf": installs,
@@ -299,9 +302,12 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         multi_arch="foreign",
         pre_depends=", ".join(filter(None, ["dpkg (>= 1.17.21)", legacy])),
         depends="glx-alternative-nvidia (>= 1.2)",
-        provides=f"nvidia-alternative-any, {alternative}--kmod-alias" + ("" if tesla else f", nvidia-alternative-{up}"),
+        provides=f"nvidia-alternative-any, {alternative}--kmod-alias"
+        + ("" if tesla else f", nvidia-alternative-{up}"),
         scripts={
-            "postinst": _ALTERNATIVE.format(triplet=TRIPLET, directory=driver.directory, branch=driver.branch),
+            "postinst": _ALTERNATIVE.format(
+                triplet=TRIPLET, directory=driver.directory, branch=driver.branch
+            ),
             "prerm": _ALTERNATIVE_PRERM.format(directory=driver.directory),
             "triggers": f"interest-await /usr/lib/{TRIPLET}/nvidia/{driver.directory}\n"
             f"interest-await /usr/lib/nvidia/{driver.directory}\ninterest-await /etc/nvidia/{driver.directory}\n",
@@ -316,7 +322,9 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         multi_arch="foreign",
         pre_depends="nvidia-installer-cleanup",
         depends=f"{firmware}, {support}--v1, dkms (>= 2.1.0.0)",
-        recommends=f"libnvidia-{i}cuda1 (>= {up})" if tesla else f"nvidia-driver (>= {up}) | libcuda1 (>= {up})",
+        recommends=f"libnvidia-{i}cuda1 (>= {up})"
+        if tesla
+        else f"nvidia-driver (>= {up}) | libcuda1 (>= {up})",
         provides=f"nvidia-kernel-dkms-any (= {up}), nvidia-{i}kernel-{up}",
         files=dkms_tree(driver.module, driver.module, up, "NVIDIA"),
         scripts=dkms_scripts(driver.module, up),
@@ -410,7 +418,12 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
     if persistenced:
         needs = "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, adduser, libc6"
         yield replace(glx, name="update-glx", description="alternatives helper")
-        yield replace(glx, name="glx-alternative-mesa", description="alternative", depends="update-glx (= 1.2.2+standin1)")
+        yield replace(
+            glx,
+            name="glx-alternative-mesa",
+            description="alternative",
+            depends="update-glx (= 1.2.2+standin1)",
+        )
         yield replace(
             glx,
             name="glx-diversions",
@@ -438,7 +451,9 @@ def _fabric_manager(place: Deb) -> Deb:
         source="fabricmanager",
         section="utils",
         files={
-            "/usr/bin/nv-fabricmanager": Program('#!/bin/sh\necho "goldnode stand-in: no NVSwitch" >&2\nexit 1\n'),
+            "/usr/bin/nv-fabricmanager": Program(
+                '#!/bin/sh\necho "goldnode stand-in: no NVSwitch" >&2\nexit 1\n'
+            ),
             "/lib/systemd/system/nvidia-fabricmanager.service": _PERSISTENCED_UNIT.replace(
                 "/usr/bin/nvidia-persistenced --user nvpd", "/usr/bin/nv-fabricmanager"
             ).replace("NVIDIA Persistence Daemon", "NVIDIA fabric manager"),
@@ -449,7 +464,16 @@ def _fabric_manager(place: Deb) -> Deb:
 def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
     """Yield the packages of one driver version in NVIDIA's own repository: compute parts and their metapackages."""
     version = f"{upstream}-1+standin1"
-    place = Deb("", version, "", repository=repository, suite="/", group=group, source="nvidia-graphics-drivers", section="libs")
+    place = Deb(
+        "",
+        version,
+        "",
+        repository=repository,
+        suite="/",
+        group=group,
+        source="nvidia-graphics-drivers",
+        section="libs",
+    )
     same = f"(= {version})"
     for flavour, licence in (("open-", "Dual MIT/GPL"), ("", "NVIDIA")):
         other = "nvidia-kernel-dkms" if flavour else "nvidia-kernel-open-dkms"
@@ -521,7 +545,16 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
 def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
     """Yield the packages of one driver version in NVIDIA's repository for Ubuntu: the branch stands in most names, as up to 580."""
     branch, version = upstream.split(".")[0], f"{upstream}-0ubuntu1+standin1"
-    place = Deb("", version, "", repository=repository, suite="/", group=group, source=f"nvidia-graphics-drivers-{branch}", section="libs")
+    place = Deb(
+        "",
+        version,
+        "",
+        repository=repository,
+        suite="/",
+        group=group,
+        source=f"nvidia-graphics-drivers-{branch}",
+        section="libs",
+    )
     same = f"(= {version})"
     for flavour, licence in (("-open", "Dual MIT/GPL"), ("", "NVIDIA")):
         source, common = f"nvidia-kernel-source-{branch}{flavour}", f"nvidia-kernel-common-{branch}"
@@ -590,8 +623,17 @@ def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterat
             section="metapackages",
             depends=f"nvidia-dkms-{branch}{flavour} {same}, libnvidia-compute-{branch} {same}",
         )
-    for name, target in (("nvidia-open", f"nvidia-open-{branch}"), ("cuda-drivers", f"cuda-drivers-{branch}")):
-        yield replace(place, name=name, description="metapackage of the newest driver", section="metapackages", depends=f"{target} {same}")
+    for name, target in (
+        ("nvidia-open", f"nvidia-open-{branch}"),
+        ("cuda-drivers", f"cuda-drivers-{branch}"),
+    ):
+        yield replace(
+            place,
+            name=name,
+            description="metapackage of the newest driver",
+            section="metapackages",
+            depends=f"{target} {same}",
+        )
 
 
 def pinning(repository: str, branch: str) -> Deb:

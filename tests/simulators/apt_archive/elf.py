@@ -31,7 +31,9 @@ def module(modinfo: Sequence[tuple[str, str]]) -> bytes:
     body, headers = b"", _SECTION.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     for name, kind, content, link, extra, entry in sections:
         at = names.index(b"\0" + name.encode() + b"\0") + 1
-        headers += _SECTION.pack(at, kind, 0, 0, _HEADER.size + len(body), len(content), link, extra, 1, entry)
+        headers += _SECTION.pack(
+            at, kind, 0, 0, _HEADER.size + len(body), len(content), link, extra, 1, entry
+        )
         body += content + b"\0" * (-len(content) % 8)
     ident = b"\x7fELF" + bytes((2, 1, 1)) + b"\0" * 9
     header = _HEADER.pack(

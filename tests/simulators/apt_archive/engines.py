@@ -89,7 +89,9 @@ WantedBy=multi-user.target
 """
 
 
-def engine(repository: str, suite: str, versions: dict[str, str], scripts: dict[str, str], *, knows_cdi: bool) -> Iterator[Deb]:
+def engine(
+    repository: str, suite: str, versions: dict[str, str], scripts: dict[str, str], *, knows_cdi: bool
+) -> Iterator[Deb]:
     """Yield docker.io and what it needs. `versions`: package -> upstream part; docker-cli is a package of its own where it is named."""
     place = Deb("", "", "", repository=repository, suite=suite, section="admin")
     docker = versions["docker.io"]
@@ -107,7 +109,9 @@ def engine(repository: str, suite: str, versions: dict[str, str], scripts: dict[
             name=name,
             version=f"{version}-1+standin1",
             source="docker.io" if name == "docker-cli" else "",
-            description="container engine that runs no container" if name == "docker.io" else "part of a container engine, empty",
+            description="container engine that runs no container"
+            if name == "docker.io"
+            else "part of a container engine, empty",
             depends=needs.get(name, ""),
             files=files[name],
             scripts=scripts if name == "docker.io" else {},

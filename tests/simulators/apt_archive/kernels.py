@@ -54,7 +54,15 @@ def vermagic(release: str) -> str:
 
 def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
     """Yield the packages of `kernel`; with `meta`, also the metapackages that point at it."""
-    place = Deb("", kernel.version, "", repository=kernel.repository, suite=kernel.suite, group=kernel.group, source="linux")
+    place = Deb(
+        "",
+        kernel.version,
+        "",
+        repository=kernel.repository,
+        suite=kernel.suite,
+        group=kernel.group,
+        source="linux",
+    )
     if kernel.codename == "noble":
         yield from _ubuntu(kernel, place, meta=meta)
         return
@@ -80,7 +88,9 @@ def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
         place,
         name=headers,
         description=f"headers of kernel {kernel.release}",
-        depends=f"{parts}, linux-compiler-gcc-12-x86" if old else f"{parts}, {image} (= {kernel.version}), {compiler}",
+        depends=f"{parts}, linux-compiler-gcc-12-x86"
+        if old
+        else f"{parts}, {image} (= {kernel.version}), {compiler}",
         files=_header_files(kernel),
         scripts={"postinst": _HEADERS_POSTINST.format(release=kernel.release)},
     )
@@ -142,7 +152,13 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         scripts=_image_scripts(release),
     )
     depmod = {"postinst": f'#!/bin/sh\nset -e\n[ "$1" != configure ] || depmod {release}\n'}
-    yield replace(place, name=f"linux-modules-{release}", description=f"modules of kernel {release}", files=modules, scripts=depmod)
+    yield replace(
+        place,
+        name=f"linux-modules-{release}",
+        description=f"modules of kernel {release}",
+        files=modules,
+        scripts=depmod,
+    )
     yield replace(
         place,
         name=f"linux-modules-extra-{release}",
@@ -166,7 +182,10 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         description=f"common headers of kernel {base}",
         architecture="all",
         multi_arch="foreign",
-        files={f"{common}/Makefile": "# stand-in\n", f"{common}/include/linux/pci.h": _pci_header(kernel.broken)},
+        files={
+            f"{common}/Makefile": "# stand-in\n",
+            f"{common}/include/linux/pci.h": _pci_header(kernel.broken),
+        },
     )
     if meta:
         same = f"(= {kernel.version})"
@@ -175,7 +194,13 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
             "linux-headers-generic": f"linux-headers-{release}",
             "linux-generic": f"linux-image-generic {same}, linux-headers-generic {same}",
         }.items():
-            yield replace(place, name=name, description="metapackage of the newest kernel", source="linux-meta", depends=depends)
+            yield replace(
+                place,
+                name=name,
+                description="metapackage of the newest kernel",
+                source="linux-meta",
+                depends=depends,
+            )
 
 
 def _common(kernel: Kernel) -> str:
@@ -225,7 +250,9 @@ def _config(codename: str) -> str:
 def _header_files(kernel: Kernel) -> dict[str, Content]:
     root = f"/usr/src/linux-headers-{kernel.release}"
     common = _common(kernel)
-    generated = f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
+    generated = (
+        f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
+    )
     return {
         f"{root}/.config": _config(kernel.codename),
         f"{root}/.kernelvariables": f"CC = $(CROSS_COMPILE){COMPILERS[kernel.codename][0]}\n",

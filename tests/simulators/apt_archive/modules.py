@@ -43,8 +43,16 @@ def _tree(name: str, version: str, against: str = "") -> dict[str, Content]:
     conf = f'PACKAGE_NAME="{name.replace("_", "-")}"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL=yes\n'
     conf += 'MAKE[0]="make modules KERNEL_UNAME=${kernelver}"\nCLEAN="true"\n'
     conf += f'BUILT_MODULE_NAME[0]="{name}"\nDEST_MODULE_LOCATION[0]="/updates/dkms"\n'
-    find = f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) 2>/dev/null)\n" if against else ""
-    check = f'\t@test -n "$(AGAINST)" || {{ echo "no {against} for $(KERNEL_UNAME)"; exit 1; }}\n' if against else ""
+    find = (
+        f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) 2>/dev/null)\n"
+        if against
+        else ""
+    )
+    check = (
+        f'\t@test -n "$(AGAINST)" || {{ echo "no {against} for $(KERNEL_UNAME)"; exit 1; }}\n'
+        if against
+        else ""
+    )
     return {
         f"{root}/dkms.conf": conf,
         f"{root}/Makefile": _MAKEFILE.format(name=name, against=find, check=check),
@@ -59,7 +67,9 @@ def module_packages(repository: str, suite: str, group: str) -> Iterator[Deb]:
         yield Deb(
             f"{name}-dkms",
             f"{version}-2+standin1",
-            "a module that others are compiled against" if not against else f"a module compiled against {against}",
+            "a module that others are compiled against"
+            if not against
+            else f"a module compiled against {against}",
             repository,
             suite,
             group=group,

@@ -55,7 +55,11 @@ class Archive:
 
     def entry(self, url: str, repository: str) -> dict[str, object]:
         """Return what a site says of one of its repositories, served below `url`. The key's path is absolute."""
-        return {"url": f"{url.rstrip('/')}/{repository}", "key": str(self.key), "fingerprints": [self.fingerprint]}
+        return {
+            "url": f"{url.rstrip('/')}/{repository}",
+            "key": str(self.key),
+            "fingerprints": [self.fingerprint],
+        }
 
     def site(self, url: str, *, release: str = "bookworm", locks: str | None = None) -> dict[str, object]:
         """Return a site configuration (see goldnode.site) for this archive served at `url`.
@@ -68,10 +72,14 @@ class Archive:
         archives = {name: self.entry(url, path) for name, path in places.items()}
         return {"archives": archives, **({"locks": locks} if locks else {})}
 
-    def write_site(self, path: Path, url: str, *, release: str = "bookworm", locks: str | None = None) -> Path:
+    def write_site(
+        self, path: Path, url: str, *, release: str = "bookworm", locks: str | None = None
+    ) -> Path:
         """Write `site(url, …)` as a site file at `path` and return it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(self.site(url, release=release, locks=locks), sort_keys=False), encoding="utf-8")
+        path.write_text(
+            yaml.safe_dump(self.site(url, release=release, locks=locks), sort_keys=False), encoding="utf-8"
+        )
         return path
 
     def sources(self, url: str, codename: str, *, nvidia: bool = False) -> str:
@@ -97,7 +105,9 @@ def build() -> tuple[Path, dict[str, str]]:
     The pool's name is a hash of what this package's modules say, so an edited table is a new pool.
     """
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in sources)).hexdigest()
+    digest = hashlib.sha256(
+        b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in sources)
+    ).hexdigest()
     pool = cache_directory() / digest[:16]
 
     def make() -> None:
@@ -148,7 +158,8 @@ def publish(
     wanted = [
         deb
         for deb in content.debs()
-        if (not deb.group or deb.group in groups) and not any(fnmatch.fnmatch(f"{deb.name}_{deb.version}", pattern) for pattern in gone)
+        if (not deb.group or deb.group in groups)
+        and not any(fnmatch.fnmatch(f"{deb.name}_{deb.version}", pattern) for pattern in gone)
     ]
     good, home = _key("good"), _key(key)
     fresh = directory.parent / f".{directory.name}.new"
@@ -174,7 +185,9 @@ def publish(
     return Archive(directory, (good / "fingerprint").read_text(encoding="ascii").strip())
 
 
-def _write_suite(root: Path, suite: str, debs: list[Deb], index: Mapping[str, str], home: Path, stamp: float) -> None:
+def _write_suite(
+    root: Path, suite: str, debs: list[Deb], index: Mapping[str, str], home: Path, stamp: float
+) -> None:
     flat = suite == "/"
     base = root if flat else root / "dists" / suite
     base.mkdir(parents=True, exist_ok=True)
@@ -209,9 +222,13 @@ def _write_suite(root: Path, suite: str, debs: list[Deb], index: Mapping[str, st
         "No-Support-for-Architecture-all": "Packages",
         "Description": "goldnode stand-in archive, for tests only",
     }
-    sums = "".join(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items()))
+    sums = "".join(
+        f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items())
+    )
     release_file = base / "Release"
-    release_file.write_text("".join(f"{k}: {v}\n" for k, v in fields.items()) + f"SHA256:\n{sums}", encoding="utf-8")
+    release_file.write_text(
+        "".join(f"{k}: {v}\n" for k, v in fields.items()) + f"SHA256:\n{sums}", encoding="utf-8"
+    )
     _gpg(home, "--clearsign", "--output", str(base / "InRelease"), str(release_file))
     _gpg(home, "--armor", "--detach-sign", "--output", str(base / "Release.gpg"), str(release_file))
     for path in (release_file, base / "InRelease", base / "Release.gpg", *(base / name for name in files)):
@@ -259,11 +276,17 @@ def _gpg(home: Path, *arguments: str) -> str:
         if home not in _HOMES:
             _HOMES[home] = tempfile.TemporaryDirectory(prefix="gn-key-")
             # Each agent that stays takes some of the kernel's inotify instances, which nodes need.
-            atexit.register(subprocess.run, ["gpgconf", "--homedir", _HOMES[home].name, "--kill", "gpg-agent"], check=False)
+            atexit.register(
+                subprocess.run,
+                ["gpgconf", "--homedir", _HOMES[home].name, "--kill", "gpg-agent"],
+                check=False,
+            )
             _gpg(Path(_HOMES[home].name), "--import", str(home / "secret.asc"))
         where = Path(_HOMES[home].name)
     command = ["gpg", "--homedir", str(where), "--batch", "--yes", "--quiet", "--pinentry-mode", "loopback"]
-    done = subprocess.run([*command, "--passphrase", "", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--passphrase", "", *arguments], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(f"gpg {' '.join(arguments)} failed: {done.stderr.strip()}")
     return done.stdout

@@ -157,7 +157,10 @@ def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
 
     place = Deb("", revision, "", repository=repository, suite="/", group=group, section="utils")
     same = f"(= {revision})"
-    files: dict[str, Content] = {"/usr/bin/nvidia-ctk": program(_CTK), "/usr/bin/nvidia-container-runtime": program(_RUNTIME)}
+    files: dict[str, Content] = {
+        "/usr/bin/nvidia-ctk": program(_CTK),
+        "/usr/bin/nvidia-container-runtime": program(_RUNTIME),
+    }
     if int(version.split(".")[1]) >= 18:
         # Where the real packages have them.
         files["/etc/systemd/system/nvidia-cdi-refresh.service"] = _REFRESH

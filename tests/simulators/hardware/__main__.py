@@ -21,7 +21,9 @@ from goldnode.site import load_site
 _NODE = [
     click.option("--lab", required=True, help="Name of the lab."),
     click.option("--node", required=True, help="Name of the node."),
-    click.option("--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs."),
+    click.option(
+        "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs."
+    ),
 ]
 
 
@@ -38,7 +40,9 @@ def _find(lab: str, node: str, state: Path) -> Node:
 @click.group(invoke_without_command=True)
 @click.option("--lab", help="Name of the lab.")
 @click.option("--node", help="Name of the node.")
-@click.option("--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs."
+)
 @click.option("--class", "name", help="Node class whose hardware the node gets.")
 @click.option("--driver-version", help="Version that NVML reports; default: the class's.")
 @click.option("--fault", multiple=True, help="A fault, for instance gpu3.power_limit=300000 (repeat).")
@@ -64,22 +68,35 @@ def main(
     click.echo(f"made up, for the facts do not say: {', '.join(scenario.invented)}")
 
 
-@main.command(help="Write the files of the simulated hardware of a class document to a tar archive, for a virtual machine.")
-@click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True, help="The class document, JSON.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Archive to write.")
+@main.command(
+    help="Write the files of the simulated hardware of a class document to a tar archive, for a virtual machine."
+)
+@click.option(
+    "--document",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="The class document, JSON.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Archive to write."
+)
 @click.option("--fault", multiple=True, help="A fault, for instance gpu0.absent=1 (repeat).")
 def pack(document: Path, out: Path, fault: tuple[str, ...]) -> None:
     on_node.pack(Scenario.of(json.loads(document.read_text())).with_faults(fault), out)
 
 
-@main.command(help="Add faults to a running node: FAULT is KEY=VALUE, for instance gpu3.all=error:lost. They stick, whatever is set.")
+@main.command(
+    help="Add faults to a running node: FAULT is KEY=VALUE, for instance gpu3.all=error:lost. They stick, whatever is set."
+)
 @_on_node
 @click.argument("fault", nargs=-1, required=True)
 def fault(lab: str, node: str, state: Path, fault: tuple[str, ...]) -> None:
     on_node.inject(_find(lab, node, state), fault)
 
 
-@main.command(help="Change the state as somebody on the node could have: CHANGE is KEY=VALUE. The next run of a setter mends it.")
+@main.command(
+    help="Change the state as somebody on the node could have: CHANGE is KEY=VALUE. The next run of a setter mends it."
+)
 @_on_node
 @click.argument("change", nargs=-1, required=True)
 def drift(lab: str, node: str, state: Path, change: tuple[str, ...]) -> None:

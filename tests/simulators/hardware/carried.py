@@ -58,7 +58,13 @@ def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -
     (root / "ldconfig.txt").write_text(host.run("ldconfig", "-p").out, encoding="utf-8")
     units = [row[:-5] for row in json.loads((root / machine.UNITS).read_text())]
     (root / "systemctl.txt").write_text(host.run("systemctl", "show", *units).out, encoding="utf-8")
-    replace(target / carry.NODE, nodefile.START, nodefile.sources(), NODE.format(root=str(root), more=more), compiled)
+    replace(
+        target / carry.NODE,
+        nodefile.START,
+        nodefile.sources(),
+        NODE.format(root=str(root), more=more),
+        compiled,
+    )
     replace(target / carry.SMOKE, smoke.START, smoke.sources(), SMOKE.format(root=str(root)), compiled)
     manifest = json.loads((target / carry.MANIFEST).read_text())
     manifest["files"] = {name: carry.digest((target / name).read_bytes()) for name in manifest["files"]}
@@ -77,7 +83,11 @@ def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, c
             source = Path(folder) / "source.py"
             source.write_bytes(content)
             py_compile.compile(
-                str(source), f"{folder}/made", name, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+                str(source),
+                f"{folder}/made",
+                name,
+                doraise=True,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
             archive.writestr(f"{name}c", (Path(folder) / "made").read_bytes())
     file.write_bytes(start + out.getvalue())
@@ -85,9 +95,18 @@ def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, c
 
 def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") -> dict[str, str]:
     """The environment of a run: both simulators' libraries. `library`: a folder with both; `faults`: of the CUDA libraries."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON", "CUDA_"))}
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GOLDNODE_", "PYTHON", "CUDA_"))
+    }
     said = f"count={count}" + (f",{faults}" if faults else "")
-    return {**clean, "LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE), "GOLDNODE_ACCELERATOR": said}
+    return {
+        **clean,
+        "LD_LIBRARY_PATH": str(library),
+        "GOLDNODE_SIMULATOR": str(root / machine.PLACE),
+        "GOLDNODE_ACCELERATOR": said,
+    }
 
 
 def libraries(target: Path) -> Path:

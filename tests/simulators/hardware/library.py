@@ -30,13 +30,19 @@ SIGNATURES = {
     "index uint": ("u32 x, u32 *a", _INDEXED + " if (rc == OK) *a = (u32)v[0]; return rc;"),
     "index index uint": ("u32 x, u32 y, u32 *a", _INDEXED + " if (rc == OK) *a = (u32)v[0]; return rc;"),
     "index index ull": ("u32 x, u32 y, u64 *a", _INDEXED + " if (rc == OK) *a = v[0]; return rc;"),
-    "index index index ull": ("u32 x, u32 y, u32 z, u64 *a", _INDEXED + " if (rc == OK) *a = v[0]; return rc;"),
+    "index index index ull": (
+        "u32 x, u32 y, u32 z, u64 *a",
+        _INDEXED + " if (rc == OK) *a = v[0]; return rc;",
+    ),
     "ulls": ("u64 *out", "return get_numbers(h, {f}, out);"),
     "versioned ulls": (
         "u64 *out",
         "if ((u32)out[0] != ({v}u << 24 | 8 * ({n} + 1))) return WRONG_VERSION; return get_numbers(h, {f}, out + 1);",
     ),
-    "uints": ("u32 *out", _READ + " for (u32 i = 0; rc == OK && i < {n}; i++) out[i] = (u32)v[i]; return rc;"),
+    "uints": (
+        "u32 *out",
+        _READ + " for (u32 i = 0; rc == OK && i < {n}; i++) out[i] = (u32)v[i]; return rc;",
+    ),
     "versioned uints": (
         "u32 *out",
         "if (out[0] != ({v}u << 24 | 4 * ({n} + 1))) return WRONG_VERSION; "
@@ -58,7 +64,9 @@ class Getter:
     def source(self) -> str:
         parameters, body = SIGNATURES[self.signature]
         count = self.fields.count("|") + 1
-        indices = ", ".join(["x", "y", "z"][: self.fields.count("%u")] + ["0"] * (3 - self.fields.count("%u")))
+        indices = ", ".join(
+            ["x", "y", "z"][: self.fields.count("%u")] + ["0"] * (3 - self.fields.count("%u"))
+        )
         values = {"f": f'"{self.fields}"', "n": count, "v": self.version, "i": indices}
         return f"int nvmlDeviceGet{self.name}(struct handle *h, {parameters.format(**values)}) {{ {body.format(**values)} }}"
 
@@ -124,7 +132,11 @@ GETTERS = (
     Getter("DecoderUtilization", "uint uint", "utilization.decoder|utilization.period"),
     Getter("TotalEccErrors", "index index ull", "ecc_errors.%u.%u"),
     Getter("MemoryErrorCounter", "index index index ull", "memory_errors.%u.%u.%u"),
-    Getter("RowRemapperHistogram", "uints", "remapped.max|remapped.high|remapped.partial|remapped.low|remapped.none"),
+    Getter(
+        "RowRemapperHistogram",
+        "uints",
+        "remapped.max|remapped.high|remapped.partial|remapped.low|remapped.none",
+    ),
     Getter("RetiredPagesPendingStatus", "uint", "retired_pages_pending"),
     Getter("RepairStatus", "versioned uints", "repair.channel|repair.tpc", 1),
     Getter("UnrepairableMemoryFlag_v1", "versioned uints", "unrepairable_memory", 1),
@@ -161,8 +173,14 @@ def functions(pynvml: str) -> list[str]:
 
 def errors(pynvml: str) -> dict[int, str]:
     """Return code -> NVML's text for it, as pynvml has both."""
-    codes = {name: int(code) for name, code in re.findall(r"^(NVML_ERROR_\w+|NVML_SUCCESS)\s*=\s*(\d+)", pynvml, re.M)}
-    return {codes[name]: said for name, said in re.findall(r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M)}
+    codes = {
+        name: int(code)
+        for name, code in re.findall(r"^(NVML_ERROR_\w+|NVML_SUCCESS)\s*=\s*(\d+)", pynvml, re.M)
+    }
+    return {
+        codes[name]: said
+        for name, said in re.findall(r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M)
+    }
 
 
 def source() -> str:
@@ -184,16 +202,37 @@ def build(target: Path) -> Path:
     written = target / "nvml.generated.c"
     written.write_text(source(), encoding="utf-8")
     made = target / SONAME
-    command = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=default", "-Wall", "-Wextra", "-Werror"]
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=default",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]
     try:
         done = subprocess.run(
-            [*command, f"-Wl,-soname,{SONAME}", "-Wl,--build-id=none", "-o", str(made), str(written), "-lpthread"],
+            [
+                *command,
+                f"-Wl,-soname,{SONAME}",
+                "-Wl,--build-id=none",
+                "-o",
+                str(made),
+                str(written),
+                "-lpthread",
+            ],
             capture_output=True,
             text=True,
             check=False,
         )
     except FileNotFoundError:
-        raise BuildError("there is no C compiler to make the simulated libnvidia-ml.so.1 with", remedy="apt-get install gcc") from None
+        raise BuildError(
+            "there is no C compiler to make the simulated libnvidia-ml.so.1 with",
+            remedy="apt-get install gcc",
+        ) from None
     if done.returncode != 0:
         raise BuildError(f"the simulated libnvidia-ml.so.1 does not compile:\n{done.stderr}")
     return made

@@ -95,7 +95,12 @@ class Machine(Host):
         name = argv[0].rpartition("/")[2]
         if name == "ldconfig":
             found = sorted(Path(self.root, LIBRARY.lstrip("/")).glob("*.so.[0-9]"))
-            return Result(argv, 0, "".join(f"\t{one.name} (libc6,x86-64) => {LIBRARY}/{one.name}\n" for one in found), "")
+            return Result(
+                argv,
+                0,
+                "".join(f"\t{one.name} (libc6,x86-64) => {LIBRARY}/{one.name}\n" for one in found),
+                "",
+            )
         if name == "systemctl" and "show" in argv:
             return Result(argv, 0, self._shown(argv), "")
         return Result(argv, 127, "", f"{argv[0]}: not found")
@@ -115,7 +120,11 @@ class Machine(Host):
         blocks = []
         for name in names:
             own = name.startswith("goldnode-") and (Path(self.root) / f"etc/systemd/system/{name}").exists()
-            state = {**(_unit("active" if own else "inactive", "loaded" if own else "not-found")), "Id": name, **units.get(name, {})}
+            state = {
+                **(_unit("active" if own else "inactive", "loaded" if own else "not-found")),
+                "Id": name,
+                **units.get(name, {}),
+            }
             blocks.append("".join(f"{key}={state.get(key, '')}\n" for key in (keys or state)))
         return "\n".join(blocks)
 
@@ -147,7 +156,9 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
     if nvidia and "ecc" in policy:
         settings.update(dict.fromkeys(("ecc_current", "ecc_pending"), "1" if policy["ecc"] else "0"))
     if "mig" in policy and "mig_current" in made.gpus[0]:
-        settings.update(dict.fromkeys(("mig_current", "mig_pending"), "1" if policy["mig"]["enabled"] else "0"))
+        settings.update(
+            dict.fromkeys(("mig_current", "mig_pending"), "1" if policy["mig"]["enabled"] else "0")
+        )
     for name, number in (("graphics_mhz", "0"), ("memory_mhz", "2")):
         if name in policy.get("clocks", {}):
             settings[f"application_clock.{number}"] = str(policy["clocks"][name])
@@ -156,7 +167,9 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
     return replace(made, gpus=gpus).with_faults(faults)
 
 
-def layout(document: Mapping[str, Any], *, cpus: int = 16, faults: Mapping[str, str] | None = None, others: int = 0) -> tree.Layout:
+def layout(
+    document: Mapping[str, Any], *, cpus: int = 16, faults: Mapping[str, str] | None = None, others: int = 0
+) -> tree.Layout:
     """What a server of the class has besides its GPUs: eight GPUs are in pairs below switches, with a network function each."""
     gpus = int((document.get("gpu") or {}).get("count", 0))
     switch = bool((document.get("platform") or {}).get("nvswitch"))
@@ -181,7 +194,17 @@ def write(
     _bus(boards, root, shown)
     _flavour(root, document)
     (root / PLACE / "run").mkdir(parents=True, exist_ok=True)
-    for name in ("run/systemd/system", "run/lock", "tmp", "var/tmp", "var/lib/goldnode", "dev/shm", "dev/pts", "proc/1", "proc/self"):
+    for name in (
+        "run/systemd/system",
+        "run/lock",
+        "tmp",
+        "var/tmp",
+        "var/lib/goldnode",
+        "dev/shm",
+        "dev/pts",
+        "proc/1",
+        "proc/self",
+    ):
         (root / name).mkdir(parents=True, exist_ok=True)
     files.link("run/goldnode-simulator", f"{PLACE}/run")
     if boards is not None:
@@ -208,8 +231,14 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
             if name.startswith("gpu") and boards.vendor == "amd":
                 board = boards.gpus[int(name[3:])]
                 device, vendor = board["pci.device_id"][:4].upper(), board["pci.device_id"][4:].upper()
-                said = {"DRIVER": "amdgpu", "PCI_ID": f"{vendor}:{device}", "PCI_SLOT_NAME": board["pci.address"]}
-                _Files(root).put(f"{place}/uevent", "".join(f"{key}={value}\n" for key, value in said.items()))
+                said = {
+                    "DRIVER": "amdgpu",
+                    "PCI_ID": f"{vendor}:{device}",
+                    "PCI_SLOT_NAME": board["pci.address"],
+                }
+                _Files(root).put(
+                    f"{place}/uevent", "".join(f"{key}={value}\n" for key, value in said.items())
+                )
         return
     none = Scenario("none", "none", "0000:0000", (), {"count": "0"}, ())
     for vendor in ("DRIVERS", "CLASSES"):
@@ -247,7 +276,10 @@ def copied(base: Path, target: Path) -> Path:
 @cache
 def launcher() -> bytes:
     """A start of the sources that these tests run, with the bytecode that Python keeps of them."""
-    sources, binding = Path(goldnode.__file__).parents[1], Path(str((find_spec("pynvml") or _absent()).origin)).parent
+    sources, binding = (
+        Path(goldnode.__file__).parents[1],
+        Path(str((find_spec("pynvml") or _absent()).origin)).parent,
+    )
     text = f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\nsys.path.append({str(binding)!r})\n"
     return (text + "from goldnode.node.start import main\nsys.exit(main())\n").encode()
 
@@ -288,21 +320,33 @@ def _proc(files: _Files, cpus: int) -> None:
     files.put("proc/version", f"Linux version {release} (builder@example) (gcc) #1 SMP\n")
     files.put("proc/sys/kernel/osrelease", f"{release}\n")
     files.puts(
-        "proc/sys/kernel", {"hostname": "node1", "tainted": 12288, "numa_balancing": 0, "random/boot_id": BOOT_ID, "ostype": "Linux"}
+        "proc/sys/kernel",
+        {
+            "hostname": "node1",
+            "tainted": 12288,
+            "numa_balancing": 0,
+            "random/boot_id": BOOT_ID,
+            "ostype": "Linux",
+        },
     )
     files.puts("proc/sys/vm", {"nr_hugepages": 0, "swappiness": 60})
     files.put("proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro quiet\n")
     files.put("proc/uptime", f"{UPTIME:.2f} {UPTIME * cpus * 0.9:.2f}\n")
     rows = [f"cpu  1000 0 1000 {int(UPTIME * 100 * cpus)} 100 0 10 0 0 0"]
     rows += [f"cpu{n} 60 0 60 {int(UPTIME * 100)} 6 0 1 0 0 0" for n in range(cpus)]
-    files.put("proc/stat", "\n".join([*rows, "intr 0", "ctxt 1000", f"btime {EPOCH - int(UPTIME)}", "processes 900", ""]))
+    files.put(
+        "proc/stat",
+        "\n".join([*rows, "intr 0", "ctxt 1000", f"btime {EPOCH - int(UPTIME)}", "processes 900", ""]),
+    )
     total = 2113929216
     memory = {
         "MemTotal": total, "MemFree": total - 50000000, "MemAvailable": total - 40000000, "Buffers": 10000, "Cached": 9000000,
         "SwapTotal": 0, "SwapFree": 0, "Shmem": 1000, "Hugetlb": 0,
     }  # fmt: skip
     pages = {"HugePages_Total": 0, "HugePages_Free": 0, "HugePages_Rsvd": 0, "HugePages_Surp": 0}
-    lines = [f"{key}: {value:>15} kB" for key, value in memory.items()] + [f"{key}: {value:>7}" for key, value in pages.items()]
+    lines = [f"{key}: {value:>15} kB" for key, value in memory.items()] + [
+        f"{key}: {value:>7}" for key, value in pages.items()
+    ]
     files.put("proc/meminfo", "\n".join([*lines, "Hugepagesize:       2048 kB", ""]))
     files.put("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
     mounts = ("/dev/nvme0n1p2 / ext4 rw,relatime 0 0", "proc /proc proc rw 0 0", "sysfs /sys sysfs rw 0 0", "tmpfs /run tmpfs rw,nosuid 0 0",
@@ -317,9 +361,14 @@ def _proc(files: _Files, cpus: int) -> None:
         files.put(name, "\n".join([*info, ""]))
     (files.root / "scratch").mkdir(exist_ok=True)
     for name in ("io", "memory", "cpu"):
-        both = "".join(f"{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={count}\n" for kind, count in (("some", 1000000), ("full", 500000)))
+        both = "".join(
+            f"{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={count}\n"
+            for kind, count in (("some", 1000000), ("full", 500000))
+        )
         files.put(f"proc/pressure/{name}", both)
-    files.put("proc/diskstats", " 259       0 nvme0n1 1000 0 80000 500 1000 0 80000 500 0 1000 1000 0 0 0 0 0 0\n")
+    files.put(
+        "proc/diskstats", " 259       0 nvme0n1 1000 0 80000 500 1000 0 80000 500 0 1000 1000 0 0 0 0 0 0\n"
+    )
     files.put("proc/mdstat", "Personalities : \nunused devices: <none>\n")
     files.put("proc/modules", _modules(files))
     files.put("proc/devices", "Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n259 blkext\n")
@@ -345,11 +394,16 @@ def task(root: Path, pid: int, name: str, state: str, command: bytes = b"", wait
     """A process of the node; `state` D is uninterruptible sleep, in the kernel function `wait`."""
     files = _Files(root)
     start = " ".join(str(n) for n in range(23, 53))
-    files.put(f"proc/{pid}/stat", f"{pid} ({name}) {state} 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 {20 + pid} {start}\n")
+    files.put(
+        f"proc/{pid}/stat",
+        f"{pid} ({name}) {state} 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 {20 + pid} {start}\n",
+    )
     files.put(f"proc/{pid}/comm", f"{name}\n")
     files.put(f"proc/{pid}/cmdline", command)
     files.put(f"proc/{pid}/wchan", wait)
-    files.put(f"proc/{pid}/status", f"Name:\t{name}\nState:\t{state}\nPid:\t{pid}\nCapBnd:\t000001ffffffffff\n")
+    files.put(
+        f"proc/{pid}/status", f"Name:\t{name}\nState:\t{state}\nPid:\t{pid}\nCapBnd:\t000001ffffffffff\n"
+    )
     files.put(f"proc/{pid}/cgroup", "0::/system.slice\n")
     (root / f"proc/{pid}/fd").mkdir(parents=True, exist_ok=True)
 
@@ -367,19 +421,35 @@ def kmsg(root: Path, *lines: str, first: int = 0, at: float = 10.0) -> None:
 def _cpu(files: _Files, cpus: int) -> None:
     base = "sys/devices/system/cpu"
     files.puts(
-        base, {"online": f"0-{cpus - 1}", "present": f"0-{cpus - 1}", "possible": f"0-{cpus - 1}", "smt/active": 0, "smt/control": "off"}
+        base,
+        {
+            "online": f"0-{cpus - 1}",
+            "present": f"0-{cpus - 1}",
+            "possible": f"0-{cpus - 1}",
+            "smt/active": 0,
+            "smt/control": "off",
+        },
     )
     for n in range(cpus):
         half = n * 2 // cpus
         package = f"{half * cpus // 2}-{(half + 1) * cpus // 2 - 1}"
-        topology = {"physical_package_id": half, "core_id": n, "thread_siblings_list": n, "core_cpus_list": n, "package_cpus_list": package}
+        topology = {
+            "physical_package_id": half,
+            "core_id": n,
+            "thread_siblings_list": n,
+            "core_cpus_list": n,
+            "package_cpus_list": package,
+        }
         files.puts(f"{base}/cpu{n}/topology", {**topology, "core_siblings_list": package})
         values = {
             "scaling_governor": "performance",
             "scaling_available_governors": "performance powersave",
             "scaling_driver": "intel_pstate",
         }
-        files.puts(f"{base}/cpufreq/policy{n}", {**values, "scaling_cur_freq": 3000000, "cpuinfo_max_freq": 3800000, "affected_cpus": n})
+        files.puts(
+            f"{base}/cpufreq/policy{n}",
+            {**values, "scaling_cur_freq": 3000000, "cpuinfo_max_freq": 3800000, "affected_cpus": n},
+        )
         files.link(f"{base}/cpu{n}/cpufreq", f"{base}/cpufreq/policy{n}")
         files.puts(f"{base}/cpu{n}/microcode", {"version": "0x2b0005c0"})
     rows = (
@@ -387,7 +457,9 @@ def _cpu(files: _Files, cpus: int) -> None:
         "core id\t\t: {n}", "siblings\t: {s}", "cpu cores\t: {s}", "cpu MHz\t\t: 3000.000", "flags\t\t: fpu", "", "",
     )  # fmt: skip
     block = "\n".join(rows)
-    files.put("proc/cpuinfo", "".join(block.format(n=n, h=n * 2 // cpus, s=max(1, cpus // 2)) for n in range(cpus)))
+    files.put(
+        "proc/cpuinfo", "".join(block.format(n=n, h=n * 2 // cpus, s=max(1, cpus // 2)) for n in range(cpus))
+    )
     files.put("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     files.puts("sys/kernel/mm/hugepages/hugepages-2048kB", {"nr_hugepages": 0, "free_hugepages": 0})
     files.puts("sys/devices/system/edac/mc/mc0", {"ce_count": 0, "ue_count": 0, "mc_name": LABEL})
@@ -408,7 +480,9 @@ def _network(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None
     files.puts("sys/devices/virtual/net/lo/statistics", dict.fromkeys(STATISTICS, 0))
     files.link("sys/class/net/lo", "sys/devices/virtual/net/lo")
     rows = ["lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"]
-    for number, place in enumerate(place for name, place in _places(boards, shown).items() if name.startswith("nic")):
+    for number, place in enumerate(
+        place for name, place in _places(boards, shown).items() if name.startswith("nic")
+    ):
         mac = f"b8:ce:f6:00:00:{number:02x}"
         if number == 0:
             here = f"{place}/net/eth0"
@@ -424,16 +498,31 @@ def _network(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None
         here = f"{place}/infiniband/{device}"
         guid = f"b8ce:f603:0000:{number:04x}"
         files.puts(
-            here, {"fw_ver": NIC_FIRMWARE, "hca_type": "MT4129", "board_id": BOARD, "node_guid": guid, "node_desc": f"node1 {device}"}
+            here,
+            {
+                "fw_ver": NIC_FIRMWARE,
+                "hca_type": "MT4129",
+                "board_id": BOARD,
+                "node_guid": guid,
+                "node_desc": f"node1 {device}",
+            },
         )
-        values = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+        values = {
+            "state": "4: ACTIVE",
+            "phys_state": "5: LinkUp",
+            "rate": "400 Gb/sec (4X NDR)",
+            "link_layer": "InfiniBand",
+        }
         files.puts(f"{here}/ports/1", values)
         files.puts(f"{here}/ports/1/counters", dict.fromkeys(IB_COUNTERS, 0))
         files.puts(f"{here}/ports/1/hw_counters", dict.fromkeys(HW_COUNTERS, 0))
         files.link(f"{here}/device", place)
         files.link(f"sys/class/infiniband/{device}", here)
     words = ("bytes", "packets", "errs", "drop", "fifo")
-    receive, send = " ".join([*words, "frame", "compressed", "multicast"]), " ".join([*words, "colls", "carrier", "compressed"])
+    receive, send = (
+        " ".join([*words, "frame", "compressed", "multicast"]),
+        " ".join([*words, "colls", "carrier", "compressed"]),
+    )
     head = f"Inter-|   Receive   |  Transmit\n face |{receive}|{send}\n"
     files.put("proc/net/dev", head + "".join(f"{row}\n" for row in rows))
     files.put("proc/1/net/dev", head + "".join(f"{row}\n" for row in rows))
@@ -461,12 +550,16 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
                 "dev": f"259:{number * 8}",
             },
         )
-        files.puts(f"{disk}/queue", {"rotational": 0, "scheduler": "[none] mq-deadline", "logical_block_size": 512})
+        files.puts(
+            f"{disk}/queue", {"rotational": 0, "scheduler": "[none] mq-deadline", "logical_block_size": 512}
+        )
         files.link(f"{disk}/device", controller)
         files.link(f"sys/class/block/nvme{number}n1", disk)
         files.link(f"sys/block/nvme{number}n1", disk)
         for part in (1, 2) if number == 0 else ():
-            files.puts(f"{disk}/nvme0n1p{part}", {"size": 1000000, "partition": part, "ro": 0, "dev": f"259:{part}"})
+            files.puts(
+                f"{disk}/nvme0n1p{part}", {"size": 1000000, "partition": part, "ro": 0, "dev": f"259:{part}"}
+            )
             files.link(f"sys/class/block/nvme0n1p{part}", f"{disk}/nvme0n1p{part}")
         files.put(f"dev/nvme{number}", smart())
         files.put(f"dev/nvme{number}n1", "")
@@ -478,7 +571,13 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
 def smart(warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, celsius: int = 35) -> bytes:
     """The health log of an NVMe disk, as its specification lays it out (log page 2)."""
     page = bytearray(512)
-    page[0], page[1:3], page[3], page[4], page[5] = warning, (celsius + 273).to_bytes(2, "little"), spare, 10, used
+    page[0], page[1:3], page[3], page[4], page[5] = (
+        warning,
+        (celsius + 273).to_bytes(2, "little"),
+        spare,
+        10,
+        used,
+    )
     page[160:176] = errors.to_bytes(16, "little")
     return bytes(page)
 
@@ -492,17 +591,32 @@ def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
         return
     if boards.vendor == "nvidia":
         minors = [boards.gpus[index]["minor_number"] for index in boards.visible()]
-        names = [f"nvidia{minor}" for minor in minors] + ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+        names = [f"nvidia{minor}" for minor in minors] + [
+            "nvidiactl",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+            "nvidia-modeset",
+        ]
         names += ["nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
         if shown.nvswitches:
             names += [f"nvidia-nvswitch{n}" for n in range(shown.nvswitches)] + ["nvidia-nvswitchctl"]
             for n in range(shown.nvswitches):
                 (root / f"proc/driver/nvidia-nvswitch/devices/{n}").mkdir(parents=True, exist_ok=True)
         for module in ("nvidia_uvm", "nvidia_modeset"):
-            files.puts(f"sys/module/{module}", {"initstate": "live", "refcnt": 0, "version": boards.system["driver_version"]})
+            files.puts(
+                f"sys/module/{module}",
+                {"initstate": "live", "refcnt": 0, "version": boards.system["driver_version"]},
+            )
         files.put("proc/modules", _modules(files))
     else:
-        names = ["kfd", *(f"dri/{kind}{n}" for index in boards.visible() for kind, n in (("card", index), ("renderD", 128 + index)))]
+        names = [
+            "kfd",
+            *(
+                f"dri/{kind}{n}"
+                for index in boards.visible()
+                for kind, n in (("card", index), ("renderD", 128 + index))
+            ),
+        ]
     for name in names:
         files.put(f"dev/{name}", "", 0o666)
 
@@ -522,7 +636,10 @@ def _etc(files: _Files, document: Mapping[str, Any]) -> None:
         for stem in ("libnvidia-ml", "libcuda", "libnvidia-ptxjitcompiler"):
             files.put(f"{LIBRARY[1:]}/{stem}.so.{driver['version']}", "")
             files.link(f"{LIBRARY[1:]}/{stem}.so.1", f"{LIBRARY[1:]}/{stem}.so.{driver['version']}")
-        files.put("usr/lib/systemd/system/nvidia-persistenced.service", "[Service]\nExecStart=/usr/bin/nvidia-persistenced --user nvpd\n")
+        files.put(
+            "usr/lib/systemd/system/nvidia-persistenced.service",
+            "[Service]\nExecStart=/usr/bin/nvidia-persistenced --user nvpd\n",
+        )
         files.put("usr/bin/nvidia-persistenced", "", 0o755)
         files.put("usr/bin/nvidia-smi", "", 0o755)
         cdi(files.root, document)
@@ -530,10 +647,22 @@ def _etc(files: _Files, document: Mapping[str, Any]) -> None:
 
 def cdi(root: Path, document: Mapping[str, Any]) -> None:
     """The CDI spec that the toolkit writes; each path in it is there."""
-    paths = [f"{LIBRARY}/libcuda.so.{document['driver']['version']}", f"{LIBRARY}/libnvidia-ml.so.{document['driver']['version']}"]
-    devices = [{"name": str(n), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{n}"}]}} for n in range(document["gpu"]["count"])]
-    edits = {"deviceNodes": [{"path": "/dev/nvidiactl"}], "mounts": [{"hostPath": path, "containerPath": path} for path in paths]}
-    _Files(root).json("etc/cdi/nvidia.json", {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits})
+    paths = [
+        f"{LIBRARY}/libcuda.so.{document['driver']['version']}",
+        f"{LIBRARY}/libnvidia-ml.so.{document['driver']['version']}",
+    ]
+    devices = [
+        {"name": str(n), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{n}"}]}}
+        for n in range(document["gpu"]["count"])
+    ]
+    edits = {
+        "deviceNodes": [{"path": "/dev/nvidiactl"}],
+        "mounts": [{"hostPath": path, "containerPath": path} for path in paths],
+    }
+    _Files(root).json(
+        "etc/cdi/nvidia.json",
+        {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits},
+    )
 
 
 def _boot(files: _Files, document: Mapping[str, Any]) -> None:
@@ -553,11 +682,23 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
     ))  # fmt: skip
     files.put("boot/grub/grubenv", "# GRUB Environment Block\n".ljust(1024, "#"))
     files.put("etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
-    modules = {"kernel/drivers/net/ethernet/mlx5_core.ko": [("license", "Dual BSD/GPL"), ("vermagic", f"{release} SMP preempt mod_unload")]}
+    modules = {
+        "kernel/drivers/net/ethernet/mlx5_core.ko": [
+            ("license", "Dual BSD/GPL"),
+            ("vermagic", f"{release} SMP preempt mod_unload"),
+        ]
+    }
     if driver and not driver["in_tree"]:
         for name in (driver["module"], "nvidia-uvm", "nvidia-modeset"):
-            info = [("version", driver["version"]), ("license", "Dual MIT/GPL" if driver["flavour"] == "open" else "NVIDIA")]
-            info += [("vermagic", f"{release} SMP preempt mod_unload"), ("name", name.replace("-", "_")), ("srcversion", "A")]
+            info = [
+                ("version", driver["version"]),
+                ("license", "Dual MIT/GPL" if driver["flavour"] == "open" else "NVIDIA"),
+            ]
+            info += [
+                ("vermagic", f"{release} SMP preempt mod_unload"),
+                ("name", name.replace("-", "_")),
+                ("srcversion", "A"),
+            ]
             modules[f"updates/dkms/{name}.ko"] = info
     for name, info in modules.items():
         files.put(f"lib/modules/{release}/{name}", elf.module(info))
@@ -583,7 +724,11 @@ def initramfs(inside: Mapping[str, bytes]) -> bytes:
 
 
 def _packages(files: _Files, document: Mapping[str, Any]) -> None:
-    rows = [("dpkg", "1.22.22", "install"), ("libc6", "2.41-12", "install"), ("systemd", "257.8-1", "install")]
+    rows = [
+        ("dpkg", "1.22.22", "install"),
+        ("libc6", "2.41-12", "install"),
+        ("systemd", "257.8-1", "install"),
+    ]
     rows += [(row["name"], row["version"], "hold") for row in document["packages"]]
     text = "".join(
         f"Package: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: {version}\nMaintainer: nobody\nDescription: {LABEL}\n\n"
@@ -615,7 +760,9 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
                     place.unlink(missing_ok=True)
                     place.symlink_to(action.data["to"])
                 elif action.kind == "boot.entry":
-                    files.put(kernel_domain.DROP_IN.lstrip("/"), kernel_domain.drop_in(str(seen.boot["entry"])))
+                    files.put(
+                        kernel_domain.DROP_IN.lstrip("/"), kernel_domain.drop_in(str(seen.boot["entry"]))
+                    )
     for name in ("run/goldnode",):
         shutil.rmtree(files.root / name, ignore_errors=True)
 
@@ -649,7 +796,9 @@ def reset(host: Machine, gpu: int) -> int:
     """What `nvidia-smi --gpu-reset -i GPU` does to the state of the simulated GPU. Returns NVML's code: 19 where the GPU is in use."""
     with host.environment():
         try:
-            return subprocess.run([sys.executable, "-c", RESET, str(gpu)], check=False, timeout=HANGS).returncode
+            return subprocess.run(
+                [sys.executable, "-c", RESET, str(gpu)], check=False, timeout=HANGS
+            ).returncode
         except subprocess.TimeoutExpired:
             return 10  # NVML_ERROR_TIMEOUT
 
@@ -658,14 +807,24 @@ def drift(host: Machine, changes: Mapping[str, str]) -> None:
     """Leave the boards so, as `nvidia-smi` in somebody's hands would: `gpu3.ecc_pending` -> 0. What a board keeps over a boot stays kept."""
     with host.environment():
         subprocess.run(
-            [sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"], check=True, timeout=HANGS
+            [sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"],
+            check=True,
+            timeout=HANGS,
         )  # the boot comes first
     for name in ("state", "run/state"):
         place = host.place / name
-        mine = {key: value for key, value in changes.items() if key.partition(".")[2].startswith(("ecc_", "mig_")) is (name == "state")}
+        mine = {
+            key: value
+            for key, value in changes.items()
+            if key.partition(".")[2].startswith(("ecc_", "mig_")) is (name == "state")
+        }
         if mine:
-            rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
-            place.with_suffix(".new").write_text("".join(f"{key}={value}\n" for key, value in sorted({**rows, **mine}.items())))
+            rows = (
+                dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
+            )
+            place.with_suffix(".new").write_text(
+                "".join(f"{key}={value}\n" for key, value in sorted({**rows, **mine}.items()))
+            )
             place.with_suffix(".new").replace(place)
 
 
@@ -699,7 +858,11 @@ def spoil(root: Path, name: str, content: str | bytes | None, mode: int = 0o644)
 
 
 def fault(
-    host: Machine, boards: Scenario, document: Mapping[str, Any], *faults: str, layout_faults: Mapping[str, str] | None = None
+    host: Machine,
+    boards: Scenario,
+    document: Mapping[str, Any],
+    *faults: str,
+    layout_faults: Mapping[str, str] | None = None,
 ) -> Scenario:
     """Faults of the boards (`Scenario.parse`) and of other devices (`tree.Layout.faults`): in the library's answers and on the bus."""
     spoiled = boards.with_faults(faults)

@@ -106,7 +106,10 @@ def _put_tree(node: Node, scenario: Scenario) -> None:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(root, "tree", filter=_of_root)
-    kept = " ".join(f"{PLACE}/tree{place}" for place in ("/sys/bus/pci", "/proc/driver", "/sys/class/drm", "/sys/class/kfd"))
+    kept = " ".join(
+        f"{PLACE}/tree{place}"
+        for place in ("/sys/bus/pci", "/proc/driver", "/sys/class/drm", "/sys/class/kfd")
+    )
     node.shell(f"for place in {kept}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done")
     node.container.put_archive(PLACE, packed.getvalue())
 
@@ -146,8 +149,14 @@ def drift(node: Node, changes: Iterable[str]) -> None:
     """
     found = installed(node).parse(changes)
     for path, chosen in (
-        (f"{PLACE}/state", {k: v for k, v in found.items() if k.partition(".")[2].startswith(("ecc_", "mig_"))}),
-        (f"{VOLATILE}/state", {k: v for k, v in found.items() if not k.partition(".")[2].startswith(("ecc_", "mig_"))}),
+        (
+            f"{PLACE}/state",
+            {k: v for k, v in found.items() if k.partition(".")[2].startswith(("ecc_", "mig_"))},
+        ),
+        (
+            f"{VOLATILE}/state",
+            {k: v for k, v in found.items() if not k.partition(".")[2].startswith(("ecc_", "mig_"))},
+        ),
     ):
         if chosen:
             node.run("python3", "-c", _MERGE, path, json.dumps(chosen))
@@ -185,5 +194,10 @@ def calls(node: Node) -> list[str]:
 
 
 def _rewrite(node: Node, scenario: Scenario) -> None:
-    node.put({f"{PLACE}/scenario.json": scenario.text().encode(), f"{PLACE}/faults": fault_text(scenario.faults).encode()})
+    node.put(
+        {
+            f"{PLACE}/scenario.json": scenario.text().encode(),
+            f"{PLACE}/faults": fault_text(scenario.faults).encode(),
+        }
+    )
     _put_tree(node, scenario)

@@ -77,7 +77,9 @@ class Scenario:
     label: str = LABEL
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], driver_version: str | None = None, *, count: int | None = None) -> Scenario:
+    def of(
+        cls, document: Mapping[str, Any], driver_version: str | None = None, *, count: int | None = None
+    ) -> Scenario:
         """The hardware of a class document (at most `count` boards of it), all healthy and as they leave the factory.
 
         `driver_version`: what NVML reports, the version of the class's driver by default. Raises ScenarioError for a class without
@@ -85,7 +87,9 @@ class Scenario:
         """
         declared = document.get("gpu")
         if not declared:
-            raise ScenarioError(f"class {document['class']} has no GPU to simulate", remedy="choose a class with `gpu`")
+            raise ScenarioError(
+                f"class {document['class']} has no GPU to simulate", remedy="choose a class with `gpu`"
+            )
         wanted = count if count is not None else int(declared["count"])
         if not 1 <= wanted <= MOST_GPUS:
             raise ScenarioError(f"{wanted} GPUs cannot be simulated", remedy=f"choose 1 to {MOST_GPUS}")
@@ -98,7 +102,9 @@ class Scenario:
         system = {"count": str(wanted)}
         if gpu.vendor == "nvidia":
             if not driver:
-                raise ScenarioError(f"class {document['class']} names no driver version", remedy="give driver_version")
+                raise ScenarioError(
+                    f"class {document['class']} names no driver version", remedy="give driver_version"
+                )
             system.update(driver_version=driver, nvml_version=f"12.{driver}", cuda_version=_cuda(driver))
         return cls(gpu.sku, gpu.vendor, gpu.pci_ids[0], tuple(board.invented), system, gpus)
 
@@ -126,7 +132,9 @@ class Scenario:
         for fault in faults:
             key, equals, value = fault.partition("=")
             if not equals:
-                raise ScenarioError(f'"{fault}" is no fault', remedy="write KEY=VALUE, for instance gpu3.power_limit=300000")
+                raise ScenarioError(
+                    f'"{fault}" is no fault', remedy="write KEY=VALUE, for instance gpu3.power_limit=300000"
+                )
             value = self._value(value)
             for one in self._keys(key):
                 found[one] = value
@@ -135,16 +143,28 @@ class Scenario:
     def _keys(self, key: str) -> list[str]:
         if not key.startswith("gpu"):
             if key not in (*self.system, "init"):
-                raise ScenarioError(f'"{key}" is nothing of a simulated node', remedy=nearest(key, [*self.system, "init", "gpu0.…"]))
+                raise ScenarioError(
+                    f'"{key}" is nothing of a simulated node',
+                    remedy=nearest(key, [*self.system, "init", "gpu0.…"]),
+                )
             return [key]
         parts = re.match(r"gpu(\d+|\*)\.(\S+)$", key)
         if not parts or (parts[1] != "*" and int(parts[1]) >= len(self.gpus)):
-            raise ScenarioError(f'"{key}" names no GPU of this node', remedy=f"write gpu0 to gpu{len(self.gpus) - 1}, or gpu* for all")
+            raise ScenarioError(
+                f'"{key}" names no GPU of this node',
+                remedy=f"write gpu0 to gpu{len(self.gpus) - 1}, or gpu* for all",
+            )
         name = parts[2]
         known = {*self.gpus[0], *SPECIAL}
         if name not in known and not name.startswith(OPEN):
-            raise ScenarioError(f'"{name}" is no field of a simulated GPU', remedy=nearest(name, sorted(known)))
-        return [f"gpu{parts[1]}.{name}"] if parts[1] != "*" else [f"gpu{index}.{name}" for index in range(len(self.gpus))]
+            raise ScenarioError(
+                f'"{name}" is no field of a simulated GPU', remedy=nearest(name, sorted(known))
+            )
+        return (
+            [f"gpu{parts[1]}.{name}"]
+            if parts[1] != "*"
+            else [f"gpu{index}.{name}" for index in range(len(self.gpus))]
+        )
 
     def _value(self, value: str) -> str:
         if value.startswith("error:"):
@@ -157,7 +177,9 @@ class Scenario:
             try:
                 return self.gpus[int(other[1])][other[2]]
             except (IndexError, KeyError):
-                raise ScenarioError(f'"{value[1:]}" is not there to be copied', remedy="name a GPU and a field that it has") from None
+                raise ScenarioError(
+                    f'"{value[1:]}" is not there to be copied', remedy="name a GPU and a field that it has"
+                ) from None
         return value
 
     def after_reset(self, gpu: int) -> Scenario:
@@ -166,21 +188,37 @@ class Scenario:
 
     def after_boot(self) -> Scenario:
         """The same node after a boot: without the faults that it ends."""
-        return self._without(f"gpu{gpu}.{name}" for gpu in range(len(self.gpus)) for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT))
+        return self._without(
+            f"gpu{gpu}.{name}" for gpu in range(len(self.gpus)) for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT)
+        )
 
     def _without(self, names: Iterable[str]) -> Scenario:
         gone = set(names)
-        return Scenario(**{**_plain(self), "faults": {key: value for key, value in self.faults.items() if key not in gone}})
+        return Scenario(
+            **{
+                **_plain(self),
+                "faults": {key: value for key, value in self.faults.items() if key not in gone},
+            }
+        )
 
     def visible(self) -> list[int]:
         """Numbers of the GPUs that are on the bus, faults considered."""
         count = int(self.faults.get("count", self.system["count"]))
-        return [index for index in range(len(self.gpus)) if index < count and self.faults.get(f"gpu{index}.absent", "0") != "1"]
+        return [
+            index
+            for index in range(len(self.gpus))
+            if index < count and self.faults.get(f"gpu{index}.absent", "0") != "1"
+        ]
 
     def lines(self) -> str:
         """What the simulated NVML reads as its `scenario`: one key=value a line."""
-        rows = [f"# {LABEL} hardware: {len(self.gpus)} x {self.model}", *(f"{key}={value}" for key, value in self.system.items())]
-        rows += [f"gpu{index}.{key}={value}" for index, gpu in enumerate(self.gpus) for key, value in gpu.items()]
+        rows = [
+            f"# {LABEL} hardware: {len(self.gpus)} x {self.model}",
+            *(f"{key}={value}" for key, value in self.system.items()),
+        ]
+        rows += [
+            f"gpu{index}.{key}={value}" for index, gpu in enumerate(self.gpus) for key, value in gpu.items()
+        ]
         return "\n".join(rows) + "\n"
 
     def fault_lines(self) -> str:
@@ -207,7 +245,14 @@ OPEN = (
 
 # Faults that end with a reset of the GPU: counters since the driver was loaded, what waits for a reset (NVIDIA GPU Memory Error Management: a
 # row is remapped by the next reset), the action that the driver asked for. A boot also ends what waits for that (Dynamic Page Retirement).
-ENDED_BY_RESET = ("ecc_errors.0.0", "ecc_errors.1.0", "remapped.pending", "repair.channel", "repair.tpc", "field.230")
+ENDED_BY_RESET = (
+    "ecc_errors.0.0",
+    "ecc_errors.1.0",
+    "remapped.pending",
+    "repair.channel",
+    "repair.tpc",
+    "field.230",
+)
 ENDED_BY_BOOT = ("retired_pages_pending",)
 
 
@@ -255,7 +300,9 @@ class _Board:
 
     def nvidia(self, index: int) -> Gpu:
         gpu, row = self.gpu, self.row
-        graphics, memory_clock, architecture, keeps_mig = ARCHITECTURES.get(gpu.architecture, (1500, 1500, 0xFFFFFFFF, False))
+        graphics, memory_clock, architecture, keeps_mig = ARCHITECTURES.get(
+            gpu.architecture, (1500, 1500, 0xFFFFFFFF, False)
+        )
         memory = int(self.known("memory", gpu.memory_mib, 16384)) * MIB
         default = int(self.known("power_default", gpu.power_limit_default_w, 300)) * 1000
         pcie = self.known("pcie", row.get("pcie"), {"gen": 4, "width": 16})
@@ -360,7 +407,16 @@ class _Board:
             for counter in range(2):
                 fields[f"ecc_errors.{kind}.{counter}"] = "0"
         if architecture >= 7:  # row remapping came with Ampere
-            for name in ("correctable", "uncorrectable", "pending", "failure", "high", "partial", "low", "none"):
+            for name in (
+                "correctable",
+                "uncorrectable",
+                "pending",
+                "failure",
+                "high",
+                "partial",
+                "low",
+                "none",
+            ):
                 fields[f"remapped.{name}"] = "0"
             fields["remapped.max"] = "640"
         if architecture >= 9:
@@ -368,7 +424,13 @@ class _Board:
             fields["sram.threshold_exceeded"] = "0"
             if self.nvswitch:
                 fields.update(
-                    {"fabric.status": "0", "fabric.clique": "0", "fabric.state": "3", "fabric.health": "0", "fabric.summary": "1"}
+                    {
+                        "fabric.status": "0",
+                        "fabric.clique": "0",
+                        "fabric.state": "3",
+                        "fabric.health": "0",
+                        "fabric.summary": "1",
+                    }
                 )
         fields["inforom.valid"] = "1"
         fields.update({f"violation.{policy}": "0" for policy in range(6)})
@@ -393,11 +455,17 @@ class _Board:
         self._invent("mig_profile (ids, engines, multiprocessors)")
         fields = {"mig_current": "0", "mig_pending": "0", "mig_persistent": "1" if keeps else "0"}
         names = list(dict.fromkeys(self.gpu.mig_profiles or ()))
-        sizes = {name: (int(found[1]), int(found[2])) for name in names if (found := re.match(r"(\d+)g\.(\d+)gb", name))}
+        sizes = {
+            name: (int(found[1]), int(found[2]))
+            for name in names
+            if (found := re.match(r"(\d+)g\.(\d+)gb", name))
+        }
         compute, whole = max(sizes.values(), default=(0, 1))
         slots = 8 if compute == 7 else compute
         fields["mig_slices"] = str(compute)
-        plain = {slices: min(gb for name, (s, gb) in sizes.items() if s == slices) for slices, _ in sizes.values()}
+        plain = {
+            slices: min(gb for name, (s, gb) in sizes.items() if s == slices) for slices, _ in sizes.values()
+        }
         for name, (slices, gb) in sizes.items():
             media = name.endswith("+me")
             large = gb > 1.5 * plain[slices]
@@ -408,8 +476,23 @@ class _Board:
             starts = [start for start in range(0, slots, size) if start + slices <= compute]
             most = 1 if media else len(starts)
             share = memory // MIB * size // slots
-            numbers = (MIG_IDS[index], slices, most, size, share, 14 * slices, slices, 1 if slices > 1 else 0, 0, int(media), int(media), 0)
-            fields[f"mig_profile.{index}"] = ",".join(map(str, numbers)) + f",{name};" + ",".join(map(str, starts))
+            numbers = (
+                MIG_IDS[index],
+                slices,
+                most,
+                size,
+                share,
+                14 * slices,
+                slices,
+                1 if slices > 1 else 0,
+                0,
+                int(media),
+                int(media),
+                0,
+            )
+            fields[f"mig_profile.{index}"] = (
+                ",".join(map(str, numbers)) + f",{name};" + ",".join(map(str, starts))
+            )
         return fields
 
     def amd(self, index: int) -> Gpu:

@@ -20,13 +20,32 @@ SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 DEVICES, DEVICES_OF_A_MOUNT = "sys/devices", "sys/bus/pci/simulated"
 # A generic root port; the ids are Intel's for one of its server processors. Those of the switch are a Broadcom PEX 89000's.
 PORT, SWITCH = ("8086", "352a"), ("1000", "c030")
-NIC, NVME, NVSWITCH, CONSOLE, UNCORE = ("15b3", "1021"), ("144d", "a80a"), ("10de", "22a3"), ("1a03", "2000"), ("8086", "3258")
+NIC, NVME, NVSWITCH, CONSOLE, UNCORE = (
+    ("15b3", "1021"),
+    ("144d", "a80a"),
+    ("10de", "22a3"),
+    ("1a03", "2000"),
+    ("8086", "3258"),
+)
 # Bridges in a GPU's own package or on its card, as (upstream port, downstream port), by the GPU's PCI vendor and model.
-ON_PACKAGE = {"1002:74": (("1022", "1500"), ("1002", "1501")), "8086:56": (("8086", "4fa0"), ("8086", "4fa4"))}
+ON_PACKAGE = {
+    "1002:74": (("1022", "1500"), ("1002", "1501")),
+    "8086:56": (("8086", "4fa0"), ("8086", "4fa4")),
+}
 DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "intel": "xe"}
 CLASSES = {"nvidia": "0x030200", "amd": "0x120000", "intel": "0x038000"}
 AER = {
-    "aer_dev_correctable": ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF", "TOTAL_ERR_COR"),
+    "aer_dev_correctable": (
+        "RxErr",
+        "BadTLP",
+        "BadDLLP",
+        "Rollover",
+        "Timeout",
+        "NonFatalErr",
+        "CorrIntErr",
+        "HeaderOF",
+        "TOTAL_ERR_COR",
+    ),
     "aer_dev_nonfatal": ("Undefined", "DLP", "TLP", "CmpltTO", "UnxCmplt", "MalfTLP", "TOTAL_ERR_NONFATAL"),
     "aer_dev_fatal": ("Undefined", "DLP", "TLP", "CmpltTO", "UnxCmplt", "MalfTLP", "TOTAL_ERR_FATAL"),
 }
@@ -104,8 +123,13 @@ def places(scenario: Scenario, layout: Layout, devices: str = DEVICES) -> dict[s
 
 def _with_faults(scenario: Scenario, index: int) -> Gpu:
     prefix = f"gpu{index}."
-    changed = {key.removeprefix(prefix): value for key, value in scenario.faults.items() if key.startswith(prefix)}
-    return {**scenario.gpus[index], **{key: value for key, value in changed.items() if not value.startswith(("error:", "hang"))}}
+    changed = {
+        key.removeprefix(prefix): value for key, value in scenario.faults.items() if key.startswith(prefix)
+    }
+    return {
+        **scenario.gpus[index],
+        **{key: value for key, value in changed.items() if not value.startswith(("error:", "hang"))},
+    }
 
 
 @dataclass(frozen=True)
@@ -120,7 +144,10 @@ class _Device:
 
 def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
     found: dict[str, _Device] = {}
-    bridges = next((ids for model, ids in ON_PACKAGE.items() if layout.bridges and scenario.pci_id.startswith(model)), None)
+    bridges = next(
+        (ids for model, ids in ON_PACKAGE.items() if layout.bridges and scenario.pci_id.startswith(model)),
+        None,
+    )
     visible = scenario.visible()
     for index in visible:
         gpu = _with_faults(scenario, index)
@@ -129,8 +156,13 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
         bus = int(scenario.gpus[index]["pci.address"][5:7], 16)
         hops = _above(bus - (2 if bridges else 0), *_group(layout, index, 8 * index, bool(bridges)))
         if bridges:
-            hops += (("bridge", f"0000:{bus - 2:02x}:00.0", bridges[0]), ("inner", f"0000:{bus - 1:02x}:00.0", bridges[1]))
-        found[f"gpu{index}"] = _Device(gpu, CLASSES[scenario.vendor], gpu.get("pci.driver", DRIVERS[scenario.vendor]), hops)
+            hops += (
+                ("bridge", f"0000:{bus - 2:02x}:00.0", bridges[0]),
+                ("inner", f"0000:{bus - 1:02x}:00.0", bridges[1]),
+            )
+        found[f"gpu{index}"] = _Device(
+            gpu, CLASSES[scenario.vendor], gpu.get("pci.driver", DRIVERS[scenario.vendor]), hops
+        )
     best = {"pcie.generation": "5", "pcie.generation_max": "5", "pcie.width": "16", "pcie.width_max": "16"}
     slow = {**best, "pcie.width": "4", "pcie.width_max": "4"}
     nodes = max(1, layout.nodes)
@@ -142,21 +174,41 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
         else:
             bus, node = 0xB1 + 2 * number, str(number % nodes)
             hops = _above(bus)
-        found[f"nic{number}"] = _other(layout, f"nic{number}", NIC, "0x020000", "mlx5_core", f"0000:{bus:02x}:00.0", best, node, hops)
+        found[f"nic{number}"] = _other(
+            layout, f"nic{number}", NIC, "0x020000", "mlx5_core", f"0000:{bus:02x}:00.0", best, node, hops
+        )
     for number in range(layout.nvmes):
         bus, node = 0x91 + 2 * number, str(number * nodes // layout.nvmes)
-        found[f"nvme{number}"] = _other(layout, f"nvme{number}", NVME, "0x010802", "nvme", f"0000:{bus:02x}:00.0", slow, node, _above(bus))
+        found[f"nvme{number}"] = _other(
+            layout, f"nvme{number}", NVME, "0x010802", "nvme", f"0000:{bus:02x}:00.0", slow, node, _above(bus)
+        )
     for number in range(layout.nvswitches):
         bus, two = 0xF2 + number, {**best, "pcie.generation": "5", "pcie.width": "2", "pcie.width_max": "2"}
         hops = _above(bus, 0xF2, number)
         found[f"nvswitch{number}"] = _other(
-            layout, f"nvswitch{number}", NVSWITCH, "0x068000", "nvidia-nvswitch", f"0000:{bus:02x}:00.0", two, "0", hops
+            layout,
+            f"nvswitch{number}",
+            NVSWITCH,
+            "0x068000",
+            "nvidia-nvswitch",
+            f"0000:{bus:02x}:00.0",
+            two,
+            "0",
+            hops,
         )
     if layout.others:
-        found["console"] = _other(layout, "console", CONSOLE, "0x030000", "ast", "0000:03:00.0", {"pci.links": "0"}, "0", _above(3))
+        found["console"] = _other(
+            layout, "console", CONSOLE, "0x030000", "ast", "0000:03:00.0", {"pci.links": "0"}, "0", _above(3)
+        )
     for number in range(layout.others):
-        address = f"0000:fe:{number >> 3 & 31:02x}.{number & 7}" if number < 256 else f"0000:ff:{number >> 3 & 31:02x}.{number & 7}"
-        found[f"other{number}"] = _other(layout, f"other{number}", UNCORE, "0x088000", "", address, {"pci.links": "0"}, "0", ())
+        address = (
+            f"0000:fe:{number >> 3 & 31:02x}.{number & 7}"
+            if number < 256
+            else f"0000:ff:{number >> 3 & 31:02x}.{number & 7}"
+        )
+        found[f"other{number}"] = _other(
+            layout, f"other{number}", UNCORE, "0x088000", "", address, {"pci.links": "0"}, "0", ()
+        )
     return {name: device for name, device in found.items() if device.fields.get("absent", "0") != "1"}
 
 
@@ -190,14 +242,29 @@ def _other(
     node: str,
     hops: tuple[tuple[str, str, tuple[str, str]], ...],
 ) -> _Device:
-    changed = {key.partition(".")[2]: value for key, value in layout.faults.items() if key.partition(".")[0] == name}
-    all_fields = {"pci.address": address, "pci.device_id": ids[1] + ids[0], "numa_node": node, **fields, **changed}
+    changed = {
+        key.partition(".")[2]: value for key, value in layout.faults.items() if key.partition(".")[0] == name
+    }
+    all_fields = {
+        "pci.address": address,
+        "pci.device_id": ids[1] + ids[0],
+        "numa_node": node,
+        **fields,
+        **changed,
+    }
     return _Device(all_fields, kind, changed.get("pci.driver", driver), hops)
 
 
 def _folder(device: _Device, devices: str) -> str:
     above = [address for _, address, _ in device.hops]
-    return "/".join([devices, f"pci{(above or [device.fields['pci.address']])[0][:7]}", *above, device.fields["pci.address"]])
+    return "/".join(
+        [
+            devices,
+            f"pci{(above or [device.fields['pci.address']])[0][:7]}",
+            *above,
+            device.fields["pci.address"],
+        ]
+    )
 
 
 def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
@@ -208,12 +275,20 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
     now = (int(fields.get("pcie.generation", best[0])), int(fields.get("pcie.width", best[1])))
     shown = fields.get("pci.links") != "0"
     # Both ends of each link, from the root port on; the upper ends are at even places.
-    ends = [*device.hops, ("", fields["pci.address"], (fields["pci.device_id"][4:], fields["pci.device_id"][:4]))]
+    ends = [
+        *device.hops,
+        ("", fields["pci.address"], (fields["pci.device_id"][4:], fields["pci.device_id"][:4])),
+    ]
     names = [name for name, _, _ in ends]
-    inner = (1, 1) if fields["pci.device_id"].endswith("8086") else best  # Intel's cards show 2.5 GT/s x1 there, whatever is true
+    inner = (
+        (1, 1) if fields["pci.device_id"].endswith("8086") else best
+    )  # Intel's cards show 2.5 GT/s x1 there, whatever is true
     slot = names.index("bridge") if "bridge" in names else len(ends) - 1
     most = [
-        [int(fields.get(f"pcie.{name}_{what}", _most(name, ids, best)[number])) for number, what in enumerate(WHAT)]
+        [
+            int(fields.get(f"pcie.{name}_{what}", _most(name, ids, best)[number]))
+            for number, what in enumerate(WHAT)
+        ]
         for name, _, ids in ends
     ]
     most[slot] = list(best)
@@ -224,18 +299,35 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         link = []
         for number, what in enumerate(WHAT):
             told = [fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields]
-            link.append(int(told[0]) if told else min([*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])]))
+            link.append(
+                int(told[0])
+                if told
+                else min([*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])])
+            )
         if "inner" in around:
             most[index], link = list(inner), list(inner)
         where = place if own else place[: place.index(f"/{address}") + len(address) + 1]
-        counters = {part: fields.get(f"aer.{name + '.' if name else ''}{part}", "") for part in ("correctable", "nonfatal", "fatal")}
+        counters = {
+            part: fields.get(f"aer.{name + '.' if name else ''}{part}", "")
+            for part in ("correctable", "nonfatal", "fatal")
+        }
         if where in tree.written and not any(
-            key.startswith(tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around)) for key in fields
+            key.startswith(tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around))
+            for key in fields
         ):
             continue  # written for another device below the same switch, perhaps with faults
         tree.written.add(where)
         _device(
-            tree, where, ids, device.kind if own else "0x060400", tuple(link), tuple(most[index]), fields, counters, own=own, shown=shown
+            tree,
+            where,
+            ids,
+            device.kind if own else "0x060400",
+            tuple(link),
+            tuple(most[index]),
+            fields,
+            counters,
+            own=own,
+            shown=shown,
         )
         driver = device.driver if own else "pcieport"
         kind = device.kind if own else "0x060400"
@@ -329,11 +421,19 @@ def _device(
     for name, rows in AER.items() if shown else ():
         count = counters[name.removeprefix("aer_dev_")] or "0"
         first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[name]
-        tree.file(f"{place}/{name}", "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows))
+        tree.file(
+            f"{place}/{name}",
+            "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows),
+        )
     identity = b"".join(int(part, 16).to_bytes(2, "little") for part in (vendor, device))
     tree.file(f"{place}/config", b"\xff" * 256 if gone else identity + bytes(252))
     sizes = (
-        {0: 1 << 24, 1: int(fields.get("pci.bar1", fields.get("bar1.total", 0))), 2: int(fields.get("pci.bar2", 0)), 3: 1 << 25}
+        {
+            0: 1 << 24,
+            1: int(fields.get("pci.bar1", fields.get("bar1.total", 0))),
+            2: int(fields.get("pci.bar2", 0)),
+            3: 1 << 25,
+        }
         if own
         else {}
     )
@@ -343,7 +443,9 @@ def _device(
 def _window(number: int, size: int) -> str:
     start = 0x20000000000 * (number + 1)
     return (
-        f"0x{start:016x} 0x{start + size - 1:016x} 0x{0x14220C if size else 0:016x}\n" if size else " ".join(["0x" + "0" * 16] * 3) + "\n"
+        f"0x{start:016x} 0x{start + size - 1:016x} 0x{0x14220C if size else 0:016x}\n"
+        if size
+        else " ".join(["0x" + "0" * 16] * 3) + "\n"
     )
 
 
@@ -409,8 +511,14 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
     tree.files(monitor, {"name": "amdgpu", **microwatts, "power1_average": "0", "temp1_label": "edge"})
     tree.file(f"{monitor}/temp1_input", f"{int(gpu['temperature.0']) * 1000}\n")
     hot = str(int(gpu.get("amd.junction", gpu["temperature.0"])) * 1000)
-    tree.files(monitor, {"temp2_label": "junction", "temp2_input": hot, "temp2_crit": "100000", "temp2_emergency": "105000"})
-    tree.files(monitor, {"temp3_label": "mem", "temp3_input": hot, "temp3_crit": "105000", "temp3_emergency": "110000"})
+    tree.files(
+        monitor,
+        {"temp2_label": "junction", "temp2_input": hot, "temp2_crit": "100000", "temp2_emergency": "105000"},
+    )
+    tree.files(
+        monitor,
+        {"temp3_label": "mem", "temp3_input": hot, "temp3_crit": "105000", "temp3_emergency": "110000"},
+    )
     tree.file(f"{place}/gpu_metrics", _metrics(gpu))
     card = f"{place}/drm/card{index}"
     tree.folder(card)
@@ -434,28 +542,53 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
 
 def _metrics(gpu: Gpu) -> bytes:
     """gpu_metrics of revision 1.8 (kgd_pp_interface.h): its header, and what was counted of throttling; the rest is zero."""
-    counted = [gpu.get(f"amd.throttle.{name}", "0") for name in ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")]
+    counted = [
+        gpu.get(f"amd.throttle.{name}", "0")
+        for name in ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+    ]
     numbers = b"".join(int(value).to_bytes(4, "little") for value in ["1000000", *counted])
     return ((2240).to_bytes(2, "little") + bytes([1, 8]) + bytes(36) + numbers).ljust(2240, b"\0")
 
 
-_CAPS = {"power1_cap": "power_limit", "power1_cap_default": "power_default", "power1_cap_max": "power_max", "power1_cap_min": "power_min"}
+_CAPS = {
+    "power1_cap": "power_limit",
+    "power1_cap_default": "power_default",
+    "power1_cap_max": "power_max",
+    "power1_cap_min": "power_min",
+}
 
 
 def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
     """The files of the xe driver (the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and xe_gt_freq, xe_gt_throttle)."""
-    frequencies = {"act": "0", "cur": "1550", "min": "300", "max": "1600", "rp0": "1600", "rpe": "900", "rpn": "300"}
+    frequencies = {
+        "act": "0",
+        "cur": "1550",
+        "min": "300",
+        "max": "1600",
+        "rp0": "1600",
+        "rpe": "900",
+        "rpn": "300",
+    }
     frequency = f"{place}/tile0/gt0/freq0"
-    tree.files(frequency, {f"{name}_freq": gpu.get(f"clock.{name}", value) for name, value in frequencies.items()})
+    tree.files(
+        frequency, {f"{name}_freq": gpu.get(f"clock.{name}", value) for name, value in frequencies.items()}
+    )
     reasons = ("pl1", "pl2", "pl4", "prochot", "ratl", "thermal", "vr_tdc", "vr_thermalert")
     active = {f"reason_{name}": gpu.get(f"throttle.{name}", "0") for name in reasons}
     tree.files(f"{frequency}/throttle", {"status": str(int("1" in active.values())), **active})
     monitor = f"{place}/hwmon/hwmon{index}"
     tree.files(
         monitor,
-        {"name": "xe", "power1_max": str(int(gpu["power_limit"]) * 1000), "power1_rated_max": str(int(gpu["power_default"]) * 1000)},
+        {
+            "name": "xe",
+            "power1_max": str(int(gpu["power_limit"]) * 1000),
+            "power1_rated_max": str(int(gpu["power_default"]) * 1000),
+        },
     )
-    tree.files(monitor, {"energy1_input": "0", "temp2_label": "pkg", "temp2_input": f"{int(gpu['temperature.0']) * 1000}"})
+    tree.files(
+        monitor,
+        {"energy1_input": "0", "temp2_label": "pkg", "temp2_input": f"{int(gpu['temperature.0']) * 1000}"},
+    )
     card = f"{place}/drm/card{index}"
     tree.folder(card)
     tree.link(f"{card}/device", place)
@@ -465,7 +598,9 @@ def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
 def _gfx(name: str) -> int:
     """KFD's number of a target: gfx942 is 90402, gfx90a is 90010 (the last two digits are hexadecimal)."""
     digits = name.removeprefix("gfx")
-    return int(digits[:-2]) * 10000 + int(digits[-2], 16) * 100 + int(digits[-1], 16) if len(digits) > 2 else 0
+    return (
+        int(digits[:-2]) * 10000 + int(digits[-2], 16) * 100 + int(digits[-1], 16) if len(digits) > 2 else 0
+    )
 
 
 class _Tree:

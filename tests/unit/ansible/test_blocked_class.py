@@ -26,7 +26,9 @@ SITE = "archives: {debian: {url: http://d.example.org/debian}, debian-security: 
 THERE: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
 
-def play(where: Path, files: dict[str, str], groups: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
+def play(
+    where: Path, files: dict[str, str], groups: dict[str, Any], *options: str
+) -> tuple[int, str, dict[str, Any]]:
     """site.yml over these groups of hosts that nobody listens for, with a catalog of `files`: exit status, what it prints, its record."""
     write(where / "catalog", files)
     write(where, {"hosts.yml": yaml.safe_dump(groups), "site.yml": SITE})
@@ -60,8 +62,13 @@ def play(where: Path, files: dict[str, str], groups: dict[str, Any], *options: s
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """What a run over two classes prints, and its record."""
     stack = (builtin_catalog() / "stacks/debian12_r580.yml").read_text(encoding="utf-8")
-    stack = stack.replace("stack: debian12_r580", "stack: own").replace("flavour: open", "flavour: proprietary")
-    groups = {name: {"hosts": dict.fromkeys(hosts, THERE)} for name, hosts in {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}.items()}
+    stack = stack.replace("stack: debian12_r580", "stack: own").replace(
+        "flavour: open", "flavour: proprietary"
+    )
+    groups = {
+        name: {"hosts": dict.fromkeys(hosts, THERE)}
+        for name, hosts in {"b200": ["n1", "n2"], "cpu_only": ["c1", "c2"]}.items()
+    }
     groups["rack2"] = {"hosts": {"c2": {}}}
     files = {"classes/b200.yml": B200, "stacks/own.yml": stack}
     status, output, record = play(tmp_path_factory.mktemp("blocked"), files, groups)
@@ -79,7 +86,10 @@ def test_its_hosts_are_refused_and_not_contacted(run: tuple[str, dict[str, Any]]
     }
     (refusal,) = record["hosts"]["n1"]["refusals"]
     assert refusal["code"] == "module-flavour"
-    assert "refused: n1, n2\n    [module-flavour] B200-SXM-180GB (Blackwell) needs the open kernel modules" in output
+    assert (
+        "refused: n1, n2\n    [module-flavour] B200-SXM-180GB (Blackwell) needs the open kernel modules"
+        in output
+    )
     assert "class b200 is blocked, and nothing was touched:" in output
 
 
@@ -87,20 +97,34 @@ def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[s
     output, _ = run
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
-    assert output.index("class cpu_only, checked:") < output.index("TASK [node_class : Ask the node for its plan]")
+    assert output.index("class cpu_only, checked:") < output.index(
+        "TASK [node_class : Ask the node for its plan]"
+    )
 
 
 def test_a_misspelt_group_is_told_the_class(tmp_path: Path) -> None:
     files = {"classes/desk_only.yml": "class: desk_only\nbackend: cpu\nstack: debian12_cpu\n"}
-    _, told, _ = play(tmp_path, files, {"desk-only": {"hosts": {"h1": THERE}}, "others": {"hosts": {"h2": THERE}}})
+    _, told, _ = play(
+        tmp_path, files, {"desk-only": {"hosts": {"h1": THERE}}, "others": {"hosts": {"h2": THERE}}}
+    )
     told = " ".join(told.split())
-    assert 'none of its groups (desk-only) is the name of a class in the catalog. Call group "desk-only" "desk_only"' in told
-    assert "groups (others) is the name of a class in the catalog. Put each host into a group that is called as its class" in told
+    assert (
+        'none of its groups (desk-only) is the name of a class in the catalog. Call group "desk-only" "desk_only"'
+        in told
+    )
+    assert (
+        "groups (others) is the name of a class in the catalog. Put each host into a group that is called as its class"
+        in told
+    )
 
 
 def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> None:
     """When the packages have changed it is too late; nobody is contacted. Names that are nearly goldnode's are told once."""
-    hosts = {"n1": {**THERE, "goldnode_drain": "slrum"}, "n2": {**THERE, "goldnode_lock_timeout": "ten"}, "n3": THERE}
+    hosts = {
+        "n1": {**THERE, "goldnode_drain": "slrum"},
+        "n2": {**THERE, "goldnode_lock_timeout": "ten"},
+        "n3": THERE,
+    }
     variables = {"goldnode_drian": "slurm"}
     status, output, record = play(
         tmp_path,
@@ -108,8 +132,18 @@ def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> Non
         {"cpu_only": {"hosts": hosts, "vars": variables}},
     )
     assert status != 0
-    assert {name: host["outcome"] for name, host in record["hosts"].items()} == {"n1": "failed", "n2": "failed", "n3": "unreachable"}
+    assert {name: host["outcome"] for name, host in record["hosts"].items()} == {
+        "n1": "failed",
+        "n2": "failed",
+        "n3": "unreachable",
+    }
     words = " ".join(output.split())
-    assert 'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".' in words
+    assert (
+        'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".'
+        in words
+    )
     assert 'goldnode_lock_timeout of host n2 is "ten", expected seconds.' in words
-    assert words.count('goldnode_drian (hosts n1, n2, n3) is no variable of goldnode\'s: use "goldnode_drain"') == 1
+    assert (
+        words.count('goldnode_drian (hosts n1, n2, n3) is no variable of goldnode\'s: use "goldnode_drain"')
+        == 1
+    )

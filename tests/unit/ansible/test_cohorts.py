@@ -11,7 +11,9 @@ from tests.unit.ansible.test_blocked_class import THERE, play
 from goldnode.catalog.load import builtin_catalog
 
 DEMO = (builtin_catalog() / "classes/demo_a100.yml").read_text(encoding="utf-8")
-YOUNGER = DEMO.replace("class: demo_a100", "class: younger").replace("stack: demo_r535", "stack: debian12_r535")
+YOUNGER = DEMO.replace("class: demo_a100", "class: younger").replace(
+    "stack: demo_r535", "stack: debian12_r535"
+)
 SAME = YOUNGER.replace("class: younger", "class: other")
 ELDER = SAME.replace("stack: debian12_r535", "stack: debian12_r470")
 
@@ -25,7 +27,12 @@ def groups(**cohorts: str) -> dict[str, Any]:
     """Two hosts of `younger`, one of `other`, one without GPUs; `cohorts`: host -> its cohort."""
     hosts = {"younger": ["n1", "n2"], "other": ["o1"], "cpu_only": ["c1"]}
     return {
-        name: {"hosts": {host: {**THERE, **({"goldnode_cohort": cohorts[host]} if host in cohorts else {})} for host in members}}
+        name: {
+            "hosts": {
+                host: {**THERE, **({"goldnode_cohort": cohorts[host]} if host in cohorts else {})}
+                for host in members
+            }
+        }
         for name, members in hosts.items()
     }
 
@@ -51,7 +58,12 @@ def test_a_limit_does_not_hide_the_others_of_a_cohort(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cohorts", "text"), [({"n1": "red", "n2": "red"}, ELDER), ({"n1": "red", "o1": "red"}, SAME), ({"n1": "red", "o1": "blue"}, ELDER)]
+    ("cohorts", "text"),
+    [
+        ({"n1": "red", "n2": "red"}, ELDER),
+        ({"n1": "red", "o1": "red"}, SAME),
+        ({"n1": "red", "o1": "blue"}, ELDER),
+    ],
 )
 def test_hosts_that_agree_or_are_apart_go_on(tmp_path: Path, cohorts: dict[str, str], text: str) -> None:
     _, _, record = play(tmp_path, files(text), groups(**cohorts))

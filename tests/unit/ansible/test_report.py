@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,20 @@ class ActionModule(ActionBase):
 """
 
 
-def plan(parts: dict[str, list[str]] | None = None, waiting: list[str] = [], reboot: list[str] = []) -> dict[str, Any]:  # noqa: B006
+def plan(
+    parts: dict[str, list[str]] | None = None, waiting: Sequence[str] = (), reboot: Sequence[str] = ()
+) -> dict[str, Any]:
     """The result of a plan: targets by part, subjects that wait for a drain, reasons for a reboot."""
     actions = [
-        {"part": part, "kind": "file.write", "target": target, "reason": "want a, have b", "phase": "image", "before": None, "after": "a"}
+        {
+            "part": part,
+            "kind": "file.write",
+            "target": target,
+            "reason": "want a, have b",
+            "phase": "image",
+            "before": None,
+            "after": "a",
+        }
         for part, targets in (parts or {}).items()
         for target in targets
     ]
@@ -61,16 +72,31 @@ def plan(parts: dict[str, list[str]] | None = None, waiting: list[str] = [], reb
         "state": "present",
         "parts": {part: (parts or {}).get(part, []) for part in PARTS},
         "notes": [],
-        "waiting": [{"part": "gpu_policy", "subject": subject, "message": "a job holds the GPU"} for subject in waiting],
-        "reboot": {"required": bool(reboot), "reasons": reboot, "after": reboot},
+        "waiting": [
+            {"part": "gpu_policy", "subject": subject, "message": "a job holds the GPU"}
+            for subject in waiting
+        ],
+        "reboot": {"required": bool(reboot), "reasons": list(reboot), "after": list(reboot)},
     }
-    return {"changed": False, "ansible_facts": {"goldnode_plan": found}, "node_class": {"class": "stub", "class_digest": "sha256:1"}}
+    return {
+        "changed": False,
+        "ansible_facts": {"goldnode_plan": found},
+        "node_class": {"class": "stub", "class_digest": "sha256:1"},
+    }
 
 
 def applied(part: str, *targets: str, **answer: Any) -> dict[str, Any]:
     """The result of an apply."""
     rows = [
-        {"resource": target, "kind": "file.write", "part": part, "changed": True, "would_change": False, "error": None, "reason": "r"}
+        {
+            "resource": target,
+            "kind": "file.write",
+            "part": part,
+            "changed": True,
+            "would_change": False,
+            "error": None,
+            "reason": "r",
+        }
         for target in targets
     ]
     return {"changed": True, "resources": rows, **plan(), **answer}
@@ -79,23 +105,40 @@ def applied(part: str, *targets: str, **answer: Any) -> dict[str, Any]:
 REFUSED = {
     "failed": True,
     "msg": "refused before anything was touched:\n- [gpu-in-use] GPU in use by sleep, unit train.service. Drain the node.",
-    "refusals": [{"code": "gpu-in-use", "message": "GPU in use by sleep, unit train.service.", "remedy": "Drain the node."}],
+    "refusals": [
+        {
+            "code": "gpu-in-use",
+            "message": "GPU in use by sleep, unit train.service.",
+            "remedy": "Drain the node.",
+        }
+    ],
 }
 FLEET: dict[str, dict[str, Any]] = {
     "fine": {"plan": plan()},
-    "fresh": {"plan": plan({"kernel": ["/etc/x"], "sanity": ["/etc/y"]}), "kernel": applied("kernel", "/etc/x", "/etc/y")},
+    "fresh": {
+        "plan": plan({"kernel": ["/etc/x"], "sanity": ["/etc/y"]}),
+        "kernel": applied("kernel", "/etc/x", "/etc/y"),
+    },
     "held": {"plan": REFUSED},
     "broken": {
         "plan": plan({"kernel": ["/etc/x"]}),
         "kernel": {"failed": True, "msg": "apt finds no way\nE: more"},
     },
     "boots": {"plan": plan(reboot=["kernel 1 runs, want 2"])},
-    "waits": {"plan": plan(waiting=["MIG"]), "again": plan({"gpu_policy": ["MIG"]}), "gpu_policy": applied("gpu_policy", "MIG")},
+    "waits": {
+        "plan": plan(waiting=["MIG"]),
+        "again": plan({"gpu_policy": ["MIG"]}),
+        "gpu_policy": applied("gpu_policy", "MIG"),
+    },
 }
 
 
 def start(
-    where: Path, hosts: dict[str, dict[str, Any]], *arguments: str, book: Path | str = ROOT / "site.yml", **environment: str
+    where: Path,
+    hosts: dict[str, dict[str, Any]],
+    *arguments: str,
+    book: Path | str = ROOT / "site.yml",
+    **environment: str,
 ) -> subprocess.Popen[str]:
     """Start a playbook, in a process group of its own."""
     (where / "stubs").mkdir(exist_ok=True)
@@ -103,12 +146,15 @@ def start(
     inventory: dict[str, Any] = {
         "all": {
             "hosts": {
-                name: {"ansible_connection": "local", "answers": found, "goldnode_root": str(where / name)} for name, found in hosts.items()
+                name: {"ansible_connection": "local", "answers": found, "goldnode_root": str(where / name)}
+                for name, found in hosts.items()
             }
         }
     }
     if "lost" in hosts:  # nothing listens on port 1
-        inventory["all"]["hosts"]["lost"].update(ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
+        inventory["all"]["hosts"]["lost"].update(
+            ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1
+        )
     (where / "hosts.yml").write_text(yaml.safe_dump(inventory))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
     return subprocess.Popen(
@@ -140,7 +186,11 @@ def end(where: Path, run: subprocess.Popen[str]) -> tuple[int, str, dict[str, An
 
 
 def play(
-    where: Path, hosts: dict[str, dict[str, Any]], *arguments: str, book: Path | str = ROOT / "site.yml", **environment: str
+    where: Path,
+    hosts: dict[str, dict[str, Any]],
+    *arguments: str,
+    book: Path | str = ROOT / "site.yml",
+    **environment: str,
 ) -> tuple[int, str, dict[str, Any]]:
     """Run a playbook to its end; see :func:`end`."""
     return end(where, start(where, hosts, *arguments, book=book, **environment))
@@ -189,13 +239,19 @@ def test_what_waits_is_made_between_drain_and_return_and_nothing_boots(tmp_path:
         (tmp_path / name).chmod(0o755)
         hooks[f"goldnode_{name}_command"] = [str(tmp_path / name)]
     permission = ("-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
-    rc, output, record = play(tmp_path, {name: FLEET[name] for name in ("fine", "waits", "boots")}, *permission)
+    rc, output, record = play(
+        tmp_path, {name: FLEET[name] for name in ("fine", "waits", "boots")}, *permission
+    )
     assert rc == 0, output
     first, second = (tmp_path / "log").read_text().splitlines()
     assert re.fullmatch(r"drain waits goldnode run \S+ of \S+ at \S+: a job holds the GPU", first)
     assert second == "resume waits"
     drain = record["hosts"]["waits"]["drain"]
-    assert (drain["changed"], drain["record"]["run"], drain["record"]["in_service"]) == (True, record["run"], True)
+    assert (drain["changed"], drain["record"]["run"], drain["record"]["in_service"]) == (
+        True,
+        record["run"],
+        True,
+    )
     assert not (tmp_path / "waits/var/lib/goldnode/drain.json").exists()
     assert outcomes(record) == {"fine": "converged", "waits": "changed", "boots": "reboot pending"}
     assert [row["resource"] for row in record["hosts"]["waits"]["parts"]["gpu_policy"]] == ["MIG"]
@@ -209,7 +265,9 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
         "goldnode_reboot_batch": 1,
     }
     again = {f"waits{number}": FLEET["waits"] for number in range(2)}
-    rc, output, record = play(tmp_path, again, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
+    rc, output, record = play(
+        tmp_path, again, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks)
+    )
     assert rc != 0
     assert outcomes(record) == {"waits0": "failed", "waits1": "waiting for drain"}
     assert record["hosts"]["waits0"]["out_of_service"] is True
@@ -219,7 +277,9 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
 
 def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:
     """A converged host that a run, which has ended, had drained; `in_service`: as it was before that."""
-    record = drain_record.Record("command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service)
+    record = drain_record.Record(
+        "command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service
+    )
     file = where / name / FILE.lstrip("/")
     file.parent.mkdir(parents=True)
     file.write_text(record.text())
@@ -228,7 +288,9 @@ def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]
     return {"plan": found}
 
 
-@pytest.mark.parametrize(("accepted", "arguments", "returns"), [([2], (), True), ([0], (), False), ([2], ("--check",), False)])
+@pytest.mark.parametrize(
+    ("accepted", "arguments", "returns"), [([2], (), True), ([0], (), False), ([2], ("--check",), False)]
+)
 def test_what_an_earlier_run_has_left_is_judged_and_returned(
     tmp_path: Path, accepted: list[int], arguments: tuple[str, ...], returns: bool
 ) -> None:
@@ -240,7 +302,11 @@ def test_what_an_earlier_run_has_left_is_judged_and_returned(
         "goldnode_resume_command": [str(tmp_path / "resume")],
         "goldnode_accepted": accepted,
     }
-    hosts = {"fine": FLEET["fine"], "left": left_over(tmp_path, "left"), "theirs": left_over(tmp_path, "theirs", in_service=False)}
+    hosts = {
+        "fine": FLEET["fine"],
+        "left": left_over(tmp_path, "left"),
+        "theirs": left_over(tmp_path, "theirs", in_service=False),
+    }
     rc, output, record = play(tmp_path, hosts, *arguments, "-e", json.dumps(hooks))
     file, words = tmp_path / "left" / FILE.lstrip("/"), re.sub(r"\s+", " ", output)
     assert record["hosts"]["left"]["out_of_service"] is not returns
@@ -255,7 +321,10 @@ def test_what_an_earlier_run_has_left_is_judged_and_returned(
     assert not (tmp_path / "theirs" / FILE.lstrip("/")).exists()
     if returns:
         assert (tmp_path / "log").read_text() == "left\n"
-        assert re.search(r"converged: left It was left out of service by run \S+ of ctl, 2026-01-01T00:00:00Z; it is back\.", words)
+        assert re.search(
+            r"converged: left It was left out of service by run \S+ of ctl, 2026-01-01T00:00:00Z; it is back\.",
+            words,
+        )
     else:
         assert outcomes(record) == {"fine": "converged", "left": "failed", "theirs": "converged"}
         assert "It was left out of service by run" in words
@@ -266,13 +335,19 @@ def test_check_mode_and_limit(tmp_path: Path) -> None:
     assert rc == 0
     assert "goldnode: 2 hosts in " in output
     assert "1 would change, 1 converged" in output
-    assert (record["check"], record["limit"], sorted(record["hosts"])) == (True, "fresh,fine", ["fine", "fresh"])
+    assert (record["check"], record["limit"], sorted(record["hosts"])) == (
+        True,
+        "fresh,fine",
+        ["fine", "fresh"],
+    )
 
 
 @pytest.mark.parametrize("place", ["off", "file/runs"])
 def test_no_record_where_none_is_wanted_and_a_warning_where_none_can_be(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
-    rc, output, record = play(tmp_path, {"fine": FLEET["fine"]}, GOLDNODE_RUNS=place if place == "off" else str(tmp_path / place))
+    rc, output, record = play(
+        tmp_path, {"fine": FLEET["fine"]}, GOLDNODE_RUNS=place if place == "off" else str(tmp_path / place)
+    )
     assert (rc, record) == (0, {})
     assert "goldnode: 1 host in " in output
     assert ("cannot be kept" in re.sub(r"\s+", " ", output)) == (place != "off")
@@ -284,7 +359,9 @@ def test_an_interrupted_run_has_a_record_too(tmp_path: Path) -> None:
     while not mark.exists():
         assert run.poll() is None
         time.sleep(0.1)
-    for _ in range(5):  # Ansible has been seen to miss one that came while it started a worker; a person presses the keys again
+    for _ in range(
+        5
+    ):  # Ansible has been seen to miss one that came while it started a worker; a person presses the keys again
         os.killpg(run.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(timeout=20)
@@ -296,10 +373,16 @@ def test_an_interrupted_run_has_a_record_too(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_report_is_a_warning(tmp_path: Path) -> None:
-    fresh = {**FLEET["fresh"], "kernel": {**FLEET["fresh"]["kernel"], "resources": [{"nothing": "that it knows"}]}}
+    fresh = {
+        **FLEET["fresh"],
+        "kernel": {**FLEET["fresh"]["kernel"], "resources": [{"nothing": "that it knows"}]},
+    }
     rc, output, record = play(tmp_path, {"fresh": fresh})
     assert (rc, record) == (0, {})
-    assert re.search(r"\[WARNING\]: Callback dispatch '\w+' failed for plugin 'goldnode_report'", re.sub(r"\s+", " ", output))
+    assert re.search(
+        r"\[WARNING\]: Callback dispatch '\w+' failed for plugin 'goldnode_report'",
+        re.sub(r"\s+", " ", output),
+    )
 
 
 def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -321,13 +404,18 @@ def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     ],
     ids=["empty-inventory", "limit", "half-a-limit", "inventory", "playbook"],
 )
-def test_a_run_on_nothing_is_an_error(tmp_path: Path, hosts: dict[str, Any], arguments: tuple[str, ...], book: str, text: str) -> None:
+def test_a_run_on_nothing_is_an_error(
+    tmp_path: Path, hosts: dict[str, Any], arguments: tuple[str, ...], book: str, text: str
+) -> None:
     rc, output, _ = play(tmp_path, hosts, *arguments, book=book)
     assert rc == 1, output
     assert text in re.sub(r"\s+", " ", output)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("module", "goldnode_state"), ("callback", "goldnode_report"), ("vars", "goldnode_class")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("module", "goldnode_state"), ("callback", "goldnode_report"), ("vars", "goldnode_class")],
+)
 def test_ansible_doc_reads_the_plugins(kind: str, name: str) -> None:
     done = subprocess.run(
         [str(BIN / "ansible-doc"), "-t", kind, "--json", name],
@@ -342,4 +430,10 @@ def test_ansible_doc_reads_the_plugins(kind: str, name: str) -> None:
     assert told["doc"]["description"]
     if kind == "module":
         assert set(told["return"]) >= {"resources", "refusals", "verdict", "node_class", "part"}
-        assert told["return"]["resources"]["contains"].keys() >= {"resource", "changed", "would_change", "reason", "seconds"}
+        assert told["return"]["resources"]["contains"].keys() >= {
+            "resource",
+            "changed",
+            "would_change",
+            "reason",
+            "seconds",
+        }

@@ -134,12 +134,25 @@ class Refusal:
 REFUSED = [
     # Unknown keys, with the nearest right spelling.
     Refusal("unknown-key", K, "backend:", "bakend:", 2, ('unknown key "bakend"', 'Use "backend"')),
-    Refusal("unknown-policy", K, "ecc: true", "eccc: true", 10, ('unknown key "eccc" in "policy"', 'Use "ecc"')),
-    Refusal("unknown-nested", K, "memory_mhz", "mem_mhz", 8, ('"mem_mhz" in "policy.clocks"', 'Use "memory_mhz"')),
+    Refusal(
+        "unknown-policy", K, "ecc: true", "eccc: true", 10, ('unknown key "eccc" in "policy"', 'Use "ecc"')
+    ),
+    Refusal(
+        "unknown-nested", K, "memory_mhz", "mem_mhz", 8, ('"mem_mhz" in "policy.clocks"', 'Use "memory_mhz"')
+    ),
     Refusal("unknown-in-map", K, "mtu:", "mtuu:", 12, ('"mtuu" in "baseline.network.eth0"', 'Use "mtu"')),
-    Refusal("unknown-stack-key", S, "exercised:", "excercised:", 3, ('unknown key "excercised"', 'Use "exercised"')),
+    Refusal(
+        "unknown-stack-key",
+        S,
+        "exercised:",
+        "excercised:",
+        3,
+        ('unknown key "excercised"', 'Use "exercised"'),
+    ),
     Refusal("unknown-driver-key", S, "  module:", "  modul:", 11, ('unknown key "modul"', 'Use "module"')),
-    Refusal("unknown-platform", P, "nvswitch:", "nv_switch:", 3, ('unknown key "nv_switch"', 'Use "nvswitch"')),
+    Refusal(
+        "unknown-platform", P, "nvswitch:", "nv_switch:", 3, ('unknown key "nv_switch"', 'Use "nvswitch"')
+    ),
     Refusal("unknown-archive", A, "    suite:", "    suit:", 4, ('unknown key "suit"', 'Use "suite"')),
     # Missing keys.
     Refusal("missing", K, "backend: cuda\n", "", 1, ('key "backend" is missing', "Add it")),
@@ -147,9 +160,20 @@ REFUSED = [
     Refusal("missing-driver", S, '  branch: "580"\n', "", 6, ('"driver": an NVIDIA driver needs `branch`',)),
     # Wrong types.
     Refusal("bool", K, "persistence_mode: true", "persistence_mode: 1", 7, ("is 1, expected true or false",)),
-    Refusal("text-for-number", K, "count: 8", 'count: "8"', 5, ('"gpu.count" is "8", expected a whole number',)),
-    Refusal("number-for-text", S, 'branch: "580"', "branch: 580", 8, ("expected text", 'Write it in quotes: "580"')),
-    Refusal("list-for-map", K, "gpu: {model: A100-SXM4-40GB, count: 8}", "gpu: [a, b]", 5, ('"gpu" is a list',)),
+    Refusal(
+        "text-for-number", K, "count: 8", 'count: "8"', 5, ('"gpu.count" is "8", expected a whole number',)
+    ),
+    Refusal(
+        "number-for-text",
+        S,
+        'branch: "580"',
+        "branch: 580",
+        8,
+        ("expected text", 'Write it in quotes: "580"'),
+    ),
+    Refusal(
+        "list-for-map", K, "gpu: {model: A100-SXM4-40GB, count: 8}", "gpu: [a, b]", 5, ('"gpu" is a list',)
+    ),
     Refusal(
         "map-for-list",
         S,
@@ -161,14 +185,34 @@ REFUSED = [
     Refusal("empty-list", S, "archives: [debian]", "archives: []", 4, ("expected at least one entry",)),
     Refusal("date", S, "2028-06-30", "June 2028", 17, ('"June 2028" is not a date', "YYYY-MM-DD")),
     Refusal("series", S, 'series: "6.1"', 'series: "6"', 5, ('"kernel.series" is "6"',)),
-    Refusal("package-name", S, "libcuda1]\n  lock", "Lib_Cuda]\n  lock", 13, ('"Lib_Cuda" is not a Debian package name',)),
-    Refusal("group-name", K, "class: a100", "class: a100-sxm", 1, ("an Ansible group must be able to carry it",)),
+    Refusal(
+        "package-name",
+        S,
+        "libcuda1]\n  lock",
+        "Lib_Cuda]\n  lock",
+        13,
+        ('"Lib_Cuda" is not a Debian package name',),
+    ),
+    Refusal(
+        "group-name", K, "class: a100", "class: a100-sxm", 1, ("an Ansible group must be able to carry it",)
+    ),
     # Impossible values.
-    Refusal("backend-value", K, "cuda", "cude", 2, ('expected "cuda" or "rocm" or "oneapi" or "cpu"', 'Use "cuda"')),
-    Refusal("gate", K, "backend: cuda", "gate: drian\nbackend: cuda", 2, ('"gate" is "drian"', 'Use "drain"')),
+    Refusal(
+        "backend-value",
+        K,
+        "cuda",
+        "cude",
+        2,
+        ('expected "cuda" or "rocm" or "oneapi" or "cpu"', 'Use "cuda"'),
+    ),
+    Refusal(
+        "gate", K, "backend: cuda", "gate: drian\nbackend: cuda", 2, ('"gate" is "drian"', 'Use "drain"')
+    ),
     Refusal("count", K, "count: 8", "count: 0", 5, ('"gpu.count" is 0, expected a number above 0',)),
     Refusal("negative-clock", K, "1410", "-1", 8, ('"policy.clocks.graphics_mhz" is -1',)),
-    Refusal("zero-power", K, "power_limit_watts: 400", "power_limit_watts: 0", 9, ("expected a number above 0",)),
+    Refusal(
+        "zero-power", K, "power_limit_watts: 400", "power_limit_watts: 0", 9, ("expected a number above 0",)
+    ),
     Refusal(
         "power-above-board",
         K,
@@ -186,11 +230,27 @@ REFUSED = [
         10,
         ('"3g.40gb" is not a MIG profile of A100-SXM4-40GB', 'Use "3g.20gb"'),
     ),
-    Refusal("mig-off-with-profiles", K, "  ecc: true", "  mig: {enabled: false, profiles: [3g.20gb]}", 10, ("Enable MIG",)),
-    Refusal("kernel-both", S, "flavour: amd64}", "flavour: amd64, release: 6.1.0-56-amd64}", 5, ("Keep one of the two",)),
+    Refusal(
+        "mig-off-with-profiles",
+        K,
+        "  ecc: true",
+        "  mig: {enabled: false, profiles: [3g.20gb]}",
+        10,
+        ("Enable MIG",),
+    ),
+    Refusal(
+        "kernel-both",
+        S,
+        "flavour: amd64}",
+        "flavour: amd64, release: 6.1.0-56-amd64}",
+        5,
+        ("Keep one of the two",),
+    ),
     Refusal("kernel-neither", S, '{series: "6.1", flavour: amd64}', "{}", 5, ("Write one of the two",)),
     Refusal("kernel-half", S, ", flavour: amd64}", "}", 5, ("belong together",)),
-    Refusal("version-of-other-branch", S, "version: null", 'version: "535.309.01"', 6, ('is not of branch "580"',)),
+    Refusal(
+        "version-of-other-branch", S, "version: null", 'version: "535.309.01"', 6, ('is not of branch "580"',)
+    ),
     Refusal(
         "lockstep-stray",
         S,
@@ -199,9 +259,25 @@ REFUSED = [
         6,
         ('"nvidia-smi" is not among `packages`',),
     ),
-    Refusal("dkms-stray", S, "package: nvidia-kernel-open-dkms", "package: nvidia-dkms", 6, ('"nvidia-dkms" is not among',)),
-    Refusal("claims-too-long", S, "2028-06-30", "2030-01-01", 17, ("driver branch 580 ends 2028-06", "2028-06-30")),
-    Refusal("branch-unknown", S, '"580"', '"581"', 8, ('NVIDIA driver branch "581" is not in the facts', 'Use "580"')),
+    Refusal(
+        "dkms-stray",
+        S,
+        "package: nvidia-kernel-open-dkms",
+        "package: nvidia-dkms",
+        6,
+        ('"nvidia-dkms" is not among',),
+    ),
+    Refusal(
+        "claims-too-long", S, "2028-06-30", "2030-01-01", 17, ("driver branch 580 ends 2028-06", "2028-06-30")
+    ),
+    Refusal(
+        "branch-unknown",
+        S,
+        '"580"',
+        '"581"',
+        8,
+        ('NVIDIA driver branch "581" is not in the facts', 'Use "580"'),
+    ),
     Refusal(
         "fabric-manager-name",
         S,
@@ -212,7 +288,14 @@ REFUSED = [
     ),
     Refusal("fingerprint", A, "B8B80B5B", "B8B8", 9, ("archives.debian.keys.0.fingerprint",)),
     Refusal("flat-with-components", A, '"{codename}"', "/", 2, ("a flat repository has no components",)),
-    Refusal("too-many-gpus", K, "count: 8", "count: 9", 5, ('9 GPUs do not fit platform "hgx_a100_8"', "at most 8")),
+    Refusal(
+        "too-many-gpus",
+        K,
+        "count: 8",
+        "count: 9",
+        5,
+        ('9 GPUs do not fit platform "hgx_a100_8"', "at most 8"),
+    ),
     # Host policy.
     Refusal(
         "host-word-twice",
@@ -230,7 +313,14 @@ REFUSED = [
         10,
         ("what `iommu` of this class says", "Keep one"),
     ),
-    Refusal("host-word-pages", K, "  ecc: true", "  host: {hugepages: {2M: 8}, cmdline: [hugepages=9]}", 10, ("what `hugepages` of",)),
+    Refusal(
+        "host-word-pages",
+        K,
+        "  ecc: true",
+        "  host: {hugepages: {2M: 8}, cmdline: [hugepages=9]}",
+        10,
+        ("what `hugepages` of",),
+    ),
     Refusal(
         "host-interface",
         K,
@@ -239,7 +329,14 @@ REFUSED = [
         10,
         ('"eth*" is not the name of a network interface',),
     ),
-    Refusal("host-mtu", K, "  ecc: true", "  host: {network: {eth0: {mtu: 66000}}}", 10, ('"policy.host.network.eth0.mtu" is 66000',)),
+    Refusal(
+        "host-mtu",
+        K,
+        "  ecc: true",
+        "  host: {network: {eth0: {mtu: 66000}}}",
+        10,
+        ('"policy.host.network.eth0.mtu" is 66000',),
+    ),
     Refusal(
         "host-mtu-against-baseline",
         K,
@@ -265,7 +362,14 @@ REFUSED = [
         18,
         ("which stands later", "Put it before this one"),
     ),
-    Refusal("module-twice", S, "end_of_life", "modules: [{name: nvidia, package: p2}]\nend_of_life", 17, ('"nvidia" is declared twice',)),
+    Refusal(
+        "module-twice",
+        S,
+        "end_of_life",
+        "modules: [{name: nvidia, package: p2}]\nend_of_life",
+        17,
+        ('"nvidia" is declared twice',),
+    ),
     Refusal(
         "module-of-no-driver",
         "stacks/plain.yml",
@@ -275,16 +379,29 @@ REFUSED = [
         ("has no package", "Name its package"),
     ),
     Refusal(
-        "module-dkms-of-driver", S, "end_of_life", "modules: [{name: nvidia-peermem, dkms: x}]\nend_of_life", 17, ("which settles `dkms`",)
+        "module-dkms-of-driver",
+        S,
+        "end_of_life",
+        "modules: [{name: nvidia-peermem, dkms: x}]\nend_of_life",
+        17,
+        ("which settles `dkms`",),
     ),
     # Dangling references.
-    Refusal("stack", K, "stack: r580", "stack: r508", 3, ('stack "r508" is not in the catalog', 'Use "r580"')),
+    Refusal(
+        "stack", K, "stack: r580", "stack: r508", 3, ('stack "r508" is not in the catalog', 'Use "r580"')
+    ),
     Refusal("platform", K, "platform: hgx_a100_8", "platform: hgx_a100", 4, ('Use "hgx_a100_8"',)),
-    Refusal("gpu-model", K, "A100-SXM4-40GB", "A100-SXM-40GB", 5, ("is not in the facts", 'Use "A100-SXM4-40GB"')),
+    Refusal(
+        "gpu-model", K, "A100-SXM4-40GB", "A100-SXM-40GB", 5, ("is not in the facts", 'Use "A100-SXM4-40GB"')
+    ),
     Refusal("platform-gpu", P, "[A100-SXM4-40GB]", "[A100]", 4, ('GPU model "A100" is not in the facts',)),
-    Refusal("archive", S, "[debian]", "[debain]", 4, ('archive "debain" is not in the catalog', 'Use "debian"')),
+    Refusal(
+        "archive", S, "[debian]", "[debain]", 4, ('archive "debain" is not in the catalog', 'Use "debian"')
+    ),
     # Things that do not fit each other.
-    Refusal("file-name", K, "class: a100", "class: a101", 1, ('is called a100.yml but defines class "a101"',)),
+    Refusal(
+        "file-name", K, "class: a100", "class: a101", 1, ('is called a100.yml but defines class "a101"',)
+    ),
     Refusal(
         "backend-stack",
         K,
@@ -293,11 +410,39 @@ REFUSED = [
         2,
         ('backend "rocm" needs an AMD driver', 'backend "cuda"'),
     ),
-    Refusal("cpu-with-gpu", K, "backend: cuda\nstack: r580", "backend: cpu\nstack: plain", 5, ("backend cpu declares GPUs",)),
-    Refusal("cuda-without-gpu", K, "gpu: {model: A100-SXM4-40GB, count: 8}\n", "", 2, ('backend "cuda" needs `gpu`',)),
+    Refusal(
+        "cpu-with-gpu",
+        K,
+        "backend: cuda\nstack: r580",
+        "backend: cpu\nstack: plain",
+        5,
+        ("backend cpu declares GPUs",),
+    ),
+    Refusal(
+        "cuda-without-gpu",
+        K,
+        "gpu: {model: A100-SXM4-40GB, count: 8}\n",
+        "",
+        2,
+        ('backend "cuda" needs `gpu`',),
+    ),
     Refusal("vendor", K, "A100-SXM4-40GB", "MI300X", 4, ("not built with MI300X", "no platform names it")),
-    Refusal("chassis", K, "A100-SXM4-40GB", "H100-SXM5-80GB", 4, ("not built with H100-SXM5-80GB", "Use another platform, or none")),
-    Refusal("codename", S, "codename: bookworm", "codename: trixie", 2, ('Debian 12 is "bookworm"', 'Use "bookworm"')),
+    Refusal(
+        "chassis",
+        K,
+        "A100-SXM4-40GB",
+        "H100-SXM5-80GB",
+        4,
+        ("not built with H100-SXM5-80GB", "Use another platform, or none"),
+    ),
+    Refusal(
+        "codename",
+        S,
+        "codename: bookworm",
+        "codename: trixie",
+        2,
+        ('Debian 12 is "bookworm"', 'Use "bookworm"'),
+    ),
     Refusal(
         "architecture",
         S,
@@ -323,8 +468,22 @@ REFUSED = [
         ("L4 has no MIG", "Remove `mig`"),
     ),
     # What is set on GPUs: by vendor, and per model or UUID.
-    Refusal("amd-setting", K, "  ecc: true", "  performance_level: high", 10, ("of AMD's GPUs only", "Remove `performance_level`")),
-    Refusal("mig-slices", K, "  ecc: true", "  mig: {enabled: true, profiles: [4g.20gb, 4g.20gb]}", 10, ("need 8 slices",)),
+    Refusal(
+        "amd-setting",
+        K,
+        "  ecc: true",
+        "  performance_level: high",
+        10,
+        ("of AMD's GPUs only", "Remove `performance_level`"),
+    ),
+    Refusal(
+        "mig-slices",
+        K,
+        "  ecc: true",
+        "  mig: {enabled: true, profiles: [4g.20gb, 4g.20gb]}",
+        10,
+        ("need 8 slices",),
+    ),
     Refusal(
         "mig-and-sharing",
         K,
@@ -349,7 +508,14 @@ REFUSED = [
         10,
         ('GPU model "A100-SXM4-40" is not in the facts', 'Use "A100-SXM4-40GB"'),
     ),
-    Refusal("override-vendor", K, "  ecc: true", "  overrides: [{model: MI300X, power_limit_watts: 100}]", 10, ("needs an AMD driver",)),
+    Refusal(
+        "override-vendor",
+        K,
+        "  ecc: true",
+        "  overrides: [{model: MI300X, power_limit_watts: 100}]",
+        10,
+        ("needs an AMD driver",),
+    ),
     Refusal(
         "override-power",
         K,
@@ -366,8 +532,17 @@ REFUSED = [
         10,
         ("is not a MIG profile", 'Use "3g.20gb"'),
     ),
-    Refusal("override-of-nothing", K, "  ecc: true", "  overrides: [{power_limit_watts: 300}]", 10, ("either `model` or `uuid`",)),
-    Refusal("override-empty", K, "  ecc: true", "  overrides: [{model: A100-SXM4-40GB}]", 10, ("changes nothing",)),
+    Refusal(
+        "override-of-nothing",
+        K,
+        "  ecc: true",
+        "  overrides: [{power_limit_watts: 300}]",
+        10,
+        ("either `model` or `uuid`",),
+    ),
+    Refusal(
+        "override-empty", K, "  ecc: true", "  overrides: [{model: A100-SXM4-40GB}]", 10, ("changes nothing",)
+    ),
     Refusal(
         "override-twice",
         K,
@@ -376,7 +551,14 @@ REFUSED = [
         10,
         ("are both for A100-SXM4-40GB",),
     ),
-    Refusal("override-of-both", K, "  ecc: true", "  overrides: [{model: L4, uuid: GPU-" + "0" * 36 + "}]", 10, ("Keep one of the two",)),
+    Refusal(
+        "override-of-both",
+        K,
+        "  ecc: true",
+        "  overrides: [{model: L4, uuid: GPU-" + "0" * 36 + "}]",
+        10,
+        ("Keep one of the two",),
+    ),
     Refusal(
         "override-uuid",
         K,
@@ -391,7 +573,10 @@ REFUSED = [
         "  ecc: true",
         "  sharing: mps\n  overrides:\n    - model: A100-SXM4-40GB\n      mig: {enabled: true}",
         13,
-        ("`sharing: mps` of the class is not possible with MIG", "Add `compute_mode: default` to the override"),
+        (
+            "`sharing: mps` of the class is not possible with MIG",
+            "Add `compute_mode: default` to the override",
+        ),
     ),
     Refusal(
         "override-mode-under-mig",
@@ -401,9 +586,23 @@ REFUSED = [
         13,
         ("`compute_mode: prohibited` is not possible with MIG",),
     ),
-    Refusal("clocks-of-nothing", K, "{graphics_mhz: 1410, memory_mhz: 1215}", "{mode: locked}", 8, ("`clocks` names no clock",)),
+    Refusal(
+        "clocks-of-nothing",
+        K,
+        "{graphics_mhz: 1410, memory_mhz: 1215}",
+        "{mode: locked}",
+        8,
+        ("`clocks` names no clock",),
+    ),
     # Words of files that modprobe, dkms, a shell or GRUB read.
-    Refusal("option-name", K, "  ecc: true", "  module_options: {NVreg X: '1'}", 10, ('"NVreg X" is not the name of a module\'s option',)),
+    Refusal(
+        "option-name",
+        K,
+        "  ecc: true",
+        "  module_options: {NVreg X: '1'}",
+        10,
+        ('"NVreg X" is not the name of a module\'s option',),
+    ),
     Refusal(
         "option-of-two-lines",
         K,
@@ -413,18 +612,70 @@ REFUSED = [
         ('"1\\noptions other x=1" is not one word', "without spaces, quotes"),
     ),
     Refusal(
-        "host-word-quoted", K, "  ecc: true", "  host: {cmdline: ['a=\"b c\"']}", 10, ("not one word of the kernel command line", "quotes")
+        "host-word-quoted",
+        K,
+        "  ecc: true",
+        "  host: {cmdline: ['a=\"b c\"']}",
+        10,
+        ("not one word of the kernel command line", "quotes"),
     ),
     Refusal(
-        "module-name", S, "end_of_life", 'modules: [{name: "a; b", package: p2}]\nend_of_life', 17, ('"a; b" is not the name of a kernel',)
+        "module-name",
+        S,
+        "end_of_life",
+        'modules: [{name: "a; b", package: p2}]\nend_of_life',
+        17,
+        ('"a; b" is not the name of a kernel',),
     ),
-    Refusal("dkms-name", S, "{name: nvidia, ", '{name: "a b", ', 12, ('"a b" is not a name of DKMS', "`dkms status`")),
+    Refusal(
+        "dkms-name",
+        S,
+        "{name: nvidia, ",
+        '{name: "a b", ',
+        12,
+        ('"a b" is not a name of DKMS', "`dkms status`"),
+    ),
     # What YAML makes of a word, and values of which there are two kinds.
-    Refusal("off", K, "  ecc: true", "  host: {iommu: off}", 10, ("is false, expected", 'Write it in quotes: "off"')),
-    Refusal("off-of-none", K, "  ecc: true", "  host: {transparent_hugepages: off}", 10, ("Use one of: always, madvise, never",)),
-    Refusal("memlock", K, "  ecc: true", "  host: {memlock: 64M}", 10, ('is "64M", expected "unlimited" or a whole number',)),
-    Refusal("memlock-zero", K, "  ecc: true", "  host: {memlock: 0}", 10, ('is 0, expected "unlimited" or a number above 0',)),
-    Refusal("word-for-list", K, "  ecc: true", "  host: {cmdline: quiet}", 10, ("expected a list", "Write it as a list: [quiet]")),
+    Refusal(
+        "off",
+        K,
+        "  ecc: true",
+        "  host: {iommu: off}",
+        10,
+        ("is false, expected", 'Write it in quotes: "off"'),
+    ),
+    Refusal(
+        "off-of-none",
+        K,
+        "  ecc: true",
+        "  host: {transparent_hugepages: off}",
+        10,
+        ("Use one of: always, madvise, never",),
+    ),
+    Refusal(
+        "memlock",
+        K,
+        "  ecc: true",
+        "  host: {memlock: 64M}",
+        10,
+        ('is "64M", expected "unlimited" or a whole number',),
+    ),
+    Refusal(
+        "memlock-zero",
+        K,
+        "  ecc: true",
+        "  host: {memlock: 0}",
+        10,
+        ('is 0, expected "unlimited" or a number above 0',),
+    ),
+    Refusal(
+        "word-for-list",
+        K,
+        "  ecc: true",
+        "  host: {cmdline: quiet}",
+        10,
+        ("expected a list", "Write it as a list: [quiet]"),
+    ),
     Refusal("unknown-top", K, "backend:", "klasse: a\nbackend:", 2, ('unknown key "klasse"', 'Use "class"')),
     # YAML itself.
     Refusal(
@@ -439,11 +690,39 @@ REFUSED = [
     Refusal("not-yaml", K, "policy:", "policy: [", 8, ("not valid YAML",)),
     Refusal("tab", K, "  ecc", "\tecc", 10, ("not valid YAML",)),
     # Values that look like a date or a number, and are none; a wrong file is not repeated whole.
-    Refusal("no-month", S, '"2028-06-30"', "2028-13-45", 17, ('"2028-13-45" is not a date', "Write it as YYYY-MM-DD")),
-    Refusal("no-day", S, '"2028-06-30"', "2028-06-31", 17, ('"2028-06-31" is not a date', "Write it as YYYY-MM-DD")),
-    Refusal("too-many-digits", K, "watts: 400", f"watts: {'4' * 5000}", 9, (f'"{"4" * 60}…" is not a number that can be read.',)),
+    Refusal(
+        "no-month",
+        S,
+        '"2028-06-30"',
+        "2028-13-45",
+        17,
+        ('"2028-13-45" is not a date', "Write it as YYYY-MM-DD"),
+    ),
+    Refusal(
+        "no-day",
+        S,
+        '"2028-06-30"',
+        "2028-06-31",
+        17,
+        ('"2028-06-31" is not a date', "Write it as YYYY-MM-DD"),
+    ),
+    Refusal(
+        "too-many-digits",
+        K,
+        "watts: 400",
+        f"watts: {'4' * 5000}",
+        9,
+        (f'"{"4" * 60}…" is not a number that can be read.',),
+    ),
     Refusal("no-bool", K, "ecc: true", "ecc: !!bool maybe", 10, ('"maybe" is not true or false',)),
-    Refusal("nested-too-deep", K, "ecc: true", f"ecc: {'[' * 3000}{']' * 3000}", None, ("nested too deep", "fewer levels")),
+    Refusal(
+        "nested-too-deep",
+        K,
+        "ecc: true",
+        f"ecc: {'[' * 3000}{']' * 3000}",
+        None,
+        ("nested too deep", "fewer levels"),
+    ),
     Refusal("long", K, "cuda", "c" * 5000, 2, (f'"{"c" * 60}…", expected "cuda"',)),
 ]
 
@@ -463,14 +742,21 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
     "comment-and-anchor": lambda: edited(K, "policy:\n", "policy:  # as agreed\n"),
     "power-not-in-the-facts": lambda: (
         FILES
-        | {K: CLASS.replace("A100-SXM4-40GB", "A100-PCIE-40GB").replace("platform: hgx_a100_8\n", "").replace("watts: 400", "watts: 9999")}
+        | {
+            K: CLASS.replace("A100-SXM4-40GB", "A100-PCIE-40GB")
+            .replace("platform: hgx_a100_8\n", "")
+            .replace("watts: 400", "watts: 9999")
+        }
     ),
     "cpu": lambda: FILES | {"classes/c.yml": "class: c\nbackend: cpu\nstack: plain\n"},
-    "rocm": lambda: FILES | {"classes/c.yml": "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\n"},
+    "rocm": lambda: (
+        FILES | {"classes/c.yml": "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\n"}
+    ),
     "fewer-gpus": lambda: edited(K, "count: 8", "count: 4"),
     "proprietary-on-ampere": lambda: edited(S, "flavour: open", "flavour: proprietary"),
     "simulated-without-fabric-manager": lambda: (
-        edited(S, "  fabric_manager: {package: nvidia-fabricmanager}\n", "") | {K: CLASS + "simulated: true\n"}
+        edited(S, "  fabric_manager: {package: nvidia-fabricmanager}\n", "")
+        | {K: CLASS + "simulated: true\n"}
     ),
 }
 
@@ -490,11 +776,20 @@ def test_what_is_no_catalog_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["persistence_mode: true", "clocks: {graphics_mhz: 1}", "ecc: true", "compute_mode: default", "sharing: mps"]
+    "line",
+    [
+        "persistence_mode: true",
+        "clocks: {graphics_mhz: 1}",
+        "ecc: true",
+        "compute_mode: default",
+        "sharing: mps",
+    ],
 )
 def test_what_only_nvidias_gpus_have(line: str, tmp_path: Path) -> None:
     own = {"classes/c.yml": AMD_CLASS + f"  {line}\n"}
-    with pytest.raises(CatalogError, match=r"of NVIDIA's GPUs only, and MI300X is not one\. Remove") as caught:
+    with pytest.raises(
+        CatalogError, match=r"of NVIDIA's GPUs only, and MI300X is not one\. Remove"
+    ) as caught:
         load_catalog([write(tmp_path, FILES | own)])
     assert caught.value.line == 7
 
@@ -545,7 +840,10 @@ def test_same_name_in_two_catalogs(kind: str, place: str, text: str, tmp_path: P
     assert str(caught.value).startswith(f"{theirs / place}:{first + 1}: ")
 
 
-@pytest.mark.parametrize(("engine", "gate", "taken"), [("podman", "block", False), ("podman", "drain", True), ("docker", "block", True)])
+@pytest.mark.parametrize(
+    ("engine", "gate", "taken"),
+    [("podman", "block", False), ("podman", "drain", True), ("docker", "block", True)],
+)
 def test_a_gate_blocks_only_what_has_a_daemon(tmp_path: Path, engine: str, gate: str, taken: bool) -> None:
     stack = STACK + f"runtime: {{engine: {engine}, package: {engine}, packages: [{engine}]}}\n"
     root = write(tmp_path, FILES | {S: stack, K: CLASS.replace("backend:", f"gate: {gate}\nbackend:")})
@@ -556,7 +854,9 @@ def test_a_gate_blocks_only_what_has_a_daemon(tmp_path: Path, engine: str, gate:
         load_catalog([root])
 
 
-TOOLKIT = "nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1"
+TOOLKIT = (
+    "nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1"
+)
 
 
 @pytest.mark.parametrize(
@@ -564,13 +864,22 @@ TOOLKIT = "nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-co
     [
         (TOOLKIT, "null", None),
         (TOOLKIT, '"1.20.0"', None),
-        ("nvidia-container-toolkit", "null", r'lacks "nvidia-container-toolkit-base": .*\. List nvidia-container-toolkit, '),
+        (
+            "nvidia-container-toolkit",
+            "null",
+            r'lacks "nvidia-container-toolkit-base": .*\. List nvidia-container-toolkit, ',
+        ),
     ],
     ids=["newest", "safe", "not whole"],
 )
-def test_the_container_toolkit_is_whole(tmp_path: Path, packages: str, version: str, told: str | None) -> None:
+def test_the_container_toolkit_is_whole(
+    tmp_path: Path, packages: str, version: str, told: str | None
+) -> None:
     toolkit = f"{{vendor: nvidia, packages: [{packages}], version: {version}}}"
-    stack = STACK + f"runtime: {{engine: docker, package: docker.io, packages: [docker.io], toolkit: {toolkit}}}\n"
+    stack = (
+        STACK
+        + f"runtime: {{engine: docker, package: docker.io, packages: [docker.io], toolkit: {toolkit}}}\n"
+    )
     root = write(tmp_path, FILES | {S: stack})
     if told is None:
         assert load_catalog([root])
@@ -581,7 +890,9 @@ def test_the_container_toolkit_is_whole(tmp_path: Path, packages: str, version: 
 
 def test_same_class_in_two_files(tmp_path: Path) -> None:
     root = write(tmp_path, FILES | {"classes/a100.yaml": CLASS})
-    with pytest.raises(CatalogError, match=r'a100\.yml:1: class "a100" is defined twice, also in .*a100\.yaml:1'):
+    with pytest.raises(
+        CatalogError, match=r'a100\.yml:1: class "a100" is defined twice, also in .*a100\.yaml:1'
+    ):
         load_catalog([root])
 
 
@@ -601,10 +912,16 @@ def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_catalog()
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "empty"))
-    with pytest.raises(CatalogError, match=r"names .*/empty, which has none of stacks/, platforms/, classes/\. Name the directory"):
+    with pytest.raises(
+        CatalogError,
+        match=r"names .*/empty, which has none of stacks/, platforms/, classes/\. Name the directory",
+    ):
         load_catalog()
     write(tmp_path / "empty", {"stacks/notes.txt": "", "clases/mine.yml": own})
-    with pytest.raises(CatalogError, match=r'empty/clases of a catalog of GOLDNODE_CATALOG is read by nobody\. Call it "classes"\.'):
+    with pytest.raises(
+        CatalogError,
+        match=r'empty/clases of a catalog of GOLDNODE_CATALOG is read by nobody\. Call it "classes"\.',
+    ):
         load_catalog()
 
 

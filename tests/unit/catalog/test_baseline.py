@@ -74,12 +74,32 @@ def test_a_class_without_suppressions_has_no_such_key(tmp_path: Path) -> None:
 
 REFUSED = [
     ("unknown-key", "baseline:\n  gpu: {vbio: ['1']}\n", 1, ('"vbio" in "baseline.gpu"', 'Use "vbios"')),
-    ("unknown-section", "baseline:\n  netwrk: {}\n", 1, ('unknown key "netwrk" in "baseline"', 'Use "network"')),
-    ("gen-too-new", "baseline:\n  gpu: {pcie: {gen: 5}}\n", 1, ("PCIe generation 5, and A100-SXM4-40GB has 4", "Use at most 4")),
-    ("width-without-reason", "baseline:\n  gpu: {pcie: {width: 8}}\n", 1, ("PCIe width 8, and A100-SXM4-40GB has 16", "reason")),
+    (
+        "unknown-section",
+        "baseline:\n  netwrk: {}\n",
+        1,
+        ('unknown key "netwrk" in "baseline"', 'Use "network"'),
+    ),
+    (
+        "gen-too-new",
+        "baseline:\n  gpu: {pcie: {gen: 5}}\n",
+        1,
+        ("PCIe generation 5, and A100-SXM4-40GB has 4", "Use at most 4"),
+    ),
+    (
+        "width-without-reason",
+        "baseline:\n  gpu: {pcie: {width: 8}}\n",
+        1,
+        ("PCIe width 8, and A100-SXM4-40GB has 16", "reason"),
+    ),
     ("width-unknown", "baseline:\n  gpu: {pcie: {width: 7}}\n", 1, ("baseline.gpu.pcie.width",)),
     ("links", "baseline:\n  gpu: {nvlinks: 8}\n", 1, ("8 NVLinks, and A100-SXM4-40GB has 12", "reason")),
-    ("vram", "baseline:\n  gpu:\n    memory_mib: [81920]\n", 2, ("81920 MiB of VRAM, and A100-SXM4-40GB has 40960",)),
+    (
+        "vram",
+        "baseline:\n  gpu:\n    memory_mib: [81920]\n",
+        2,
+        ("81920 MiB of VRAM, and A100-SXM4-40GB has 40960",),
+    ),
     ("address", "baseline:\n  gpu:\n    numa: {'7:0': 0}\n", 2, ("is not a PCI address", "0000:18:00.0")),
     ("subsystem", "baseline:\n  gpu: {subsystem_ids: ['10DE:1']}\n", 1, ("is not a PCI id",)),
     (
@@ -88,27 +108,56 @@ REFUSED = [
         3,
         ("the override for 0000:07:00.0 changes nothing",),
     ),
-    ("override-reason", "baseline:\n  gpu:\n    overrides:\n    - {address: '0000:07:00.0', nvlinks: 8}\n", 3, ("reason",)),
+    (
+        "override-reason",
+        "baseline:\n  gpu:\n    overrides:\n    - {address: '0000:07:00.0', nvlinks: 8}\n",
+        3,
+        ("reason",),
+    ),
     ("mount", "baseline:\n  storage:\n    mounts: {scratch: {}}\n", 2, ("is not an absolute path",)),
     ("service", "baseline:\n  services: [docker]\n", 1, ("is not the name of a unit",)),
     ("module", "baseline:\n  modules: ['../x']\n", 1, ("is not the name of a kernel module",)),
     ("tolerance", "baseline:\n  memory: {total_gib: 8, tolerance: 2}\n", 1, ("baseline.memory.tolerance",)),
-    ("suppress-all", "suppressions:\n- {id: '*', owner: a, reason: b, expires: 2027-01-01}\n", 1, ("would accept whatever is found",)),
+    (
+        "suppress-all",
+        "suppressions:\n- {id: '*', owner: a, reason: b, expires: 2027-01-01}\n",
+        1,
+        ("would accept whatever is found",),
+    ),
     ("suppress-owner", "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n", 1, ("owner",)),
-    ("suppress-date", "suppressions:\n- {id: net.mtu, owner: a, reason: b, expires: soon}\n", 1, ("is not a date",)),
-    ("suppress-id", "suppressions:\n- {id: 'net mtu', owner: a, reason: b, expires: 2027-01-01}\n", 1, ("is not the id of a finding",)),
+    (
+        "suppress-date",
+        "suppressions:\n- {id: net.mtu, owner: a, reason: b, expires: soon}\n",
+        1,
+        ("is not a date",),
+    ),
+    (
+        "suppress-id",
+        "suppressions:\n- {id: 'net mtu', owner: a, reason: b, expires: 2027-01-01}\n",
+        1,
+        ("is not the id of a finding",),
+    ),
     (
         "suppress-none",
         "suppressions:\n- {id: pcie.widht, owner: a, reason: b, expires: 2027-01-01}\n",
         1,
         ('no finding "pcie.widht"', 'Use "pcie.width"'),
     ),
-    ("suppress-no-pattern", "suppressions:\n- {id: 'pcei.*', owner: a, reason: b, expires: 2027-01-01}\n", 1, ('no finding "pcei.*"',)),
+    (
+        "suppress-no-pattern",
+        "suppressions:\n- {id: 'pcei.*', owner: a, reason: b, expires: 2027-01-01}\n",
+        1,
+        ('no finding "pcei.*"',),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "parts"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_cannot_be_is_refused_where_it_stands(tmp_path: Path, text: str, line: int, parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("text", "line", "parts"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_what_cannot_be_is_refused_where_it_stands(
+    tmp_path: Path, text: str, line: int, parts: tuple[str, ...]
+) -> None:
     with pytest.raises(GoldnodeError) as refused:
         document(tmp_path, text)
     for part in parts:
@@ -118,7 +167,18 @@ def test_what_cannot_be_is_refused_where_it_stands(tmp_path: Path, text: str, li
 
 
 @pytest.mark.parametrize(
-    "name", ["pcie.width", "net.*", "p*", "policy.clocks.graphics_mhz", "xid.63", "nvidia.loaded", "*.ids", "gpu.r?s", "events.*"]
+    "name",
+    [
+        "pcie.width",
+        "net.*",
+        "p*",
+        "policy.clocks.graphics_mhz",
+        "xid.63",
+        "nvidia.loaded",
+        "*.ids",
+        "gpu.r?s",
+        "events.*",
+    ],
 )
 def test_findings_that_there_are(name: str) -> None:
     assert checks.is_finding(name)
@@ -130,8 +190,15 @@ def test_every_finding_that_the_sources_name_can_be_suppressed() -> None:
     names: set[str] = set()
     for path in (Path(checks.__file__).parents[1] / "node").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", getattr(call.func, "attr", "")) in made:
-                names |= {item.value for item in call.args[:2] if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+            if (
+                isinstance(call, ast.Call)
+                and getattr(call.func, "id", getattr(call.func, "attr", "")) in made
+            ):
+                names |= {
+                    item.value
+                    for item in call.args[:2]
+                    if isinstance(item, ast.Constant) and isinstance(item.value, str)
+                }
     ids = {name for name in names if re.fullmatch(r"[a-z]+\.[a-z_.]+", name)}
     assert {"machine.mce", "gpu.ids", "stack.lock"} <= ids
     assert [name for name in sorted(ids) if not checks.is_finding(name)] == []
@@ -141,7 +208,10 @@ def test_a_suppression_past_its_day_is_told(tmp_path: Path) -> None:
     text = "suppressions:\n- {id: net.mtu, owner: ann, reason: b, expires: 2020-12-15}\n"
     catalog = load_catalog([write(tmp_path, {**FILES, K: FILES[K] + text})])
     (told,) = checks.past_suppressions(catalog.node_class("a100"))
-    assert '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Mend what it was for, or have ann renew it.' in told
+    assert (
+        '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Mend what it was for, or have ann renew it.'
+        in told
+    )
     assert not checks.past_suppressions(catalog.node_class("a100"), dt.date(2020, 12, 15))
 
 

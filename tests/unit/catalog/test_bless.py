@@ -39,7 +39,12 @@ def test_a_good_node_is_healthy_by_its_own_baseline(tmp_path: Path) -> None:
     assert found["gpu"]["vbios"] == ["96.00.5E.00.01"]
     assert found["gpu"]["numa"][G3] == 0
     assert found["memory"] == {"total_gib": 2013}
-    assert found["network"]["eth0"] == {"mtu": 9000, "speed_mbps": 400000, "numa_node": 0, "firmware": ["28.39.1002"]}
+    assert found["network"]["eth0"] == {
+        "mtu": 9000,
+        "speed_mbps": 400000,
+        "numa_node": 0,
+        "firmware": ["28.39.1002"],
+    }
     assert found["infiniband"]["mlx5_0"] == {"rate_gbps": 400, "ports": 1, "firmware": ["28.39.1002"]}
     assert found["storage"] == {"devices": {"count": 1, "models": ["Example SSD"]}}
     assert found["services"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
@@ -72,7 +77,14 @@ def test_what_differs_becomes_a_set_or_is_left_out_and_told(tmp_path: Path) -> N
     assert {"memory", "infiniband"} & set(found) == set()
     assert "numa" not in found["gpu"]
     said = "\n".join(proposal.notes)
-    for what in ("gpu.vbios has 2 values", "cpu.smt", "eth0.mtu", "baseline.memory", "gpu.numa", "infiniband.mlx5_0"):
+    for what in (
+        "gpu.vbios has 2 values",
+        "cpu.smt",
+        "eth0.mtu",
+        "baseline.memory",
+        "gpu.numa",
+        "infiniband.mlx5_0",
+    ):
         assert what in said
 
 
@@ -89,7 +101,10 @@ REFUSED = [
     (("gpus.3", {"address": G3, "index": 3, "lost": True}), "lost"),
     (("gpus", healthy()["gpus"][:7]), "7 GPUs, and class h100_sxm5_80gb has 8"),
     (("gpus.*.pci_id", "10de:20b0"), "its GPUs are A100-SXM4-40GB"),
-    (("events.rows", [{"kind": "xid", "code": 13, "text": "NVRM: Xid 13\x1b[2J"}]), "the kernel's log says: NVRM: Xid 13 [2J"),
+    (
+        ("events.rows", [{"kind": "xid", "code": 13, "text": "NVRM: Xid 13\x1b[2J"}]),
+        "the kernel's log says: NVRM: Xid 13 [2J",
+    ),
     (("events.truncated", True), "from its beginning"),
     (("simulated", True), "simulated"),
     (("driver.library", "1"), "driver.agree"),
@@ -97,7 +112,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "text"), REFUSED)
-def test_any_other_node_is_refused_with_what_is_wrong(tmp_path: Path, changes: tuple[Any, ...], text: str) -> None:
+def test_any_other_node_is_refused_with_what_is_wrong(
+    tmp_path: Path, changes: tuple[Any, ...], text: str
+) -> None:
     with pytest.raises(CatalogError) as refused:
         bless.bless(files(tmp_path, healthy(), spoiled(healthy(), *changes)), CATALOG, NAME)
     assert text in str(refused.value)
@@ -125,14 +142,19 @@ def test_a_gpu_that_the_facts_do_not_know(tmp_path: Path) -> None:
 
 def test_hardware_that_is_otherwise_by_design_needs_a_reason(tmp_path: Path) -> None:
     links = gpu()["nvlink"]["links"][:12]
-    paths = files(tmp_path, spoiled(healthy(), "gpus.*.nvlink.links", links, "gpus.*.pcie.width", {"current": 8, "max": 8}))
+    paths = files(
+        tmp_path,
+        spoiled(healthy(), "gpus.*.nvlink.links", links, "gpus.*.pcie.width", {"current": 8, "max": 8}),
+    )
     with pytest.raises(CatalogError, match="12 active"):
         bless.bless(paths, CATALOG, NAME)
     found = bless.bless(paths, CATALOG, NAME, "bridged, on x8 risers").baseline["gpu"]
     assert (found["nvlinks"], found["pcie"]["width"], found["reason"]) == (12, 8, "bridged, on x8 risers")
 
 
-def test_the_command_prints_the_change_of_the_class_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_change_of_the_class_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (path,) = files(tmp_path, healthy())
     done = CliRunner().invoke(main, ["class", "bless", str(path), "--class", NAME])
     assert done.exit_code == 0, done.output

@@ -20,7 +20,11 @@ def files() -> list[tuple[str, Path]]:
     catalog = builtin_catalog()
     found = [("archives", catalog / "archives.yml")]
     for kind, folder in FOLDERS.items():
-        found += [(kind, path) for path in sorted((catalog / folder).glob("*.yml")) if not path.name.endswith(LOCK_SUFFIX)]
+        found += [
+            (kind, path)
+            for path in sorted((catalog / folder).glob("*.yml"))
+            if not path.name.endswith(LOCK_SUFFIX)
+        ]
     return found
 
 
@@ -48,7 +52,16 @@ def test_what_an_editor_marks(edit: dict[str, Any]) -> None:
 
 
 def test_site_schema_has_no_inner_keys() -> None:
-    assert set(schema("site")["properties"]) == {"archives", "gate", "images", "indexes", "locks", "mirror", "module_signing", "modules"}
+    assert set(schema("site")["properties"]) == {
+        "archives",
+        "gate",
+        "images",
+        "indexes",
+        "locks",
+        "mirror",
+        "module_signing",
+        "modules",
+    }
 
 
 def test_writing_tells_what_changed(tmp_path: Path) -> None:

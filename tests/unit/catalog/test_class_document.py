@@ -70,7 +70,13 @@ def test_document(tmp_path: Path) -> None:
     assert digest == document_digest(found)
     found.pop("xid", None)  # as compat.xid gives it
     health = found.pop("health")
-    assert health["gpu"] == {"pcie": {"gen": 4, "width": 16}, "nvlinks": 12, "memory_mib": [40960], "ecc": True, "mig": True}
+    assert health["gpu"] == {
+        "pcie": {"gen": 4, "width": 16},
+        "nvlinks": 12,
+        "memory_mib": [40960],
+        "ecc": True,
+        "mig": True,
+    }
     assert health["limits"]["volatile_uncorrected"] == 0
     assert health["limits"]["throttle_mask"] == 0xE8
     assert health["baseline"] == found["baseline"]
@@ -156,9 +162,17 @@ def test_document(tmp_path: Path) -> None:
 
 def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
     """And so on each of its nodes, with who accepted it; a class that has decided nothing says nothing."""
-    row = {"rule": "other-modules", "reason": "seen to build on the canary", "owner": "ada", "expires": "2027-03-31"}
+    row = {
+        "rule": "other-modules",
+        "reason": "seen to build on the canary",
+        "owner": "ada",
+        "expires": "2027-03-31",
+    }
     decided = f"{FILES['classes/a100.yml']}compat: {{unknown: block, accept: [{row}]}}\n"
-    assert document(tmp_path / "decided", node_class=decided)["compat"] == {"unknown": "block", "accept": [row]}
+    assert document(tmp_path / "decided", node_class=decided)["compat"] == {
+        "unknown": "block",
+        "accept": [row],
+    }
     assert "compat" not in document(tmp_path / "silent")
 
 
@@ -177,7 +191,9 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         pytest.param({}, LOCK.model_copy(update={"resolved": "2026-11-22"}), SITE, True, id="lock"),
     ],
 )
-def test_what_moves_the_digest(tmp_path: Path, files: dict[str, str], lock: Lock, site: Site, moves: bool) -> None:
+def test_what_moves_the_digest(
+    tmp_path: Path, files: dict[str, str], lock: Lock, site: Site, moves: bool
+) -> None:
     before = document(tmp_path / "a")
     after = document(tmp_path / "b", site, lock, **files)
     assert (before["digest"] != after["digest"]) is moves
@@ -186,7 +202,10 @@ def test_what_moves_the_digest(tmp_path: Path, files: dict[str, str], lock: Lock
 def test_the_sites_gate_commands_are_the_sites(tmp_path: Path) -> None:
     words = SiteGate(drain=("/usr/local/sbin/drain-node", "--now"), resume=("/usr/local/sbin/resume-node",))
     found = document(tmp_path, SITE.model_copy(update={"gate": words}))
-    assert found["site"]["gate"] == {"drain": ["/usr/local/sbin/drain-node", "--now"], "resume": ["/usr/local/sbin/resume-node"]}
+    assert found["site"]["gate"] == {
+        "drain": ["/usr/local/sbin/drain-node", "--now"],
+        "resume": ["/usr/local/sbin/resume-node"],
+    }
     assert "gate" not in document(tmp_path)["site"]
     assert found["digest"] == document(tmp_path)["digest"]
 
@@ -220,7 +239,9 @@ def test_no_fabric_manager_without_nvswitch(tmp_path: Path) -> None:
 )
 def test_flavour_auto(tmp_path: Path, model: str, branch: str, flavour: str) -> None:
     stack = STACK.replace("flavour: open", "flavour: auto").replace('"580"', f'"{branch}"')
-    stack = stack.replace("2028-06-30", "2024-01-01").replace("  fabric_manager: {package: nvidia-fabricmanager}\n", "")
+    stack = stack.replace("2028-06-30", "2024-01-01").replace(
+        "  fabric_manager: {package: nvidia-fabricmanager}\n", ""
+    )
     node_class = CLASS.replace("A100-SXM4-40GB", model).replace("platform: hgx_a100_8\n", "simulated: true\n")
     node_class = node_class.replace("power_limit_watts: 400", "power_limit_watts: 100")
     assert document(tmp_path, stack=stack, node_class=node_class)["driver"]["flavour"] == flavour
@@ -283,7 +304,9 @@ def test_nodes_that_use_the_mirror_use_nothing_else(tmp_path: Path) -> None:
     directory = tmp_path / "mirror"
     section = SiteMirror(directory="mirror", url="http://mirror.example.org/goldnode/", key="mirror.gpg")
     site = SITE.model_copy(update={"mirror": section, "file": tmp_path / "site.yml"})
-    with pytest.raises(LockError, match=r"no publication .* of the lock of stack .r580.\. Run `goldnode mirror r580`"):
+    with pytest.raises(
+        LockError, match=r"no publication .* of the lock of stack .r580.\. Run `goldnode mirror r580`"
+    ):
         document(tmp_path, site)
     where = place(directory, "r580", (item.sha256 for item in LOCK.packages))
     record = Publication(where, "r580", where.name, "2026-11-21T00:00:00Z", fingerprint, {}, ())
@@ -329,7 +352,9 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
     # The demo's stack is locked where the demo runs; its lock is that of debian12_r535 with docker and the toolkit.
     packet, fingerprint = _key(1)
     (tmp_path / "key.gpg").write_bytes(packet)
-    urls["nvidia-container-toolkit"] = SiteArchive(url="http://t.example.org", key="key.gpg", fingerprints=(fingerprint,))
+    urls["nvidia-container-toolkit"] = SiteArchive(
+        url="http://t.example.org", key="key.gpg", fingerprints=(fingerprint,)
+    )
     site = Site(archives=urls, file=tmp_path / "site.yml")
     found = class_document(name, catalog, site, {"demo_r535": demo_lock(catalog)}, on=DAY)
     assert json.loads(json.dumps(found)) == found
@@ -342,7 +367,12 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
         assert (found["driver"]["module"], found["driver"]["in_tree"]) == ("amdgpu", True)
         assert (found["driver"]["version"], found["driver"]["dkms"], found["blacklist"]) == (None, None, [])
         assert "firmware-amd-graphics" in names
-        assert found["runtime"]["toolkit"] | {"why": ""} == {"vendor": "amd", "version": None, "mode": "cdi", "why": ""}
+        assert found["runtime"]["toolkit"] | {"why": ""} == {
+            "vendor": "amd",
+            "version": None,
+            "mode": "cdi",
+            "why": "",
+        }
     if name == "demo_a100":
         assert found["simulated"] is True
         assert found["driver"]["module"] == "nvidia-current"

@@ -79,7 +79,12 @@ def test_two_classes(name: str, tmp_path: Path, catalog: Catalog) -> None:
 
 
 def test_what_is_no_inventory_file_is_left_alone(tmp_path: Path, catalog: Catalog) -> None:
-    root = inventory(tmp_path, hosts__yml="a100: {hosts: {n1: }}\n", notes__md="[l4]\nn1\n", plugin__yml="plugin: nothing\n")
+    root = inventory(
+        tmp_path,
+        hosts__yml="a100: {hosts: {n1: }}\n",
+        notes__md="[l4]\nn1\n",
+        plugin__yml="plugin: nothing\n",
+    )
     write(root, {"group_vars/l4.yml": "n1: 1\n", "script": "#!/bin/sh\necho '[l4]'\n"})
     assert classes_of_hosts(root, catalog) == {"n1": "a100"}
 

@@ -37,7 +37,11 @@ class Compiler(kept.Compiler):
             raise InventoryError("a host is in two classes")
 
     def document(self, name: str) -> dict[str, Any]:
-        return {"class": name, "error": "no lock"} if name == "broken" else {"class": name, "made": Compiler.read}
+        return (
+            {"class": name, "error": "no lock"}
+            if name == "broken"
+            else {"class": name, "made": Compiler.read}
+        )
 
     def told(self, name: str) -> list[str]:
         return [f"warn: of {name}, {Compiler.read}"]
@@ -91,7 +95,9 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "a site file that is found first": lambda world, _: (world / "goldnode-site.yml").write_text(""),
     "a key": lambda world, _: (world / "keys/hosts").write_text("two"),
     "a lock": lambda world, _: (world / "locks/hosts").write_text("two"),
-    "a file put back with another inode": lambda world, _: (world / "locks/hosts").rename(world / "locks/old"),
+    "a file put back with another inode": lambda world, _: (world / "locks/hosts").rename(
+        world / "locks/old"
+    ),
     "apt's sources": lambda world, _: (world / "apt/hosts").write_text("two"),
     "the environment": lambda _, patch: patch.setenv("GOLDNODE_LOCKS", "elsewhere"),
     "the directory": lambda world, patch: patch.chdir(world / "more"),
@@ -157,14 +163,19 @@ def test_nothing_can_be_kept_and_it_works(world: Path) -> None:
     assert run(world) == {"class": "a100", "made": 2}
 
 
-def test_what_the_site_publishes_is_something_documents_are_made_from(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_site_publishes_is_something_documents_are_made_from(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)
     record = world / "mirror/stacks/r580/0123456789abcdef/publication.json"
     record.parent.mkdir(parents=True)
     record.write_text("{}")
     compiler = kept.Compiler.__new__(kept.Compiler)
     compiler.catalog = Catalog(())
-    for section, also in (("{directory: mirror}", []), ("{directory: mirror, url: 'http://x'}", [world / "mirror/mirror.asc", record])):
+    for section, also in (
+        ("{directory: mirror}", []),
+        ("{directory: mirror, url: 'http://x'}", [world / "mirror/mirror.asc", record]),
+    ):
         (world / "site.yml").write_text(f"mirror: {section}\n")
         compiler.site = load_site()
         assert compiler.places() == [str(path) for path in also]

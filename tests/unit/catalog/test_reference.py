@@ -26,7 +26,9 @@ INNER = {"GOLDNODE_SLOT_MOUNTS", "GOLDNODE_STANDIN_TOOLKIT"}
 
 
 def test_the_page_is_what_the_models_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference.page(), "run `goldnode schema --format markdown --out docs/reference.md`"
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), (
+        "run `goldnode schema --format markdown --out docs/reference.md`"
+    )
 
 
 def test_every_kind_of_file_is_on_it() -> None:
@@ -37,10 +39,15 @@ def test_every_kind_of_file_is_on_it() -> None:
 def test_every_key_has_a_type_and_a_meaning(kind: str) -> None:
     rows = [row for key in reference.keys(kind) for row in key.all()]
     assert [row.path for row in rows if not (row.type and row.default and row.meaning.endswith("."))] == []
-    assert all(len(row.type) < 90 and len(row.meaning) < 160 for row in rows), "a cell of a table is no place for a paragraph"
+    assert all(len(row.type) < 90 and len(row.meaning) < 160 for row in rows), (
+        "a cell of a table is no place for a paragraph"
+    )
     paths = [row.path for row in rows]
     assert len(paths) == len(set(paths))
-    assert all(reference.section(kind).count(f"`{path}` |") + reference.section(kind).count(f"[`{path}`](") == 1 for path in paths)
+    assert all(
+        reference.section(kind).count(f"`{path}` |") + reference.section(kind).count(f"[`{path}`](") == 1
+        for path in paths
+    )
 
 
 @pytest.mark.parametrize(("kind", "model"), KINDS.items())
@@ -54,7 +61,10 @@ def test_no_key_of_a_model_is_left_out(kind: str, model: type[BaseModel]) -> Non
     [
         ("class", "| `gate` | `report`, `drain`, `block` | `report` | What a bad verdict does"),
         ("class", "| `gpu.count` | whole number, 1 or more | *required* | How many"),
-        ("class", "| `policy.power_limit_watts` | whole number, 1 or more | `null` | Power limit of each GPU, W"),
+        (
+            "class",
+            "| `policy.power_limit_watts` | whole number, 1 or more | `null` | Power limit of each GPU, W",
+        ),
         ("class", "| `policy.host.memlock` | `unlimited` or whole number, 1 or more | `null` |"),
         ("class", "| `policy.host.hugepages` | map of `2M`, `1G` to whole number, 0 or more | `{}` |"),
         ("class", "| `policy.host.network.NAME.mtu` | whole number, 68 to 65535 | *required* |"),
@@ -97,12 +107,20 @@ def read() -> dict[str, set[str]]:
 
 
 def test_every_variable_that_is_read_has_a_row() -> None:
-    missing = {name: sorted(files) for name, files in read().items() if name not in ROWS and name not in INNER}
+    missing = {
+        name: sorted(files) for name, files in read().items() if name not in ROWS and name not in INNER
+    }
     assert missing == {}, "add a row to src/goldnode/environment.py"
 
 
 def test_every_row_is_of_a_variable_that_is_read() -> None:
     named = read()
-    assert [row.name for row in (*environment.VARIABLES, *environment.ON_NODES) if row.name not in named] == []
-    tests = "\n".join(path.read_text("utf-8", "replace") for path in tracked() if path.relative_to(ROOT).parts[0] in ("tests", "molecule"))
+    assert [
+        row.name for row in (*environment.VARIABLES, *environment.ON_NODES) if row.name not in named
+    ] == []
+    tests = "\n".join(
+        path.read_text("utf-8", "replace")
+        for path in tracked()
+        if path.relative_to(ROOT).parts[0] in ("tests", "molecule")
+    )
     assert [row.name for row in environment.FOR_TESTS if row.name not in tests] == []

@@ -12,14 +12,32 @@ LEAST = {"class": "x", "backend": "cpu", "stack": "s"}
 
 @pytest.mark.parametrize(
     ("given", "found"),
-    [(9478, "127.0.0.1:9478"), ("10.0.0.1:80", "10.0.0.1:80"), ("[::1]:9478", "[::1]:9478"), ("127.0.0.1:0080", "127.0.0.1:80")],
+    [
+        (9478, "127.0.0.1:9478"),
+        ("10.0.0.1:80", "10.0.0.1:80"),
+        ("[::1]:9478", "[::1]:9478"),
+        ("127.0.0.1:0080", "127.0.0.1:80"),
+    ],
 )
 def test_addresses(given: object, found: str) -> None:
     assert Serve.model_validate({"listen": given}).listen == found
 
 
 @pytest.mark.parametrize(
-    "given", [0, 70000, True, "9478\nExecStart=x", "host:80", "::1:80", "[127.0.0.1]:80", "127.0.0.1", "127.0.0.1:80 ", "", 1.5]
+    "given",
+    [
+        0,
+        70000,
+        True,
+        "9478\nExecStart=x",
+        "host:80",
+        "::1:80",
+        "[127.0.0.1]:80",
+        "127.0.0.1",
+        "127.0.0.1:80 ",
+        "",
+        1.5,
+    ],
 )
 def test_what_is_no_address(given: object) -> None:
     with pytest.raises(ValidationError):

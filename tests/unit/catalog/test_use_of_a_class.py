@@ -19,17 +19,26 @@ WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
     ("day", "waiver", "simulated", "says"),
     [
         pytest.param("2028-06-30", "", False, None, id="last-day"),
-        pytest.param("2028-07-01", "", False, "past its end of life since 2028-06-30 .* has no waiver", id="day-after"),
+        pytest.param(
+            "2028-07-01", "", False, "past its end of life since 2028-06-30 .* has no waiver", id="day-after"
+        ),
         pytest.param("2028-07-01", "", True, None, id="simulated"),
         pytest.param("2028-07-01", WAIVER % "", False, None, id="waived"),
         pytest.param("2028-12-31", WAIVER % "", False, None, id="last-day-of-waiver"),
-        pytest.param("2029-01-01", WAIVER % "", False, "expired on 2028-12-31.*the owner renew", id="waiver-expired"),
+        pytest.param(
+            "2029-01-01", WAIVER % "", False, "expired on 2028-12-31.*the owner renew", id="waiver-expired"
+        ),
         pytest.param("2028-07-01", WAIVER % ", classes: [a100]", False, None, id="waived-by-name"),
-        pytest.param("2028-07-01", WAIVER % ", classes: [other]", False, "waiver is for other only", id="not-for-it"),
+        pytest.param(
+            "2028-07-01", WAIVER % ", classes: [other]", False, "waiver is for other only", id="not-for-it"
+        ),
     ],
 )
 def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, says: str | None) -> None:
-    files = {"stacks/r580.yml": STACK + waiver, "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else "")}
+    files = {
+        "stacks/r580.yml": STACK + waiver,
+        "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else ""),
+    }
     catalog = load_catalog([write(tmp_path, FILES | files)])
     entry = catalog.node_class("a100")
     if says is None:
@@ -49,8 +58,13 @@ def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, say
         ("other", 'class "other", which uses stack "plain". Take it out.'),
     ],
 )
-def test_a_waiver_of_a_class_that_does_not_use_the_stack(tmp_path: Path, names: str, says: str | None) -> None:
-    files = {"stacks/r580.yml": STACK + WAIVER % f", classes: [{names}]", "classes/other.yml": "class: other\nbackend: cpu\nstack: plain\n"}
+def test_a_waiver_of_a_class_that_does_not_use_the_stack(
+    tmp_path: Path, names: str, says: str | None
+) -> None:
+    files = {
+        "stacks/r580.yml": STACK + WAIVER % f", classes: [{names}]",
+        "classes/other.yml": "class: other\nbackend: cpu\nstack: plain\n",
+    }
     catalog = load_catalog([write(tmp_path, FILES | files)])
     if says is None:
         checks.check_waiver(catalog.stack("r580"), catalog)
@@ -66,7 +80,9 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert checks.not_checked(catalog.node_class("a100")) == [
         "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"
     ]
-    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace("platform: hgx_a100_8\n", "")
+    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace(
+        "platform: hgx_a100_8\n", ""
+    )
     unknown = unknown.replace("  ecc: true", "  mig: {enabled: true}\n  module_options: {NVreg_X: '1'}")
     catalog = load_catalog([write(tmp_path, FILES | {"classes/a100.yml": unknown})])
     assert [sentence.split(" ")[0] for sentence in checks.not_checked(catalog.node_class("a100"))] == [
@@ -94,7 +110,11 @@ def test_our_own_catalog() -> None:
         "mi300x",
     }
     assert catalog.node_class("demo_a100").item.simulated
-    assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == ["demo_a100", "demo_disk_r535", "demo_disk_r550"]
+    assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == [
+        "demo_a100",
+        "demo_disk_r535",
+        "demo_disk_r550",
+    ]
     day = dt.date(2026, 11, 21)
     for entry in catalog.classes.values():
         checks.check_use(entry, catalog, day)

@@ -36,7 +36,11 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     (tmp_path / ".git").mkdir()
 
     def run(*arguments: str, files: dict[str, str] | None = None) -> Result:
-        stacks = {name: text.replace("archives: [debian]", "archives: [nvidia-cuda]") for name, text in FILES.items() if "stacks" in name}
+        stacks = {
+            name: text.replace("archives: [debian]", "archives: [nvidia-cuda]")
+            for name, text in FILES.items()
+            if "stacks" in name
+        }
         write(tmp_path / "catalog", {**FILES, **stacks, "archives.yml": ARCHIVES, **(files or {})})
         return CliRunner().invoke(main, ["check", *arguments])
 
@@ -50,34 +54,45 @@ def test_nothing_named_is_every_class(check: Check) -> None:
     last = " ".join(result.stdout.split())
     assert "1 class held against" in last
     assert "0 block, 1 warn, 1 unknown" in last
-    assert "Not checked: what runs on the nodes of a100, which name no image and no requirements; exact versions of r580" in last
+    assert (
+        "Not checked: what runs on the nodes of a100, which name no image and no requirements; exact versions of r580"
+        in last
+    )
 
 
 def test_a_block_ends_with_1_and_says_what_to_do(check: Check) -> None:
     result = check("--class", "a100", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": B200})
     assert result.exit_code == 1
     words = " ".join(result.stdout.split())
-    assert "block B200-SXM-180GB (Blackwell) needs the open kernel modules, and driver branch 580 comes with the proprietary ones" in words
-    assert "[module-flavour] instead: use a stack with the open modules source: NVIDIA open-gpu-kernel-modules" in words
+    assert (
+        "block B200-SXM-180GB (Blackwell) needs the open kernel modules, and driver branch 580 comes with the proprietary ones"
+        in words
+    )
+    assert (
+        "[module-flavour] instead: use a stack with the open modules source: NVIDIA open-gpu-kernel-modules"
+        in words
+    )
     assert "at: catalog/stacks/r580.yml:6" in words
 
 
 def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> None:
-    assert "1 class cannot be applied yet: a100: no lock (goldnode lock r580)." in " ".join(check().output.split())
+    assert "1 class cannot be applied yet: a100: no lock (goldnode lock r580)." in " ".join(
+        check().output.split()
+    )
     assert (check().exit_code, check("--require-lock").exit_code) == (0, 1)
     assert [item["class"] for item in document(check("--format", "json"))["unlocked"]] == ["a100"]
 
 
 def test_what_no_catalog_check_decides_any_more_is_blocked_here(check: Check) -> None:
     toolkit = "[nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1]"
-    runtime = (
-        f'runtime: {{engine: docker, package: d, packages: [d], toolkit: {{vendor: nvidia, packages: {toolkit}, version: "1.17.7"}}}}\n'
-    )
+    runtime = f'runtime: {{engine: docker, package: d, packages: [d], toolkit: {{vendor: nvidia, packages: {toolkit}, version: "1.17.7"}}}}\n'
     runtime = runtime.replace("package: d,", "package: docker.io,").replace("[d]", "[docker.io]")
     stack = NVIDIA.replace("  fabric_manager: {package: nvidia-fabricmanager}\n", "") + runtime
     result = check("--format", "json", files={"stacks/r580.yml": stack})
     fatal = {
-        (item["rule"], Path(item["place"]["file"]).name, item["place"]["line"]) for item in document(result)["findings"] if item["fatal"]
+        (item["rule"], Path(item["place"]["file"]).name, item["place"]["line"])
+        for item in document(result)["findings"]
+        if item["fatal"]
     }
     assert ("fabric-manager", "a100.yml", 4) in fatal
     assert ("toolkit-floor", "r580.yml", 17) in fatal
@@ -126,12 +141,18 @@ def test_sarif(check: Check) -> None:
 
 def test_levels() -> None:
     def level(severity: Any, fatal: bool) -> str:
-        finding = Finding("no-lock", severity, "class c", "m", (), "r", Place(Path("/nowhere/c.yml"), 2), fatal=fatal)
+        finding = Finding(
+            "no-lock", severity, "class c", "m", (), "r", Place(Path("/nowhere/c.yml"), 2), fatal=fatal
+        )
         (result,) = report.sarif(report.Report([], [finding]))["runs"][0]["results"]
-        assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///nowhere/c.yml"}
+        assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
+            "uri": "file:///nowhere/c.yml"
+        }
         return str(result["level"])
 
-    assert [level(*pair) for pair in (("block", True), ("unknown", True), ("warn", False), ("unknown", False))] == [
+    assert [
+        level(*pair) for pair in (("block", True), ("unknown", True), ("warn", False), ("unknown", False))
+    ] == [
         "error",
         "error",
         "warning",
@@ -147,10 +168,22 @@ def test_levels() -> None:
             13,
             'there is no rule "kernl-driver" whose findings could be accepted. Use "kernel-driver"',
         ),
-        (ACCEPT % ("no-lock", "2026-01-01"), 13, 'what me accepted of rule "no-lock" (seen to work) expired on 2026-01-01'),
+        (
+            ACCEPT % ("no-lock", "2026-01-01"),
+            13,
+            'what me accepted of rule "no-lock" (seen to work) expired on 2026-01-01',
+        ),
         (ACCEPT % ("end-of-life", "2099-01-01"), 13, "waived by the stack"),
-        ("compat: {unknown: blok}\n", 13, '"compat.unknown" is "blok", expected "block" or "warn" or "accept"'),
-        ("compat: {accept: [{rule: no-lock, reason: r, owner: o}]}\n", 13, 'key "compat.accept.0.expires" is missing'),
+        (
+            "compat: {unknown: blok}\n",
+            13,
+            '"compat.unknown" is "blok", expected "block" or "warn" or "accept"',
+        ),
+        (
+            "compat: {accept: [{rule: no-lock, reason: r, owner: o}]}\n",
+            13,
+            'key "compat.accept.0.expires" is missing',
+        ),
     ],
 )
 def test_what_a_class_may_not_accept(check: Check, text: str, line: int, says: str, tmp_path: Path) -> None:
@@ -177,7 +210,10 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("--explain", "no-lok"), 'there is no rule "no-lok". Use "no-lock"'),
         (("-i", "nowhere"), 'there is no inventory "nowhere"'),
         (("-i", "hosts.yml", "--limit", "nosuch"), "--limit nosuch names no host of hosts.yml. Use one of: "),
-        (("-i", "hosts.yml", "--limit", "otherz"), '--limit otherz names no host of hosts.yml. Use "others".'),
+        (
+            ("-i", "hosts.yml", "--limit", "otherz"),
+            '--limit otherz names no host of hosts.yml. Use "others".',
+        ),
         (
             ("-i", "misspelt.yml"),
             '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
@@ -188,7 +224,9 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("--format", "xml"), "Invalid value for '--format'"),
     ],
 )
-def test_what_cannot_be_checked_ends_with_2(check: Check, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_what_cannot_be_checked_ends_with_2(
+    check: Check, arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     (tmp_path / "latin.ini").write_bytes(b"caf\xe9\n")
     (tmp_path / "misspelt.yml").write_text("x: {hosts: {n1: }}\na-100: {hosts: {n1: }}\n")
@@ -224,16 +262,23 @@ def test_variables_of_an_inventory(check: Check, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("a100: {hosts: {n1: {}, n2: {}}, vars: {goldnode_drian: slurm}}\n")
     done = check("-i", str(hosts))
-    assert 'goldnode_drian (hosts n1, n2) is no variable of goldnode\'s: use "goldnode_drain"' in " ".join(done.output.split())
+    assert 'goldnode_drian (hosts n1, n2) is no variable of goldnode\'s: use "goldnode_drain"' in " ".join(
+        done.output.split()
+    )
     hosts.write_text("a100: {hosts: {n1: {goldnode_drain: slrum}}}\n")
     done = check("-i", str(hosts))
     assert done.exit_code == 2
-    assert 'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".' in done.output
+    assert (
+        'goldnode_drain of host n1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".'
+        in done.output
+    )
 
 
 def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
     own = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("r580", "r595")}
-    own["stacks/r595.yml"] = NVIDIA.replace("r580", "r595").replace('"580"', '"595"').replace("2028-06-30", "2027-03-01")
+    own["stacks/r595.yml"] = (
+        NVIDIA.replace("r580", "r595").replace('"580"', '"595"').replace("2028-06-30", "2027-03-01")
+    )
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     result = check("-i", "hosts.yml", files=own)
     assert result.exit_code == 1
@@ -249,9 +294,15 @@ def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "2 classes" in result.stdout
     result = check("-i", "hosts.yml", "--limit", "x1", files=own)
-    assert (result.exit_code, "has no host of any class among those that --limit x1 names" in result.stderr) == (2, True)
+    assert (
+        result.exit_code,
+        "has no host of any class among those that --limit x1 names" in result.stderr,
+    ) == (2, True)
     (tmp_path / "hosts.yml").write_text("a100: {hosts: {n1: {goldnode_cohort: '{{ rack }}'}}}\n")
-    assert "is a template ({{ rack }}), which is not evaluated here" in check("-i", "hosts.yml", files=own).stderr
+    assert (
+        "is a template ({{ rack }}), which is not evaluated here"
+        in check("-i", "hosts.yml", files=own).stderr
+    )
     (tmp_path / "hosts.yml").write_text("a100: {hosts: {n1: }}\nb200: {hosts: {n1: }}\n")
     assert "in two classes" in check("-i", "hosts.yml", files=own).stderr
 
@@ -259,7 +310,16 @@ def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
 def test_images_and_requirements_are_held_against_each(check: Check, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.8.0\n")
     found = document(
-        check("--format", "json", "--image", "nvidia/cuda:12.4.1-base-ubuntu22.04", "--requirements", "requirements.txt", "--class", "a100")
+        check(
+            "--format",
+            "json",
+            "--image",
+            "nvidia/cuda:12.4.1-base-ubuntu22.04",
+            "--requirements",
+            "requirements.txt",
+            "--class",
+            "a100",
+        )
     )
     assert (found["images"], found["requirements"]) == (1, 1)
     assert {"class a100"} == {item["subject"] for item in found["subjects"]}
@@ -282,13 +342,23 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> k
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "catalog"))
     monkeypatch.setattr("goldnode.catalog.load.builtin_catalog", lambda: tmp_path / "catalog")
     write(
-        tmp_path / "catalog", {**FILES, "archives.yml": ARCHIVES, **{name.replace("_", "/") + ".yml": text for name, text in files.items()}}
+        tmp_path / "catalog",
+        {
+            **FILES,
+            "archives.yml": ARCHIVES,
+            **{name.replace("_", "/") + ".yml": text for name, text in files.items()},
+        },
     )
     return kept.Compiler()
 
 
-def test_a_blocked_class_has_refusals_in_place_of_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks = {f"stacks_{name}": FILES[f"stacks/{name}.yml"].replace("[debian]", "[nvidia-cuda]") for name in ("plain", "rocm")}
+def test_a_blocked_class_has_refusals_in_place_of_a_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks = {
+        f"stacks_{name}": FILES[f"stacks/{name}.yml"].replace("[debian]", "[nvidia-cuda]")
+        for name in ("plain", "rocm")
+    }
     made = compiler(tmp_path, monkeypatch, stacks_r580=PROPRIETARY, classes_a100=B200, **stacks)
     found = made.document("a100")
     assert found["class"] == "a100"
@@ -300,7 +370,10 @@ def test_a_blocked_class_has_refusals_in_place_of_a_document(tmp_path: Path, mon
 
 
 def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks = {f"stacks_{name}": FILES[f"stacks/{name}.yml"].replace("[debian]", "[nvidia-cuda]") for name in ("plain", "rocm")}
+    stacks = {
+        f"stacks_{name}": FILES[f"stacks/{name}.yml"].replace("[debian]", "[nvidia-cuda]")
+        for name in ("plain", "rocm")
+    }
     found = compiler(tmp_path, monkeypatch, stacks_r580=NVIDIA, **stacks).document("a100")
     assert "has no lock" in found["error"]
     assert "refusals" not in found

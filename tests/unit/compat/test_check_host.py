@@ -18,7 +18,9 @@ WAIVER = Waiver("tests", "the owner", dt.date(2027, 1, 1), ("it",))
 def host(**stated: Any) -> Host:
     """An NVIDIA host as stated; `gpu` is a model's name, or several with + between them."""
     gpus = tuple(facts.gpu(name) for name in stated.pop("gpu", "").split(" + ") if name)
-    return Host("class it", gpus=gpus, **{"vendor": "nvidia", "on": DAY, "name": "it", "stack": "s", **stated})
+    return Host(
+        "class it", gpus=gpus, **{"vendor": "nvidia", "on": DAY, "name": "it", "stack": "s", **stated}
+    )
 
 
 def found(rule: str, **stated: Any) -> list[Finding]:
@@ -120,7 +122,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "stated", "severity", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@pytest.mark.parametrize(
+    ("rule", "stated", "severity", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
 def test_told(rule: str, stated: dict[str, Any], severity: str, says: tuple[str, ...]) -> None:
     (finding,) = found(rule, **stated)
     assert finding.severity == severity
@@ -150,9 +154,23 @@ FITS = [
     ("os-kernel", {"os": "ubuntu 24.04", "kernel": "6.8.0-45-generic"}),
     ("os-support", {"os": "debian 13"}),
     ("driver-packages", R535 | {"os": "debian 12", "archives": ("debian", "debian-security")}),
-    ("driver-packages", R580 | NVIDIA | {"os": "debian 12", "packages": ("nvidia-open-580", "nvidia-driver-pinning-580")}),
-    ("driver-packages", R580 | {"os": "debian 12", "archives": ("debian",), "driver_package": "580.178.04-1"}),
-    ("fabric-manager", R580 | {"nvswitch": True, "fabric_manager_package": "nvidia-fabricmanager", "fabric_manager": "580.178.04"}),
+    (
+        "driver-packages",
+        R580 | NVIDIA | {"os": "debian 12", "packages": ("nvidia-open-580", "nvidia-driver-pinning-580")},
+    ),
+    (
+        "driver-packages",
+        R580 | {"os": "debian 12", "archives": ("debian",), "driver_package": "580.178.04-1"},
+    ),
+    (
+        "fabric-manager",
+        R580
+        | {
+            "nvswitch": True,
+            "fabric_manager_package": "nvidia-fabricmanager",
+            "fabric_manager": "580.178.04",
+        },
+    ),
     ("fabric-manager", R535 | {"nvswitch": True, "fabric_manager_package": "nvidia-fabricmanager-535"}),
     ("fabric-manager", R580 | {"nvswitch": True, "simulated": True}),
     ("toolkit-floor", {"toolkit": "1.19.1"}),
@@ -184,8 +202,13 @@ def test_amds_driver() -> None:
     assert "needs amdgpu 31.40 or later" in older.message
     assert amd("MI355X", amdgpu="30.10.0", os="ubuntu 24.04", kernel="6.8.0-45-generic") == []
     assert amd("MI300X", amdgpu="30.30.3", os="debian 13", kernel="6.12.117") == []
-    assert [item.severity for item in amd("MI300X", amdgpu="30.30.3", os="debian 11", kernel="5.10.0")] == ["unknown"]
-    assert "with kernel 6.8" in amd("MI300X", amdgpu="30.30.3", os="ubuntu 24.04", kernel="6.11.0-1-generic")[0].message
+    assert [item.severity for item in amd("MI300X", amdgpu="30.30.3", os="debian 11", kernel="5.10.0")] == [
+        "unknown"
+    ]
+    assert (
+        "with kernel 6.8"
+        in amd("MI300X", amdgpu="30.30.3", os="ubuntu 24.04", kernel="6.11.0-1-generic")[0].message
+    )
 
 
 # What was accepted
@@ -201,7 +224,10 @@ def test_a_waiver_in_force_is_shown_and_covers_what_follows_from_the_end() -> No
 
 def test_a_stack_alone_is_not_waived_for_somebody_else() -> None:
     waiver = dataclasses.replace(WAIVER, classes=("other",))
-    findings = {item.rule: item for item in check.check(dataclasses.replace(host(waiver=waiver, **R535, **EOL), name=None))}
+    findings = {
+        item.rule: item
+        for item in check.check(dataclasses.replace(host(waiver=waiver, **R535, **EOL), name=None))
+    }
     assert findings["end-of-life"].accepted is None
     assert "its waiver is for other only" in findings["end-of-life"].message
 
@@ -240,9 +266,15 @@ def test_accepted_by_the_class(change: dict[str, Any], accepted: bool) -> None:
 
 def test_what_blocks_comes_first() -> None:
     findings = check.check(
-        host(**A100, **(R550 | {"kernel": "6.12.117+deb13-amd64", "flavour": "open", "unknown": "warn"}), modules={"x": "1"})
+        host(
+            **A100,
+            **(R550 | {"kernel": "6.12.117+deb13-amd64", "flavour": "open", "unknown": "warn"}),
+            modules={"x": "1"},
+        )
     )
-    assert [item.severity for item in findings] == sorted((item.severity for item in findings), key=["block", "unknown", "warn"].index)
+    assert [item.severity for item in findings] == sorted(
+        (item.severity for item in findings), key=["block", "unknown", "warn"].index
+    )
     assert findings[0].fatal
 
 
@@ -285,7 +317,15 @@ def cohort(*hosts: Host, **workloads: list[Workload]) -> dict[str, Finding]:
 
 
 def test_cohorts() -> None:
-    one = Host("class a", vendor="nvidia", branch="580", driver="580.178.04", cohort="c", stack="x", gpus=(facts.gpu("A100-SXM4-40GB"),))
+    one = Host(
+        "class a",
+        vendor="nvidia",
+        branch="580",
+        driver="580.178.04",
+        cohort="c",
+        stack="x",
+        gpus=(facts.gpu("A100-SXM4-40GB"),),
+    )
     same = dataclasses.replace(one, subject="class b", gpus=(facts.gpu("A100-SXM4-80GB"),))
     assert cohort(one, same) == {}
     assert cohort(one, dataclasses.replace(same, driver="580.173.02", cohort="other")) == {}
@@ -294,7 +334,9 @@ def test_cohorts() -> None:
     assert "driver 580.173.02 (class b); driver 580.178.04 (class a)" in mixed["cohort-driver"].message
     assert mixed["cohort-mix"].severity == "warn"
     assert mixed["cohort-driver"].subject == "cohort c"
-    assert cohort(one, dataclasses.replace(same, driver=None, stack="y"))["cohort-driver"].severity == "unknown"
+    assert (
+        cohort(one, dataclasses.replace(same, driver=None, stack="y"))["cohort-driver"].severity == "unknown"
+    )
     assert cohort(one, dataclasses.replace(same, driver=None)) == {}, "one stack has one lock"
     old, new = Workload("image o", nccl="2.21.5"), Workload("image n", nccl="2.27.7")
     assert cohort(one, same, a=[new], b=[new]) == {}

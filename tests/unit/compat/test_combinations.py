@@ -13,7 +13,9 @@ from goldnode.compat import facts, rules_host
 from goldnode.compat.check import check
 from goldnode.compat.model import Finding, Host, Waiver, Workload
 
-CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[2] / "cases/compat/combinations.yml").read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parents[2] / "cases/compat/combinations.yml").read_text(encoding="utf-8")
+)
 # What no document is needed for: the stack's own declaration, and that an image is built for something else.
 WITHOUT_SOURCE = ("end-of-life", "image-backend", "image-architecture")
 ORDER = ("ok", "warn", "unknown", "block")
@@ -59,7 +61,11 @@ def row_at(path: list[Any]) -> Any:
     for step in path[1:]:
         if isinstance(step, dict):
             value = next(
-                row for row in value if all(row.get(key) == wanted or wanted in _several(row.get(key)) for key, wanted in step.items())
+                row
+                for row in value
+                if all(
+                    row.get(key) == wanted or wanted in _several(row.get(key)) for key, wanted in step.items()
+                )
             )
         else:
             value = value[step]
@@ -82,10 +88,17 @@ def test_there_are_many_and_each_names_its_source() -> None:
 def test_verdict(case: dict[str, Any]) -> None:
     result = found(case)
     open_ = [finding for finding in result if finding.accepted is None]
-    told = "\n".join(f"{name(finding)}: {finding.severity}: {finding.message}" for finding in result) or "nothing is found"
+    told = (
+        "\n".join(f"{name(finding)}: {finding.severity}: {finding.message}" for finding in result)
+        or "nothing is found"
+    )
     assert {name(finding): finding.severity for finding in open_} == case["says"], told
-    assert {name(finding): finding.severity for finding in result if finding.accepted is not None} == case.get("accepted", {}), told
-    assert max([finding.severity for finding in open_], key=ORDER.index, default="ok") == case["verdict"], told
+    assert {
+        name(finding): finding.severity for finding in result if finding.accepted is not None
+    } == case.get("accepted", {}), told
+    assert max([finding.severity for finding in open_], key=ORDER.index, default="ok") == case["verdict"], (
+        told
+    )
     for finding in result:
         assert finding.message, finding
         assert not finding.message.endswith("."), finding
@@ -111,15 +124,36 @@ A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
     ("members", "images", "says"),
     [
         pytest.param([A100, A100], [{"nccl": "2.28.3"}, {"nccl": "2.28.3"}], {}, id="alike"),
-        pytest.param([A100, {**A100, "driver": "580.159.04"}], [{}, {}], {"cohort-driver": "block"}, id="another-release-of-the-branch"),
-        pytest.param([A100, {**A100, "driver": "595.91.07"}], [{}, {}], {"cohort-driver": "block"}, id="another-branch"),
-        pytest.param([A100, A100], [{"nccl": "2.28.3"}, {"nccl": "2.27.3"}], {"cohort-nccl": "block"}, id="another-nccl"),
-        pytest.param([A100, {**A100, "gpu": "H100-SXM5-80GB"}], [{}, {}], {"cohort-mix": "warn"}, id="another-architecture"),
+        pytest.param(
+            [A100, {**A100, "driver": "580.159.04"}],
+            [{}, {}],
+            {"cohort-driver": "block"},
+            id="another-release-of-the-branch",
+        ),
+        pytest.param(
+            [A100, {**A100, "driver": "595.91.07"}], [{}, {}], {"cohort-driver": "block"}, id="another-branch"
+        ),
+        pytest.param(
+            [A100, A100],
+            [{"nccl": "2.28.3"}, {"nccl": "2.27.3"}],
+            {"cohort-nccl": "block"},
+            id="another-nccl",
+        ),
+        pytest.param(
+            [A100, {**A100, "gpu": "H100-SXM5-80GB"}],
+            [{}, {}],
+            {"cohort-mix": "warn"},
+            id="another-architecture",
+        ),
         pytest.param([A100, {**A100, "gpu": "A100-SXM4-80GB"}], [{}, {}], {}, id="the-same-architecture"),
-        pytest.param([A100, {**A100, "driver": "595.91.07", "cohort": "infer"}], [{}, {}], {}, id="two-cohorts"),
+        pytest.param(
+            [A100, {**A100, "driver": "595.91.07", "cohort": "infer"}], [{}, {}], {}, id="two-cohorts"
+        ),
     ],
 )
-def test_nodes_that_train_together(members: list[dict[str, Any]], images: list[dict[str, Any]], says: dict[str, str]) -> None:
+def test_nodes_that_train_together(
+    members: list[dict[str, Any]], images: list[dict[str, Any]], says: dict[str, str]
+) -> None:
     hosts = [host({**member, "subject": f"class {index}"}) for index, member in enumerate(members)]
     loads = {f"class {index}": workload(image) for index, image in enumerate(images)}
     result = rules_host.check_cohorts([member for member in hosts if member is not None], loads)

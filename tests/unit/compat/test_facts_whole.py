@@ -20,17 +20,42 @@ from goldnode.errors import FactsError
 
 # (file, what stands there once, what is written instead, what must be said of it)
 BROKEN = {
-    "no-date": ("cuda.yml", "compiled: '2026-11-21', newest_documented", "compiled: soon, newest_documented", "not a date: nobody knows"),
-    "unknown-source": ("rocm.yml", "  source: [trans, chg]", "  source: [trans, gossip]", 'source "gossip" is not in the table'),
-    "unused-source": ("gpus.yml", "  cuda: {title:", "  idle: {title: nobody}\n  cuda: {title:", 'source "idle" is stated by no row'),
-    "source-without-a-title": ("rocm.yml", "  tags: {title: ROCm/ROCm git tags,", "  tags: {", "source tags has no title"),
+    "no-date": (
+        "cuda.yml",
+        "compiled: '2026-11-21', newest_documented",
+        "compiled: soon, newest_documented",
+        "not a date: nobody knows",
+    ),
+    "unknown-source": (
+        "rocm.yml",
+        "  source: [trans, chg]",
+        "  source: [trans, gossip]",
+        'source "gossip" is not in the table',
+    ),
+    "unused-source": (
+        "gpus.yml",
+        "  cuda: {title:",
+        "  idle: {title: nobody}\n  cuda: {title:",
+        'source "idle" is stated by no row',
+    ),
+    "source-without-a-title": (
+        "rocm.yml",
+        "  tags: {title: ROCm/ROCm git tags,",
+        "  tags: {",
+        "source tags has no title",
+    ),
     "row-without-a-source": (
         "cuda.yml",
         "  source: [rn_arch, pypi_rt]\n  note: developer preview",
         "  note: developer preview",
         "the row has no source",
     ),
-    "mapping-without-a-source": ("nvidia_drivers.yml", "555+: '4.15', source: ogkm}", "555+: '4.15'}", "the row has no source"),
+    "mapping-without-a-source": (
+        "nvidia_drivers.yml",
+        "555+: '4.15', source: ogkm}",
+        "555+: '4.15'}",
+        "the row has no source",
+    ),
     "list-without-a-source": (
         "distros.yml",
         "  checked: [bookworm, trixie, sid]\n  source: apt",
@@ -43,26 +68,61 @@ BROKEN = {
         "min_driver: {value: '418', source: null}",
         "no source but states value",
     ),
-    "confidence": ("known_bad.yml", "  confidence: low\n", "  confidence: sure\n", "confidence 'sure' begins with none of"),
-    "conflict-without-words": ("cuda.yml", "  conflict: one third-party script says 535.86.09", "  conflict: true", "conflict is True"),
-    "unverified-without-fields": ("gpus.yml", "  unverified: {nvlink_links: 4}", "  unverified: 4", "unverified is 4"),
+    "confidence": (
+        "known_bad.yml",
+        "  confidence: low\n",
+        "  confidence: sure\n",
+        "confidence 'sure' begins with none of",
+    ),
+    "conflict-without-words": (
+        "cuda.yml",
+        "  conflict: one third-party script says 535.86.09",
+        "  conflict: true",
+        "conflict is True",
+    ),
+    "unverified-without-fields": (
+        "gpus.yml",
+        "  unverified: {nvlink_links: 4}",
+        "  unverified: 4",
+        "unverified is 4",
+    ),
     "unverified-and-stated": (
         "gpus.yml",
         "  nvlink_links: 6\n",
         "  nvlink_links: 6\n  unverified: {nvlink_links: 6}\n",
         "nvlink_links is stated and unverified at once",
     ),
-    "end-of-life-is-no-date": ("distros.yml", "  released: '2023-06-10'", "  released: last summer", "released is 'last summer'"),
+    "end-of-life-is-no-date": (
+        "distros.yml",
+        "  released: '2023-06-10'",
+        "  released: last summer",
+        "released is 'last summer'",
+    ),
     # The same thing twice.
-    "two-rows-of-a-release": ("cuda.yml", "- version: 12.4.1\n", "- version: 12.4.0\n", "releases has two rows for 12.4.0"),
-    "two-rows-of-a-branch": ("security.yml", "- {branch: 465, floor", "- {branch: 455, floor", "two rows for 455"),
+    "two-rows-of-a-release": (
+        "cuda.yml",
+        "- version: 12.4.1\n",
+        "- version: 12.4.0\n",
+        "releases has two rows for 12.4.0",
+    ),
+    "two-rows-of-a-branch": (
+        "security.yml",
+        "- {branch: 465, floor",
+        "- {branch: 455, floor",
+        "two rows for 455",
+    ),
     "two-builds-seen": (
         "nvidia_drivers.yml",
         "  - {kernel: 6.12.117, driver: 550.163.01, flavour: open, builds: false",
         "  - {kernel: 6.12.107, driver: 550.163.01, flavour: open, builds: true",
         "was seen to build and to fail",
     ),
-    "pci-id-of-two-models": ("gpus.yml", "pci_ids: ['10de:20f1', '10de:20b1']", "pci_ids: ['10de:20f1', '10de:20b0']", "is of two models"),
+    "pci-id-of-two-models": (
+        "gpus.yml",
+        "pci_ids: ['10de:20f1', '10de:20b1']",
+        "pci_ids: ['10de:20f1', '10de:20b0']",
+        "is of two models",
+    ),
     # CUDA.
     "minimum-of-a-release": (
         "cuda.yml",
@@ -82,8 +142,18 @@ BROKEN = {
         "bundled_driver: 535.54.15",
         "branch 535 knows CUDA up to 12.2",
     ),
-    "newest-cuda-of-a-branch": ("nvidia_drivers.yml", "max_cuda: '12.4'", "max_cuda: '12.3'", "branch 550 knows CUDA up to 12.3"),
-    "older-branch-knows-more": ("nvidia_drivers.yml", "max_cuda: '12.7'", "max_cuda: '12.1'", "branch 565 knows less CUDA than 560"),
+    "newest-cuda-of-a-branch": (
+        "nvidia_drivers.yml",
+        "max_cuda: '12.4'",
+        "max_cuda: '12.3'",
+        "branch 550 knows CUDA up to 12.3",
+    ),
+    "older-branch-knows-more": (
+        "nvidia_drivers.yml",
+        "max_cuda: '12.7'",
+        "max_cuda: '12.1'",
+        "branch 565 knows less CUDA than 560",
+    ),
     "forward-compat-below-the-minimum": (
         "cuda.yml",
         "    of_which_need_cuda_compat: [535, 550, 570, 575]\n    of_which_run_by_minor_version_compat: [580]",
@@ -109,7 +179,12 @@ BROKEN = {
         "native from branch 595, but bundles 590",
     ),
     # Architectures and GPUs.
-    "capability-of-two-architectures": ("cuda.yml", "  cc: ['8.9']", "  cc: ['9.0']", "compute capability 9.0 is of"),
+    "capability-of-two-architectures": (
+        "cuda.yml",
+        "  cc: ['8.9']",
+        "  cc: ['9.0']",
+        "compute capability 9.0 is of",
+    ),
     "capability-of-a-gpu": (
         "gpus.yml",
         "- sku: B300-SXM6-AC\n  vendor: nvidia\n  pci_ids: ['10de:3182']\n  architecture: Blackwell Ultra",
@@ -170,7 +245,12 @@ BROKEN = {
         "  when: {gpu: H200 SXM, driver: <550.54.14}",
         "h200-too-old: H200 SXM needs 550.54.14, but 550.90.07 in gpus.yml",
     ),
-    "gfx-of-a-gpu": ("rocm.yml", "  MI100: gfx908", "  MI100: gfx906", "MI100 is gfx908 here, gfx906 in rocm.yml"),
+    "gfx-of-a-gpu": (
+        "rocm.yml",
+        "  MI100: gfx908",
+        "  MI100: gfx906",
+        "MI100 is gfx908 here, gfx906 in rocm.yml",
+    ),
     "gibibytes": ("gpus.yml", "  memory_gib: 192", "  memory_gib: 190", "MI300X: 190 GiB are not 196608 MiB"),
     # Drivers.
     "release-of-another-branch": (
@@ -221,15 +301,30 @@ BROKEN = {
         "{branch: 570, floor: 570.211.01, from_bulletin: '5747', bulletin_date: '2026-01-28', covers_newest_bulletin: true",
         "branch 570: covers_newest_bulletin contradicts",
     ),
-    "branch-without-a-floor": ("security.yml", "{branch: 620, floor", "{branch: 621, floor", "branch 620 has no security floor"),
+    "branch-without-a-floor": (
+        "security.yml",
+        "{branch: 620, floor",
+        "{branch: 621, floor",
+        "branch 620 has no security floor",
+    ),
     "newest-bulletin": (
         "security.yml",
         "newest_bulletin: 5861 (2026-09-30)",
         "newest_bulletin: 5821 (2026-05-19)",
         "the newest bulletin is 5861",
     ),
-    "end-in-two-files": ("security.yml", "branch_eol: 2026-06,", "branch_eol: 2026-07,", "branch 535 ends 2026-07 here, 2026-06 in"),
-    "unfixed-branches": ("known_bad.yml", "565, 570, 575, 590]", "565, 570, 575]", "driver-eol-unfixed and the floors disagree about 590"),
+    "end-in-two-files": (
+        "security.yml",
+        "branch_eol: 2026-06,",
+        "branch_eol: 2026-07,",
+        "branch 535 ends 2026-07 here, 2026-06 in",
+    ),
+    "unfixed-branches": (
+        "known_bad.yml",
+        "565, 570, 575, 590]",
+        "565, 570, 575]",
+        "driver-eol-unfixed and the floors disagree about 590",
+    ),
     # Kernels.
     "builds-and-fails": (
         "nvidia_drivers.yml",
@@ -255,7 +350,12 @@ BROKEN = {
         "  first_fixed: [570.86.16]",
         "kernel-6.14: the kernel build table differs",
     ),
-    "known-bad-without-a-remedy": ("known_bad.yml", "  fix: use a non-RT kernel\n", "", "preempt-rt lacks fix"),
+    "known-bad-without-a-remedy": (
+        "known_bad.yml",
+        "  fix: use a non-RT kernel\n",
+        "",
+        "preempt-rt lacks fix",
+    ),
     "known-bad-severity": (
         "known_bad.yml",
         "  fix: use a non-RT kernel\n  severity: block",
@@ -269,7 +369,12 @@ BROKEN = {
         "minimum_safe: 1.18.1",
         "minimum_safe is 1.18.1, the newest fix 1.19.1",
     ),
-    "toolkit-newest": ("container_toolkit.yml", "newest: 1.20.0 (2026-08-12)", "newest: 1.19.1 (2026-05-21)", "the newest release 1.20.0"),
+    "toolkit-newest": (
+        "container_toolkit.yml",
+        "newest: 1.20.0 (2026-08-12)",
+        "newest: 1.19.1 (2026-05-21)",
+        "the newest release 1.20.0",
+    ),
     "toolkit-fixed-and-affected": (
         "container_toolkit.yml",
         "affected: <= 1.16.1",
@@ -318,8 +423,18 @@ BROKEN = {
         "    cu132: {cudnn: 9.25.0.51",
         "cudnn 9.26.0.51, but 9.25.0.51 in torch_builds",
     ),
-    "vllm-pins-no-torch": ("frameworks.yml", "torch: ==2.10.0", "torch: ==2.10.9", "vllm 0.18.0 pins torch 2.10.9"),
-    "amdgpu-is-no-release": ("rocm.yml", "  amdgpu: 30.30.3", "  amdgpu: 30.30.9", "ROCm 7.2.3: amdgpu 30.30.9 is no release"),
+    "vllm-pins-no-torch": (
+        "frameworks.yml",
+        "torch: ==2.10.0",
+        "torch: ==2.10.9",
+        "vllm 0.18.0 pins torch 2.10.9",
+    ),
+    "amdgpu-is-no-release": (
+        "rocm.yml",
+        "  amdgpu: 30.30.3",
+        "  amdgpu: 30.30.9",
+        "ROCm 7.2.3: amdgpu 30.30.9 is no release",
+    ),
 }
 
 
@@ -350,7 +465,10 @@ def test_a_broken_copy_is_found_out(name: str, tmp_path: Path) -> None:
 def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:
     path = copy(tmp_path) / "security.yml"
     path.write_text(
-        path.read_text(encoding="utf-8").replace("{branch: 455, floor: null,", "{branch: 455, floor: null, floor: '1',"), encoding="utf-8"
+        path.read_text(encoding="utf-8").replace(
+            "{branch: 455, floor: null,", "{branch: 455, floor: null, floor: '1',"
+        ),
+        encoding="utf-8",
     )
     with pytest.raises(FactsError, match='key "floor" is written twice'):
         audit.faults(tmp_path)

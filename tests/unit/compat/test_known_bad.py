@@ -73,23 +73,83 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
             None,
         ),
         (nvidia(branch="580", kernel="6.12.94-rt1-amd64", archives=("debian",)), None, "preempt-rt", "block"),
-        (nvidia(branch="580", kernel="6.12.94+deb13-rt-amd64", archives=("debian", "nvidia-cuda")), None, "preempt-rt", None),
-        (nvidia(branch="535", driver="535.54.03", kernel="6.1.0-56-amd64", driver_package="535.54.03-1+x"), None, "kernel-6.8-old", None),
-        (nvidia(branch="535", driver="535.104.05", kernel="6.1.0-56-amd64"), None, "kernel-6.8-old", "unknown"),
         (
-            nvidia(branch="550", driver="550.163.01", kernel="6.17.1-amd64", driver_package="550.163.01-4~bpo13+1"),
+            nvidia(branch="580", kernel="6.12.94+deb13-rt-amd64", archives=("debian", "nvidia-cuda")),
+            None,
+            "preempt-rt",
+            None,
+        ),
+        (
+            nvidia(branch="535", driver="535.54.03", kernel="6.1.0-56-amd64", driver_package="535.54.03-1+x"),
+            None,
+            "kernel-6.8-old",
+            None,
+        ),
+        (
+            nvidia(branch="535", driver="535.104.05", kernel="6.1.0-56-amd64"),
+            None,
+            "kernel-6.8-old",
+            "unknown",
+        ),
+        (
+            nvidia(
+                branch="550",
+                driver="550.163.01",
+                kernel="6.17.1-amd64",
+                driver_package="550.163.01-4~bpo13+1",
+            ),
             None,
             "kernel-6.17",
             None,
         ),
-        (nvidia(branch="550", driver="550.163.01", kernel="6.17.1-amd64", driver_package="550.163.01-2"), None, "kernel-6.17", "block"),
-        (nvidia(gpu="GeForce-RTX-4090", branch="535"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", "block"),
-        (nvidia(gpu="GeForce-RTX-4090", branch="535"), Workload("image x", cuda="13.0"), "fwd-geforce", "unknown"),
-        (nvidia(gpu="GeForce-RTX-4090", branch="580"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", None),
-        (nvidia(gpu="A100-SXM4-80GB"), Workload("image x", cuda="13.0", forward_compat=True), "fwd-geforce", None),
-        (nvidia(gpu="V100-SXM2-32GB"), Workload("r", frameworks={"torch": "2.11.0+cu128"}), "torch-volta", "block"),
-        (nvidia(gpu="V100-SXM2-32GB"), Workload("r", frameworks={"torch": "2.11.0"}), "torch-volta", "unknown"),
-        (nvidia(gpu="V100-SXM2-32GB"), Workload("r", frameworks={"torch": "2.11.0+cu126"}), "torch-volta", None),
+        (
+            nvidia(branch="550", driver="550.163.01", kernel="6.17.1-amd64", driver_package="550.163.01-2"),
+            None,
+            "kernel-6.17",
+            "block",
+        ),
+        (
+            nvidia(gpu="GeForce-RTX-4090", branch="535"),
+            Workload("image x", cuda="13.0", forward_compat=True),
+            "fwd-geforce",
+            "block",
+        ),
+        (
+            nvidia(gpu="GeForce-RTX-4090", branch="535"),
+            Workload("image x", cuda="13.0"),
+            "fwd-geforce",
+            "unknown",
+        ),
+        (
+            nvidia(gpu="GeForce-RTX-4090", branch="580"),
+            Workload("image x", cuda="13.0", forward_compat=True),
+            "fwd-geforce",
+            None,
+        ),
+        (
+            nvidia(gpu="A100-SXM4-80GB"),
+            Workload("image x", cuda="13.0", forward_compat=True),
+            "fwd-geforce",
+            None,
+        ),
+        (
+            nvidia(gpu="V100-SXM2-32GB"),
+            Workload("r", frameworks={"torch": "2.11.0+cu128"}),
+            "torch-volta",
+            "block",
+        ),
+        (
+            nvidia(gpu="V100-SXM2-32GB"),
+            Workload("r", frameworks={"torch": "2.11.0"}),
+            "torch-volta",
+            "unknown",
+        ),
+        (
+            nvidia(gpu="V100-SXM2-32GB"),
+            Workload("r", frameworks={"torch": "2.11.0+cu126"}),
+            "torch-volta",
+            None,
+        ),
         (None, Workload("image rocm/pytorch", rocm="7.2.1"), "rocm-7.2.1-roctracer", "warn"),
         (None, Workload("image x", cuda="13.0"), "cuda13-old-arch", None),
     ],
@@ -101,7 +161,10 @@ def test_rows(host: Host | None, workload: Workload | None, row: str, severity: 
 def test_a_row_that_its_rule_found_is_told_once() -> None:
     host = nvidia(gpu="B200-SXM-180GB", branch="535", driver="535.309.01", flavour="proprietary")
     assert {"b200-too-old", "proprietary-on-blackwell"} <= told(host).keys()
-    assert {finding.row for finding in check.check(host)} & {"b200-too-old", "proprietary-on-blackwell"} == set()
+    assert {finding.row for finding in check.check(host)} & {
+        "b200-too-old",
+        "proprietary-on-blackwell",
+    } == set()
 
 
 def test_what_only_a_lock_settles_is_not_told_here() -> None:

@@ -54,29 +54,45 @@ def test_it_says_what_a_check_says(shown: matrices.Matrix, catalog: Catalog) -> 
         assert row.verdict == heaviest(known), name
         told = {note.text.casefold() for note in row.notes}
         assert all(finding.message.casefold() in told for finding in known), name
-        for column, package, most in (("CUDA", False, "ok"), ("CUDA, minor", False, "warn"), ("CUDA, forward", True, "warn")):
+        for column, package, most in (
+            ("CUDA", False, "ok"),
+            ("CUDA, minor", False, "warn"),
+            ("CUDA, forward", True, "warn"),
+        ):
             version = row.cells[column]
             if version == matrices.NONE:
                 continue
-            said = [finding for finding in check(host, [Workload("it", cuda=version, forward_compat=package)]) if finding not in known]
+            said = [
+                finding
+                for finding in check(host, [Workload("it", cuda=version, forward_compat=package)])
+                if finding not in known
+            ]
             assert heaviest(said) == most, (name, column)
 
 
 def heaviest(found: list[Finding]) -> str:
     order = ("ok", "warn", "unknown", "block")
-    return max((finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok")
+    return max(
+        (finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok"
+    )
 
 
 def facts_day(shown: matrices.Matrix) -> dt.date:
     assert shown.date == facts.compiled()
-    assert str(shown.date) == max(str(facts.load(path.name)["meta"]["compiled"]) for path in facts.FACTS.glob("*.yml"))
+    assert str(shown.date) == max(
+        str(facts.load(path.name)["meta"]["compiled"]) for path in facts.FACTS.glob("*.yml")
+    )
     return shown.date
 
 
 def test_what_535_runs(shown: matrices.Matrix) -> None:
     """Read in the vendor's tables: native 12.2 (driver branches), 12.9 the last of its major, 13.1 the last with a list of branches."""
     row = rows(shown)["demo_a100"]
-    assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == ["12.2", "12.9", "13.1"]
+    assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == [
+        "12.2",
+        "12.9",
+        "13.1",
+    ]
     assert rows(shown)["debian12_r535"].cells["Security"] == "no fixes after bulletin 5821 (2026-05-19)"
     assert rows(shown)["debian12_r535"].cells["Support ends"] == "2026-06-30, past"
     assert "past; waived until" in rows(shown)["demo_r535"].cells["Support ends"]
@@ -167,7 +183,9 @@ def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.Ma
 def test_html_escapes_what_catalogs_say(shown: matrices.Matrix) -> None:
     note = matrices.Note("warn", "<script>alert(1)</script>", (), "a < b", None)
     row = matrices.Row("odd", {"OS": "<b>"}, "warn", (note,), ("x & y",))
-    page = matrices.html(matrices.Matrix(shown.date, (matrices.Table("Stacks", "Stack", "About.", ("OS",), (row,)),)))
+    page = matrices.html(
+        matrices.Matrix(shown.date, (matrices.Table("Stacks", "Stack", "About.", ("OS",), (row,)),))
+    )
     assert "<script>alert" not in page
     assert "&lt;b&gt;" in page
     assert "x &amp; y" in page

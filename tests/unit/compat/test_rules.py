@@ -74,14 +74,24 @@ def test_every_nvidia_gpu_agrees_with_its_architecture() -> None:
 
 @pytest.mark.parametrize(
     ("branch", "name"),
-    [("535", "nvidia-fabricmanager-535"), ("570", "nvidia-fabricmanager-570"), ("580", "nvidia-fabricmanager")],
+    [
+        ("535", "nvidia-fabricmanager-535"),
+        ("570", "nvidia-fabricmanager-570"),
+        ("580", "nvidia-fabricmanager"),
+    ],
 )
 def test_fabric_manager(branch: str, name: str) -> None:
     assert rules.fabric_manager_package(branch) == name
 
 
 @pytest.mark.parametrize(
-    ("date", "day"), [("2026-06-30", "2026-06-30"), ("2026-06", "2026-06-30"), ("2024-02", "2024-02-29"), ("2026-12", "2026-12-31")]
+    ("date", "day"),
+    [
+        ("2026-06-30", "2026-06-30"),
+        ("2026-06", "2026-06-30"),
+        ("2024-02", "2024-02-29"),
+        ("2026-12", "2026-12-31"),
+    ],
 )
 def test_the_last_day_of_a_date(date: str, day: str) -> None:
     assert rules.last_day(date) == dt.date.fromisoformat(day)
@@ -90,18 +100,56 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
 @pytest.mark.parametrize(
     ("engine", "version", "toolkit", "mode", "says"),
     [
-        pytest.param("docker", "20.10.24+dfsg1-1+deb12u1", "1.20.0-1", "legacy", "20.10.24 does not read", id="debian-12-docker"),
-        pytest.param("docker", "26.1.5+dfsg1-9+b4", "1.20.0-1", "cdi", "26.1.0 or later", id="debian-13-docker"),
+        pytest.param(
+            "docker",
+            "20.10.24+dfsg1-1+deb12u1",
+            "1.20.0-1",
+            "legacy",
+            "20.10.24 does not read",
+            id="debian-12-docker",
+        ),
+        pytest.param(
+            "docker", "26.1.5+dfsg1-9+b4", "1.20.0-1", "cdi", "26.1.0 or later", id="debian-13-docker"
+        ),
         pytest.param("docker", "26.1.5+dfsg1-9+b4", None, "cdi", "numeric groups", id="debian-13-docker-amd"),
-        pytest.param("docker", "5:27.3.1-1~debian.12~bookworm", "1.20.0-1", "cdi", "27.3.1", id="docker-ce-with-epoch"),
-        pytest.param("docker", "26.0.2-1", "1.19.1-1", "legacy", "26.1.0 is the first", id="docker-knows-cdi-but-not-0.7"),
+        pytest.param(
+            "docker", "5:27.3.1-1~debian.12~bookworm", "1.20.0-1", "cdi", "27.3.1", id="docker-ce-with-epoch"
+        ),
+        pytest.param(
+            "docker",
+            "26.0.2-1",
+            "1.19.1-1",
+            "legacy",
+            "26.1.0 is the first",
+            id="docker-knows-cdi-but-not-0.7",
+        ),
         pytest.param("docker", "26.0.2-1", "1.19.0-1", "cdi", "25.0", id="older-toolkit-writes-older-specs"),
-        pytest.param("docker", "24.0.7-1", "1.19.0-1", "legacy", "25.0 is the first", id="docker-without-cdi"),
-        pytest.param("docker", "26.1.0~ds1-1", "1.19.1-1", "cdi", "26.1.0", id="exactly-the-first-repackaged"),
-        pytest.param("containerd", "1.6.20~ds1-1+deb12u3", "1.20.0-1", "legacy", "1.7.16 is the first", id="debian-12-containerd"),
+        pytest.param(
+            "docker", "24.0.7-1", "1.19.0-1", "legacy", "25.0 is the first", id="docker-without-cdi"
+        ),
+        pytest.param(
+            "docker", "26.1.0~ds1-1", "1.19.1-1", "cdi", "26.1.0", id="exactly-the-first-repackaged"
+        ),
+        pytest.param(
+            "containerd",
+            "1.6.20~ds1-1+deb12u3",
+            "1.20.0-1",
+            "legacy",
+            "1.7.16 is the first",
+            id="debian-12-containerd",
+        ),
         pytest.param("containerd", "1.7.24~ds1-6+b4", "1.20.0-1", "cdi", "1.7.16", id="debian-13-containerd"),
-        pytest.param("containerd", "1.7.24~ds1-6+b4", "1.19.0-1", "legacy", "facts know no containerd", id="no-fact-is-no-promise"),
-        pytest.param("podman", "4.3.1+ds1-8+deb12u1", "1.20.0-1", "legacy", "5.1.0 is the first", id="debian-12-podman"),
+        pytest.param(
+            "containerd",
+            "1.7.24~ds1-6+b4",
+            "1.19.0-1",
+            "legacy",
+            "facts know no containerd",
+            id="no-fact-is-no-promise",
+        ),
+        pytest.param(
+            "podman", "4.3.1+ds1-8+deb12u1", "1.20.0-1", "legacy", "5.1.0 is the first", id="debian-12-podman"
+        ),
         pytest.param("podman", "5.4.2+ds1-2+b2", "1.20.0-1", "cdi", "5.1.0", id="debian-13-podman"),
     ],
 )

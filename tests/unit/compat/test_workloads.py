@@ -30,7 +30,10 @@ def fields(workload: Workload, *names: str) -> dict[str, Any]:
     [
         ("python", (None, "python", None, None)),
         ("nvidia/cuda:12.4.1-base-ubuntu22.04", (None, "nvidia/cuda", "12.4.1-base-ubuntu22.04", None)),
-        ("registry.example/nvidia/pytorch:24.05-py3", ("registry.example", "nvidia/pytorch", "24.05-py3", None)),
+        (
+            "registry.example/nvidia/pytorch:24.05-py3",
+            ("registry.example", "nvidia/pytorch", "24.05-py3", None),
+        ),
         ("localhost/x", ("localhost", "x", None, None)),
         ("reg:5000/a/b/c:1@" + DIGEST, ("reg:5000", "a/b/c", "1", DIGEST)),
         ("nvidia/cuda@" + DIGEST, (None, "nvidia/cuda", None, DIGEST)),
@@ -62,20 +65,46 @@ def test_no_reference(text: str, says: str) -> None:
     [
         (
             "nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04",
-            {"cuda": "12.4.1", "cudnn": "9.1.0.70", "nccl": "2.21.5", "os": "ubuntu 22.04", "forward_compat": True},
+            {
+                "cuda": "12.4.1",
+                "cudnn": "9.1.0.70",
+                "nccl": "2.21.5",
+                "os": "ubuntu 22.04",
+                "forward_compat": True,
+            },
         ),
-        ("nvidia/cuda:11.8.0-cudnn8-devel-ubuntu20.04", {"cuda": "11.8.0", "cudnn": "8.9.6.50", "nccl": None}),
+        (
+            "nvidia/cuda:11.8.0-cudnn8-devel-ubuntu20.04",
+            {"cuda": "11.8.0", "cudnn": "8.9.6.50", "nccl": None},
+        ),
         ("nvidia/cuda:12.4.1-base-ubi8", {"cuda": "12.4.1", "cudnn": None, "nccl": None, "os": "ubi 8"}),
         ("nvidia/cuda:13.2.0-base-ubuntu24.04", {"cuda": "13.2.0", "forward_compat": None}),
-        ("mirror.example:5000/hub/nvidia/cuda:12.4.1-base-ubuntu22.04@" + DIGEST, {"cuda": "12.4.1", "repository": "nvidia/cuda"}),
-        ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime", {"cuda": "12.4", "frameworks": {"torch": "2.5.1+cu124"}, "forward_compat": None}),
+        (
+            "mirror.example:5000/hub/nvidia/cuda:12.4.1-base-ubuntu22.04@" + DIGEST,
+            {"cuda": "12.4.1", "repository": "nvidia/cuda"},
+        ),
+        (
+            "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime",
+            {"cuda": "12.4", "frameworks": {"torch": "2.5.1+cu124"}, "forward_compat": None},
+        ),
         (
             "rocm/pytorch:rocm6.2.3_ubuntu22.04_py3.10_pytorch_release_2.3.0",
-            {"rocm": "6.2.3", "os": "ubuntu 22.04", "python": "3.10", "frameworks": {"torch": "2.3.0+rocm6.2.3"}},
+            {
+                "rocm": "6.2.3",
+                "os": "ubuntu 22.04",
+                "python": "3.10",
+                "frameworks": {"torch": "2.3.0+rocm6.2.3"},
+            },
         ),
-        ("rocm/tensorflow:rocm6.2-py3.9-tf2.16.1-dev", {"rocm": "6.2", "python": "3.9", "frameworks": {"tensorflow": "2.16.1"}}),
+        (
+            "rocm/tensorflow:rocm6.2-py3.9-tf2.16.1-dev",
+            {"rocm": "6.2", "python": "3.9", "frameworks": {"tensorflow": "2.16.1"}},
+        ),
         ("rocm/dev-ubuntu-22.04:6.2.4-complete", {"rocm": "6.2.4", "os": "ubuntu 22.04"}),
-        ("tensorflow/tensorflow:2.16.1-gpu-jupyter", {"frameworks": {"tensorflow": "2.16.1"}, "library_cuda": {"tensorflow": "12"}}),
+        (
+            "tensorflow/tensorflow:2.16.1-gpu-jupyter",
+            {"frameworks": {"tensorflow": "2.16.1"}, "library_cuda": {"tensorflow": "12"}},
+        ),
         ("tensorflow/tensorflow:2.16.1", {"frameworks": {}, "cuda": None}),
         ("vllm/vllm-openai:v0.6.3.post1", {"frameworks": {"vllm": "0.6.3.post1"}}),
         ("vllm/vllm-openai:v0.11.0-aarch64", {"architecture": "arm64"}),
@@ -121,7 +150,12 @@ ENV = [
     "PYTHON_VERSION=3.12.4",
 ]
 LABELS = {"org.opencontainers.image.ref.name": "ubuntu", "org.opencontainers.image.version": "22.04"}
-OCI = {"architecture": "arm64", "os": "linux", "config": {"Env": ENV, "Labels": LABELS}, "history": [{"created_by": "RUN apt"}]}
+OCI = {
+    "architecture": "arm64",
+    "os": "linux",
+    "config": {"Env": ENV, "Labels": LABELS},
+    "history": [{"created_by": "RUN apt"}],
+}
 SAYS = {
     "cuda": "12.4.1",
     "cudnn": "9.1.0.70",
@@ -147,12 +181,20 @@ def layout(config: object) -> dict[str, bytes]:
     manifest_digest, manifest_data = blob({"config": {"digest": config_digest}, "layers": []})
     other = {"digest": "sha256:" + "0" * 64, "platform": {"os": "linux", "architecture": "s390x"}}
     inner_digest, inner_data = blob(
-        {"manifests": [other, {"digest": manifest_digest, "platform": {"os": "linux", "architecture": "amd64"}}]}
+        {
+            "manifests": [
+                other,
+                {"digest": manifest_digest, "platform": {"os": "linux", "architecture": "amd64"}},
+            ]
+        }
     )
     attestation = {"digest": "sha256:" + "1" * 64, "platform": {"os": "unknown", "architecture": "unknown"}}
     index = {"manifests": [attestation, {"digest": inner_digest}]}
     blobs = {config_digest: config_data, manifest_digest: manifest_data, inner_digest: inner_data}
-    return {"index.json": json.dumps(index).encode(), **{"blobs/" + name.replace(":", "/"): data for name, data in blobs.items()}}
+    return {
+        "index.json": json.dumps(index).encode(),
+        **{"blobs/" + name.replace(":", "/"): data for name, data in blobs.items()},
+    }
 
 
 def tar(path: Path, files: dict[str, bytes]) -> Path:
@@ -170,12 +212,22 @@ def written(path: Path, document: object) -> Path:
 
 
 def test_metadata_of_each_kind_says_the_same(tmp_path: Path) -> None:
-    inspected = [{"Architecture": "arm64", "Config": {"Env": ENV, "Labels": LABELS}, "RepoTags": ["team/own:7"], "RootFS": {}}]
+    inspected = [
+        {
+            "Architecture": "arm64",
+            "Config": {"Env": ENV, "Labels": LABELS},
+            "RepoTags": ["team/own:7"],
+            "RootFS": {},
+        }
+    ]
     directory = tmp_path / "layout"
     for name, data in layout(OCI).items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(data)
-    saved = {"manifest.json": json.dumps([{"Config": "c.json", "RepoTags": None}]).encode(), "c.json": json.dumps(OCI).encode()}
+    saved = {
+        "manifest.json": json.dumps([{"Config": "c.json", "RepoTags": None}]).encode(),
+        "c.json": json.dumps(OCI).encode(),
+    }
     for path in (
         written(tmp_path / "inspect.json", inspected),
         written(tmp_path / "config.json", OCI),
@@ -199,14 +251,19 @@ def test_metadata_of_each_kind_says_the_same(tmp_path: Path) -> None:
         (["CUDA_VERSION=13.0.0", "_CUDA_COMPAT_PATH=/usr/local/cuda/compat"], None, True),
     ],
 )
-def test_forward_compatibility_in_metadata(tmp_path: Path, env: list[str], history: Any, compat: bool | None) -> None:
+def test_forward_compatibility_in_metadata(
+    tmp_path: Path, env: list[str], history: Any, compat: bool | None
+) -> None:
     document = {"config": {"Env": env}, **({"history": history} if history else {})}
     assert workloads.metadata(written(tmp_path / "c.json", document)).forward_compat is compat
 
 
 def test_metadata_that_says_nothing_is_told(tmp_path: Path) -> None:
     (told,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).told
-    assert (told.severity, told.message) == ("unknown", "its metadata says nothing of CUDA, ROCm or a framework")
+    assert (told.severity, told.message) == (
+        "unknown",
+        "its metadata says nothing of CUDA, ROCm or a framework",
+    )
 
 
 def test_a_tag_that_contradicts_the_metadata_is_told_and_not_believed(tmp_path: Path) -> None:
@@ -259,26 +316,58 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("torch==2.8.0+cu128\n", {"frameworks": {"torch": "2.8.0+cu128"}, "forward_compat": False, "told": ()}),
-        ("--index-url https://mirror.example/whl/cu126\ntorch==2.8.0\n", {"frameworks": {"torch": "2.8.0+cu126"}}),
-        ("-i https://mirror.example/whl/rocm6.4/\ntorch==2.8.0\n", {"frameworks": {"torch": "2.8.0+rocm6.4"}}),
-        ("--extra-index-url https://mirror.example/whl/cu126\ntorch==2.8.0+cu128\n", {"frameworks": {"torch": "2.8.0+cu128"}}),
+        (
+            "torch==2.8.0+cu128\n",
+            {"frameworks": {"torch": "2.8.0+cu128"}, "forward_compat": False, "told": ()},
+        ),
+        (
+            "--index-url https://mirror.example/whl/cu126\ntorch==2.8.0\n",
+            {"frameworks": {"torch": "2.8.0+cu126"}},
+        ),
+        (
+            "-i https://mirror.example/whl/rocm6.4/\ntorch==2.8.0\n",
+            {"frameworks": {"torch": "2.8.0+rocm6.4"}},
+        ),
+        (
+            "--extra-index-url https://mirror.example/whl/cu126\ntorch==2.8.0+cu128\n",
+            {"frameworks": {"torch": "2.8.0+cu128"}},
+        ),
         ("jax[cuda12]==0.6.0\n", {"frameworks": {"jax": "0.6.0"}, "library_cuda": {"jax": "12"}}),
-        ("jax==0.6.0\njax-cuda12-plugin==0.6.0\n", {"frameworks": {"jax": "0.6.0"}, "library_cuda": {"jax": "12"}}),
+        (
+            "jax==0.6.0\njax-cuda12-plugin==0.6.0\n",
+            {"frameworks": {"jax": "0.6.0"}, "library_cuda": {"jax": "12"}},
+        ),
         ("jax==0.6.0\n", {"frameworks": {"jax": "0.6.0"}, "library_cuda": {}}),
         ("tensorflow[and-cuda]==2.18.0\n", {"library_cuda": {"tensorflow": "12"}}),
         (
             "nvidia-cudnn-cu12==9.10.2.21\nnvidia-nccl-cu12==2.27.3\nnvidia-cuda-runtime-cu12==12.8.90\n",
-            {"cudnn": "9.10.2.21", "nccl": "2.27.3", "cuda": "12.8.90", "library_cuda": {"cudnn": "12", "nccl": "12", "cudart": "12"}},
+            {
+                "cudnn": "9.10.2.21",
+                "nccl": "2.27.3",
+                "cuda": "12.8.90",
+                "library_cuda": {"cudnn": "12", "nccl": "12", "cudart": "12"},
+            },
         ),
         ("Torch == 2.8.0  # why\nnumpy>=1\n\n# torch==1.0\n", {"frameworks": {"torch": "2.8.0"}, "told": ()}),
         ("torch==2.8.0 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n", {"frameworks": {"torch": "2.8.0"}}),
         ('torch==2.8.0 ; sys_platform == "win32"\n', {"frameworks": {}, "told": ()}),
-        ('torch==2.8.0 ; sys_platform == "linux" and platform_machine == "x86_64"\n', {"frameworks": {"torch": "2.8.0"}}),
+        (
+            'torch==2.8.0 ; sys_platform == "linux" and platform_machine == "x86_64"\n',
+            {"frameworks": {"torch": "2.8.0"}},
+        ),
         ('torch==2.8.0 ; python_version >= "3.7"\n', {"frameworks": {"torch": "2.8.0"}}),
-        ("https://files.example/torch-2.11.0%2Bcu128-cp312-cp312-manylinux_2_28_x86_64.whl\n", {"frameworks": {"torch": "2.11.0+cu128"}}),
-        ("torch @ https://files.example/torch-2.8.0+cu126-cp312-cp312-linux_x86_64.whl\n", {"frameworks": {"torch": "2.8.0+cu126"}}),
-        ("-e .\n./local\n--no-binary :all:\n--find-links=/wheels\ntorch==2.8.0\n", {"frameworks": {"torch": "2.8.0"}}),
+        (
+            "https://files.example/torch-2.11.0%2Bcu128-cp312-cp312-manylinux_2_28_x86_64.whl\n",
+            {"frameworks": {"torch": "2.11.0+cu128"}},
+        ),
+        (
+            "torch @ https://files.example/torch-2.8.0+cu126-cp312-cp312-linux_x86_64.whl\n",
+            {"frameworks": {"torch": "2.8.0+cu126"}},
+        ),
+        (
+            "-e .\n./local\n--no-binary :all:\n--find-links=/wheels\ntorch==2.8.0\n",
+            {"frameworks": {"torch": "2.8.0"}},
+        ),
         ("\ufefftorch==2.8.0\r\n", {"frameworks": {"torch": "2.8.0"}}),
         ("", {"frameworks": {}, "told": ()}),
     ],
@@ -295,11 +384,21 @@ def test_requirements(tmp_path: Path, text: str, says: dict[str, Any]) -> None:
         ("numpy\ntorch\n", 2, "torch is not pinned, so that another day gives another version"),
         ("torch>=2.6\n", 1, "torch is not pinned (>=2.6)"),
         ("torch==2.8.*\n", 1, "torch is not pinned (==2.8.*)"),
-        ('\ntorch==2.8.0 ; python_version < "3.12"\n', 2, 'torch==2.8.0 is asked for where python_version < "3.12" only'),
-        ("torch==2.8.0\nflash-attn==2.6\n", None, "no facts are held of flash-attn (line 2), built for the GPU"),
+        (
+            '\ntorch==2.8.0 ; python_version < "3.12"\n',
+            2,
+            'torch==2.8.0 is asked for where python_version < "3.12" only',
+        ),
+        (
+            "torch==2.8.0\nflash-attn==2.6\n",
+            None,
+            "no facts are held of flash-attn (line 2), built for the GPU",
+        ),
     ],
 )
-def test_requirements_that_leave_something_open_say_so(tmp_path: Path, text: str, line: int | None, says: str) -> None:
+def test_requirements_that_leave_something_open_say_so(
+    tmp_path: Path, text: str, line: int | None, says: str
+) -> None:
     (told,) = requirements(tmp_path, text).told
     assert (told.rule, told.severity) == ("requirement-open", "unknown")
     assert says in told.message
@@ -327,14 +426,20 @@ def test_included_files_and_constraints(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("torch==2.8.0\ntorch=2.8.0\n", r'r\.txt:2: "torch=2\.8\.0" is not a requirement'),
-        ("torch==2.8.0\n\ntorch==2.9.0\n", r"r\.txt:3: torch is pinned as 2\.9\.0, and as 2\.8\.0 in .*r\.txt:1\. Keep one"),
+        (
+            "torch==2.8.0\n\ntorch==2.9.0\n",
+            r"r\.txt:3: torch is pinned as 2\.9\.0, and as 2\.8\.0 in .*r\.txt:1\. Keep one",
+        ),
         (
             "--index-url https://m.example/cu126\ntorch==2.8.0+cu128\n",
             r"r\.txt:2: torch is pinned as 2\.8\.0\+cu128, but the index of .*:1 is",
         ),
         ("-r\n", r"r\.txt:1: -r names no file"),
         ("-r absent.txt\n", r"r\.txt:1: requirements file .*absent\.txt does not exist"),
-        ("--indx-url https://m.example\n", r'r\.txt:1: "--indx-url" is no option of a requirements file\. Use "--index-url"'),
+        (
+            "--indx-url https://m.example\n",
+            r'r\.txt:1: "--indx-url" is no option of a requirements file\. Use "--index-url"',
+        ),
         ("torch==2.8.0 ; python_version > \n", r"r\.txt:1: .* is not a requirement"),
         ("torch-2.8.whl\n", r"r\.txt:1: "),
         ("--index-url\n", r"r\.txt:1: --index-url has no value"),
@@ -382,7 +487,12 @@ def test_workloads_of_a_class(catalog: Path) -> None:
     assert (named.cuda, named.forward_compat) == ("13.0.2", True)
     assert named.place is not None
     assert (named.place.file.name, named.place.line) == ("here.yml", 6)
-    assert (stated.cuda, stated.forward_compat, stated.frameworks, stated.told) == ("12.6", False, {"torch": "2.8.0+cu126"}, ())
+    assert (stated.cuda, stated.forward_compat, stated.frameworks, stated.told) == (
+        "12.6",
+        False,
+        {"torch": "2.8.0+cu126"},
+        (),
+    )
     assert (inspected.subject, inspected.cuda) == ("image team/own", "12.4.1")
     assert pinned.frameworks == {"torch": "2.8.0"}
 
@@ -409,8 +519,14 @@ def test_a_class_knows_better_than_what_follows_from_a_tag(catalog: Path) -> Non
         ("images:\n- Nvidia/Cuda\n", r'here\.yml:6: "Nvidia/Cuda" is not an image reference'),
         ("images:\n- {ref: a, metadata: absent.json}\n", r"here\.yml:6: there is no .*absent\.json"),
         ("requirements: [absent.txt]\n", r"here\.yml:5: there is no file .*absent\.txt"),
-        ("images:\n- {ref: a, cuda: 12.4}\n", r'here\.yml:6: "images\.0\.cuda" is 12\.4, expected text\. Write it in quotes: "12\.4"'),
-        ("images:\n- {ref: a, cudda: '12.4'}\n", r'here\.yml:6: unknown key "cudda" in "images\.0"\. Use "cuda"'),
+        (
+            "images:\n- {ref: a, cuda: 12.4}\n",
+            r'here\.yml:6: "images\.0\.cuda" is 12\.4, expected text\. Write it in quotes: "12\.4"',
+        ),
+        (
+            "images:\n- {ref: a, cudda: '12.4'}\n",
+            r'here\.yml:6: unknown key "cudda" in "images\.0"\. Use "cuda"',
+        ),
         ("images:\n- 12\n", r'here\.yml:6: "images\.0" is 12, expected a mapping of keys'),
         ("images: [{ref: a, cuda: twelve}]\n", r'"twelve" is not a version'),
     ],
@@ -422,5 +538,7 @@ def test_classes_that_contradict_themselves(catalog: Path, text: str, says: str)
 
 def test_a_class_that_contradicts_metadata(catalog: Path) -> None:
     written(catalog / "classes" / "m.json", OCI)
-    with pytest.raises(WorkloadError, match=r"here\.yml:5: .* is stated to have cuda 13\.0, and its metadata says 12\.4\.1"):
+    with pytest.raises(
+        WorkloadError, match=r"here\.yml:5: .* is stated to have cuda 13\.0, and its metadata says 12\.4\.1"
+    ):
         of_class(catalog, 'images: [{ref: a, metadata: m.json, cuda: "13.0"}]\n')

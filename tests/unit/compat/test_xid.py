@@ -14,7 +14,9 @@ from goldnode.compat import audit, facts, xid
 DRIVER = {
     int(code): name
     for code, name in (
-        line.split() for line in (Path(__file__).parents[2] / "cases/xid_driver_codes.txt").read_text().splitlines() if line[:1] != "#"
+        line.split()
+        for line in (Path(__file__).parents[2] / "cases/xid_driver_codes.txt").read_text().splitlines()
+        if line[:1] != "#"
     )
 }
 # By NVIDIA's catalogue, as the fact files' own source has it; other numbers are checked by their action alone.
@@ -68,7 +70,9 @@ def test_every_number_of_the_driver_is_in_the_table() -> None:
 
 def test_a_number_that_is_missing_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     data = facts.load("xid.yml")
-    monkeypatch.setattr(facts, "load", lambda name: {**data, "xid": [row for row in data["xid"] if row["code"] != 175]})
+    monkeypatch.setattr(
+        facts, "load", lambda name: {**data, "xid": [row for row in data["xid"] if row["code"] != 175]}
+    )
     xid.codes.cache_clear()
     try:
         with pytest.raises(AssertionError):
@@ -79,9 +83,11 @@ def test_a_number_that_is_missing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_nvidias_actions(action: str) -> None:
-    assert [code for code, row in xid.codes().items() if row.action == action and code < xid.FIRST_SXID and not row.unused] == ACTIONS[
-        action
-    ]
+    assert [
+        code
+        for code, row in xid.codes().items()
+        if row.action == action and code < xid.FIRST_SXID and not row.unused
+    ] == ACTIONS[action]
 
 
 def test_every_row_has_a_source_and_what_is_printed_a_meaning() -> None:

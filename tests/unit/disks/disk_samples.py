@@ -41,12 +41,20 @@ def make_build(
     title = f"{class_}-{build_id}"
     directory = store / "built" / class_ / build_id
     directory.mkdir(parents=True)
-    suffixes = {"raw": ".raw", "qcow2": ".qcow2", "tar": ".root.tar.zst", "vmlinuz": ".vmlinuz", "initrd": ".initrd.img"}
+    suffixes = {
+        "raw": ".raw",
+        "qcow2": ".qcow2",
+        "tar": ".root.tar.zst",
+        "vmlinuz": ".vmlinuz",
+        "initrd": ".initrd.img",
+    }
     files = []
     for form in forms:
         path = directory / f"{title}{suffixes[form]}"
         seed = content or f"{title} {form}".encode()
-        path.write_bytes(b"".join(hashlib.sha256(seed + b"%d" % number).digest() for number in range(bulk // 32)))
+        path.write_bytes(
+            b"".join(hashlib.sha256(seed + b"%d" % number).digest() for number in range(bulk // 32))
+        )
         files.append(DiskFile(path.name, form, path.stat().st_size, sha256_of(path)))
     raw = next(row for row in files if row.format == "raw")
     disk = BuiltDisk(
@@ -95,19 +103,42 @@ def prove(
             {"id": "gpu", "outcome": "not-verifiable", "expected": "a GPU", "got": None},
         ]
         rows = [{"number": number + 1, "seconds": 30.0, "checks": checks} for number in range(boots)]
-        record = {"schema": 1, "name": disk.name, "build_id": disk.build_id, "raw_sha256": disk.raw.sha256, "accelerator": "tcg"}
-        record |= {"simulated_hardware": False, "boots": rows, "clones": [], "outcome": "passed"} | dict(boot or {})
+        record = {
+            "schema": 1,
+            "name": disk.name,
+            "build_id": disk.build_id,
+            "raw_sha256": disk.raw.sha256,
+            "accelerator": "tcg",
+        }
+        record |= {"simulated_hardware": False, "boots": rows, "clones": [], "outcome": "passed"} | dict(
+            boot or {}
+        )
         document(disk, "verified").write_text(json.dumps(record))
     about = {"subject": digest_of(disk)}
     if inspection is not None:
-        found = [] if inspection else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
-        said = {**about, "raw_sha256": disk.raw.sha256, "backend": "cpu", "passed": inspection, "elf_files": 1, "findings": found}
+        found = (
+            []
+            if inspection
+            else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
+        )
+        said = {
+            **about,
+            "raw_sha256": disk.raw.sha256,
+            "backend": "cpu",
+            "passed": inspection,
+            "elf_files": 1,
+            "findings": found,
+        }
         document(disk, "inspection").write_text(json.dumps(said))
     if papers:
         bill = {"metadata": {"component": {"version": digest_of(disk)}}}
         document(disk, "cyclonedx").write_text(json.dumps(bill))
-        document(disk, "spdx").write_text(json.dumps({"packages": [{"SPDXID": "SPDXRef-image", "versionInfo": digest_of(disk)}]}))
-        document(disk, "provenance").write_bytes(signatures.statement(disk.name, digest_of(disk), "https://slsa.dev/provenance/v1", {}))
+        document(disk, "spdx").write_text(
+            json.dumps({"packages": [{"SPDXID": "SPDXRef-image", "versionInfo": digest_of(disk)}]})
+        )
+        document(disk, "provenance").write_bytes(
+            signatures.statement(disk.name, digest_of(disk), "https://slsa.dev/provenance/v1", {})
+        )
         document(disk, "vulnerabilities").write_text(json.dumps({**about, "state": vulnerabilities}))
     if key is not None:
         sign(disk, key)
@@ -115,7 +146,10 @@ def prove(
 
 def sign(disk: BuiltDisk, key: Path) -> None:
     """Sign a disk with all that lies beside it now."""
-    rows = [{"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size} for path in documents(disk)]
+    rows = [
+        {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
+        for path in documents(disk)
+    ]
     payload = signatures.statement(disk.name, digest_of(disk), PREDICATE, {"documents": rows})
     document(disk, "signature").write_bytes(load_signer(key).sign(payload))
 
@@ -171,7 +205,12 @@ def make_root(root: Path, *, bash: str = "5.2.15-2+b7", more: Mapping[str, bytes
         "usr/bin/bash": b"#!" + bash.encode(),
         "usr/share/doc/bash/copyright": copyright_,
         f"usr/share/doc/{MODULES}/goldnode.json": json.dumps(
-            {"key": "k" * 8, "kernel": RELEASE, "driver_version": "535.309.01", "trees": {"nvidia-kernel-dkms": "535.309.01-0+deb12u1"}}
+            {
+                "key": "k" * 8,
+                "kernel": RELEASE,
+                "driver_version": "535.309.01",
+                "trees": {"nvidia-kernel-dkms": "535.309.01-0+deb12u1"},
+            }
         ).encode(),
         KO: b"\x7fELF not really",
         "usr/lib/systemd/boot/efi/systemd-bootx64.efi": b"MZ loader",
@@ -206,7 +245,10 @@ def make_disk(store: Path, work: Path, name: str = "a", *, class_: str = CLASS, 
         build_id=disk.build_id,
     )
     made = assemble.assemble(root, spec, raw, lambda _: None)
-    files = (DiskFile(raw.name, "raw", made.size, made.sha256), *(row for row in disk.files if row.format != "raw"))
+    files = (
+        DiskFile(raw.name, "raw", made.size, made.sha256),
+        *(row for row in disk.files if row.format != "raw"),
+    )
     bash = str(given.get("bash", "5.2.15-2+b7"))
     packages = (
         Package("bash", bash, "amd64", hashlib.sha256(bash.encode()).hexdigest()),

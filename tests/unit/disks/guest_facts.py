@@ -39,13 +39,28 @@ def document(*, gpu: bool, mode: str = "report", simulated: bool = True) -> dict
             "gpu": {"model": "A100-SXM4-40GB", "count": 8, "vendor": "nvidia", "pci_ids": ["10de:20b0"]},
             "driver": {"module": MODULE, "version": VERSION, "in_tree": False},
             "blacklist": ["nouveau"],
-            "policy": {"persistence_mode": True, "power_limit_watts": 400, "clocks": {"graphics_mhz": 1410}, "host": {"iommu": "pt"}},
+            "policy": {
+                "persistence_mode": True,
+                "power_limit_watts": 400,
+                "clocks": {"graphics_mhz": 1410},
+                "host": {"iommu": "pt"},
+            },
         }
     return {**found, "digest": document_digest(found)}
 
 
-def finding(name: str, outcome: str = "match", got: str = "as declared", severity: str = "drain", **more: Any) -> dict[str, Any]:
-    return {"id": name, "outcome": outcome, "severity": severity, "expected": "as declared", "got": got, "subject": None, **more}
+def finding(
+    name: str, outcome: str = "match", got: str = "as declared", severity: str = "drain", **more: Any
+) -> dict[str, Any]:
+    return {
+        "id": name,
+        "outcome": outcome,
+        "severity": severity,
+        "expected": "as declared",
+        "got": got,
+        "subject": None,
+        **more,
+    }
 
 
 def unit(name: str, active: str = "active", **more: str) -> dict[str, str]:
@@ -65,7 +80,9 @@ def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> Wanted:
     """The image that the guest below booted; `extra` MiB are on the disk beyond the image."""
     partitions = (
         Partition(1, "esp", "t", "e0", 1 * MIB, 512 * MIB, "vfat", "A-B"),
-        Partition(2, "root-a" if layout == "ab" else "root", "t", "aa-01", 513 * MIB, 4096 * MIB, "ext4", "u"),
+        Partition(
+            2, "root-a" if layout == "ab" else "root", "t", "aa-01", 513 * MIB, 4096 * MIB, "ext4", "u"
+        ),
     )
     return Wanted(
         kernel=KERNEL,
@@ -73,7 +90,10 @@ def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> Wanted:
         driver=(MODULE, VERSION) if gpu else None,
         modules=(MODULE,) if gpu else (),
         packages={"linux-image": "1", "python3": "3.11"},
-        pending=(("kernel.running", "another machine's"), *((("policy.set power_limit", "device: to be set"),) if gpu else ())),
+        pending=(
+            ("kernel.running", "another machine's"),
+            *((("policy.set power_limit", "device: to be set"),) if gpu else ()),
+        ),
         partitions=partitions,
         layout=layout,
         loader="systemd-boot",
@@ -94,7 +114,13 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
     ]
     if gpu:
         why = "the class declares simulated GPUs, and none are installed here"
-        names = ("gpu.count", "driver.loaded", "policy.persistence_mode", "policy.clocks.graphics_mhz", "policy.power_limit_watts")
+        names = (
+            "gpu.count",
+            "driver.loaded",
+            "policy.persistence_mode",
+            "policy.clocks.graphics_mhz",
+            "policy.power_limit_watts",
+        )
         findings += [finding(name, "not_verified_here", why) for name in names]
         findings += [finding("policy.host.iommu", "not_exposed", "no IOMMU", "degraded")]
     verdict = {
@@ -103,7 +129,10 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
     }  # fmt: skip
     runtime = {"After": "basic.target goldnode-sanity.service", "ExecMainStartTimestampMonotonic": "70"}
     if mode == "block":
-        runtime |= {"DropInPaths": f"/x/{gate.DROP_IN}", "ExecCondition": f"{{ path=/bin/sh ; argv[]=/bin/sh -c [ -r {gate.PASS} ] ; }}"}
+        runtime |= {
+            "DropInPaths": f"/x/{gate.DROP_IN}",
+            "ExecCondition": f"{{ path=/bin/sh ; argv[]=/bin/sh -c [ -r {gate.PASS} ] ; }}",
+        }
     units = [
         unit("multi-user.target"),
         unit("goldnode-sanity.service", ExecMainExitTimestampMonotonic="60"),
@@ -151,13 +180,29 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
         fields = {"vermagic": f"{KERNEL} SMP preempt mod_unload", "version": VERSION}
         said = "modprobe: ERROR: could not insert 'nvidia_current': No such device"
         found["modules"] = {
-            MODULE: {"modinfo": 0, "fields": fields, "rc": 1, "said": said, "kernel": "NVRM: No NVIDIA GPU found.", "loaded": False}
+            MODULE: {
+                "modinfo": 0,
+                "fields": fields,
+                "rc": 1,
+                "said": said,
+                "kernel": "NVRM: No NVIDIA GPU found.",
+                "loaded": False,
+            }
         }
         found["refusals"] = {
-            "nouveau": {"rc": 1, "said": "modprobe: ERROR: could not insert 'nouveau': Operation not permitted", "loaded": False}
+            "nouveau": {
+                "rc": 1,
+                "said": "modprobe: ERROR: could not insert 'nouveau': Operation not permitted",
+                "loaded": False,
+            }
         }
         found["plan"] = {
-            "plan": {"actions": [{"kind": "policy.set", "target": "power_limit", "reason": "to be set", "phase": "device"}], "refusals": []}
+            "plan": {
+                "actions": [
+                    {"kind": "policy.set", "target": "power_limit", "reason": "to be set", "phase": "device"}
+                ],
+                "refusals": [],
+            }
         }
     return copy.deepcopy(found)
 

@@ -68,12 +68,19 @@ def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
         "kernel": RELEASE,
     }
     # A cluster of this ESP holds 16 names: its directories have room for those that a node writes, and need not grow.
-    rooms = {entry.path: len(fat.content(entry)) // 32 for entry in fat.entries() if entry.directory and entry.path}
+    rooms = {
+        entry.path: len(fat.content(entry)) // 32 for entry in fat.entries() if entry.directory and entry.path
+    }
     assert min(rooms.values()) >= 48, rooms
     # Every date of the ESP is the image's: 2025-10-09 08:53:20 UTC.
-    assert {(e.written, e.created) for e in fat.entries() if e.path and not e.directory} <= {(w, c) for w in (DATE,) for c in (0, DATE)}
+    assert {(e.written, e.created) for e in fat.entries() if e.path and not e.directory} <= {
+        (w, c) for w in (DATE,) for c in (0, DATE)
+    }
     blkid = subprocess.run(
-        ["blkid", "-p", "-O", str(41 * MIB), "-o", "export", made.raw], capture_output=True, text=True, env={"PATH": tools.path()}
+        ["blkid", "-p", "-O", str(41 * MIB), "-o", "export", made.raw],
+        capture_output=True,
+        text=True,
+        env={"PATH": tools.path()},
     )
     assert f"UUID={made.partitions[1].filesystem_uuid}" in blkid.stdout
     assert "LABEL=root-a" in blkid.stdout
@@ -104,9 +111,14 @@ def test_the_files_of_the_root_are_those_of_the_tree(tmp_path: Path) -> None:
             if name == "lost+found":
                 continue
             row = os.lstat(root / name)
-            assert (item.mode, item.size if item.kind == "-" else 0) == (row.st_mode, row.st_size if item.kind == "-" else 0), name
+            assert (item.mode, item.size if item.kind == "-" else 0) == (
+                row.st_mode,
+                row.st_size if item.kind == "-" else 0,
+            ), name
             if item.kind == "-":
-                assert b"".join(system.content(item.size, item.flags, item.place)) == (root / name).read_bytes()
+                assert (
+                    b"".join(system.content(item.size, item.flags, item.place)) == (root / name).read_bytes()
+                )
             assert {item.atime, item.ctime, item.crtime} == {EPOCH * 10**9}, name
             assert item.mtime == min(int(row.st_mtime), EPOCH) * 10**9, name
         assert found["usr/bin/hard"].number == found["usr/bin/systemd-repart"].number
@@ -114,7 +126,9 @@ def test_the_files_of_the_root_are_those_of_the_tree(tmp_path: Path) -> None:
     tools.run("e2fsck", "-f", "-n", f"{made.raw}?offset={41 * MIB}")
 
 
-def test_unlike_trees_of_equal_content_make_equal_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlike_trees_of_equal_content_make_equal_disks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
@@ -137,10 +151,15 @@ def test_unlike_trees_of_equal_content_make_equal_disks(tmp_path: Path, monkeypa
     assert again.allocated == made.allocated
 
 
-@pytest.mark.parametrize("change", [{"seed": uuid.UUID(int=7)}, {"epoch": EPOCH + 60}, {"command_line": "quiet"}, {"sequence": 4}])
+@pytest.mark.parametrize(
+    "change", [{"seed": uuid.UUID(int=7)}, {"epoch": EPOCH + 60}, {"command_line": "quiet"}, {"sequence": 4}]
+)
 def test_another_spec_is_another_disk(tmp_path: Path, change: dict[str, Any]) -> None:
     root = tree(tmp_path / "root")
-    assert assemble(root, spec(), tmp_path / "a", quiet).sha256 != assemble(root, spec(**change), tmp_path / "b", quiet).sha256
+    assert (
+        assemble(root, spec(), tmp_path / "a", quiet).sha256
+        != assemble(root, spec(**change), tmp_path / "b", quiet).sha256
+    )
 
 
 def test_capabilities_go_along_and_labels_of_this_machine_do_not(tmp_path: Path) -> None:
@@ -187,7 +206,10 @@ def leads_out(root: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (without(f"boot/vmlinuz-{RELEASE}"), r"no kernel 6\.1\.0-0-amd64 .*it has none\. Add the stack's kernel"),
+        (
+            without(f"boot/vmlinuz-{RELEASE}"),
+            r"no kernel 6\.1\.0-0-amd64 .*it has none\. Add the stack's kernel",
+        ),
         (
             lambda root: (root / f"boot/vmlinuz-{RELEASE}").rename(root / "boot/vmlinuz-6.1.0-1-amd64"),
             r'it has 6\.1\.0-1-amd64\. Lock the disk again, or use "6',
@@ -195,14 +217,22 @@ def leads_out(root: Path) -> None:
         (without(f"boot/initrd.img-{RELEASE}"), r"no initramfs for kernel.*Add initramfs-tools"),
         (without(assembling.SYSTEMD_BOOT), r"no boot loader .*Add systemd-boot-efi to the packages"),
         (lambda root: (root / "efi").rmdir(), r"no directory /efi"),
-        (huge, r"which is \d+ MiB more than a partition of 160 MiB holds\. Raise `root_mib` of the definition to at least \d+\."),
+        (
+            huge,
+            r"which is \d+ MiB more than a partition of 160 MiB holds\. Raise `root_mib` of the definition to at least \d+\.",
+        ),
         (many, r"in \d+ files, which is \d+ MiB more .*`root_mib`"),
-        (fat_kernel, r"three times that \(.*\) does not fit an ESP of 40 MiB\. Raise `esp_mib` of the definition to at least \d+\."),
+        (
+            fat_kernel,
+            r"three times that \(.*\) does not fit an ESP of 40 MiB\. Raise `esp_mib` of the definition to at least \d+\.",
+        ),
         (leads_out, r"is a link, expected a file"),
     ],
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="the root's own directory has to be root's")
-def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(tmp_path: Path, spoil: Callable[[Path], None], text: str) -> None:
+def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(
+    tmp_path: Path, spoil: Callable[[Path], None], text: str
+) -> None:
     root = tree(tmp_path / "root")
     spoil(root)
     with pytest.raises(DiskError) as caught:
@@ -219,7 +249,10 @@ def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(tmp_path: Pat
         ({"sizes": Sizes(40 * MIB, 64 * MIB)}, "correct `root_mib`"),
         ({"sizes": Sizes(40 * MIB + 1, 160 * MIB)}, "correct `esp_mib`"),
         ({"command_line": "a\nb"}, "not one line of ASCII"),
-        ({"layout": "single", "loader": "grub", "command_line": "memmap=64M$0x1000"}, "command line has $, which GRUB's configuration"),
+        (
+            {"layout": "single", "loader": "grub", "command_line": "memmap=64M$0x1000"},
+            "command line has $, which GRUB's configuration",
+        ),
         ({"name": "../x"}, "expected letters"),
     ],
 )
@@ -240,7 +273,9 @@ def test_a_root_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_missing_tool_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "path", lambda: str(tmp_path))
-    with pytest.raises(DiskError, match=r"no sfdisk, mkfs\.vfat, .*Install dosfstools e2fsprogs fdisk mtools"):
+    with pytest.raises(
+        DiskError, match=r"no sfdisk, mkfs\.vfat, .*Install dosfstools e2fsprogs fdisk mtools"
+    ):
         assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
 
 
@@ -252,7 +287,9 @@ def test_too_little_space_is_said_before_it_is_used(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("step", ["sfdisk", "mkfs.vfat", "mcopy", "mke2fs", "debugfs"])
-def test_a_step_that_fails_leaves_nothing_and_the_older_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_step_that_fails_leaves_nothing_and_the_older_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     out = tmp_path / "disk.raw"
     out.write_bytes(b"older")
     programs = tmp_path / "programs"
@@ -281,7 +318,12 @@ def test_what_a_killed_run_left_is_taken_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "pieces",
-    [[(0, b"a")], [(5 * MIB + 3, b"b" * 5000)], [(0, b"x" * 4096), (3 * MIB - 1, b"yz"), (9 * MIB, b"")], [(8191, b"cd")]],
+    [
+        [(0, b"a")],
+        [(5 * MIB + 3, b"b" * 5000)],
+        [(0, b"x" * 4096), (3 * MIB - 1, b"yz"), (9 * MIB, b"")],
+        [(8191, b"cd")],
+    ],
 )
 def test_measure_reads_holes_as_zeros(tmp_path: Path, pieces: list[tuple[int, bytes]]) -> None:
     path = tmp_path / "sparse"

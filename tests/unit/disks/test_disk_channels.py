@@ -16,7 +16,17 @@ import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 
 from goldnode.disks import channels
-from goldnode.disks.channels import ChannelStore, DirectoryPlace, StorePlace, judge, line_of, promote, repair, rollback, standing
+from goldnode.disks.channels import (
+    ChannelStore,
+    DirectoryPlace,
+    StorePlace,
+    judge,
+    line_of,
+    promote,
+    repair,
+    rollback,
+    standing,
+)
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
 from goldnode.disks.model import BuiltDisk, Hygiene
@@ -53,7 +63,13 @@ class World:
 
     def publish(self, name: str, *, waive: tuple[str, ...] = (), **given: Any) -> BuiltDisk:
         disk = self.build(name, **given)
-        publish(disk, self.place, load_signer(self.keys[0]), waivers=[Waiver(gate, "ana", "a test") for gate in waive], now=NOW)
+        publish(
+            disk,
+            self.place,
+            load_signer(self.keys[0]),
+            waivers=[Waiver(gate, "ana", "a test") for gate in waive],
+            now=NOW,
+        )
         return disk
 
     def promote(self, name: str, channel: str, **given: Any) -> Any:
@@ -62,7 +78,12 @@ class World:
         return promote(place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), **settings)
 
     def rollback(self, **given: Any) -> Any:
-        settings: dict[str, Any] = {"by": "ana", "reason": "it is slow", "now": NOW, "place": self.place} | given
+        settings: dict[str, Any] = {
+            "by": "ana",
+            "reason": "it is slow",
+            "now": NOW,
+            "place": self.place,
+        } | given
         return rollback(settings.pop("place"), self.store, LINE, load_signer(self.keys[0]), **settings)
 
     def all_the_way(self, name: str, **given: Any) -> None:
@@ -96,11 +117,41 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
     [
         pytest.param({"boots": 0}, "booted", "missing", "never booted", id="never-booted"),
         pytest.param({"boots": 1}, "booted", "failed", "booted 1 times, expected 2", id="booted-once"),
-        pytest.param({"boot": {"outcome": "failed"}}, "booted", "failed", "outcome of its boots is failed", id="boot-failed"),
-        pytest.param({"boot": {"outcome": "not-verifiable"}}, "booted", "failed", "not-verifiable, expected passed", id="not-verified"),
-        pytest.param({"boot": {"raw_sha256": "0" * 64}}, "booted", "failed", "about another disk: raw_sha256", id="other-disk-booted"),
-        pytest.param({"boot": {"build_id": "e" * 12}}, "booted", "failed", "another disk: build_id", id="other-build-booted"),
-        pytest.param({"boot": {"raw_sha256_after": "0" * 64}}, "booted", "failed", "not the same after", id="changed-by-boot"),
+        pytest.param(
+            {"boot": {"outcome": "failed"}},
+            "booted",
+            "failed",
+            "outcome of its boots is failed",
+            id="boot-failed",
+        ),
+        pytest.param(
+            {"boot": {"outcome": "not-verifiable"}},
+            "booted",
+            "failed",
+            "not-verifiable, expected passed",
+            id="not-verified",
+        ),
+        pytest.param(
+            {"boot": {"raw_sha256": "0" * 64}},
+            "booted",
+            "failed",
+            "about another disk: raw_sha256",
+            id="other-disk-booted",
+        ),
+        pytest.param(
+            {"boot": {"build_id": "e" * 12}},
+            "booted",
+            "failed",
+            "another disk: build_id",
+            id="other-build-booted",
+        ),
+        pytest.param(
+            {"boot": {"raw_sha256_after": "0" * 64}},
+            "booted",
+            "failed",
+            "not the same after",
+            id="changed-by-boot",
+        ),
         pytest.param(
             {"boot": {"boots": [{"checks": [_CHECK]}, {"checks": [_CHECK]}]}},
             "booted",
@@ -108,13 +159,31 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
             "expected 6.1, got 6.12",
             id="check-failed",
         ),
-        pytest.param({"boot": {"boots": [{"checks": []}, {"checks": []}]}}, "booted", "failed", "booted 0 times", id="nothing-checked"),
+        pytest.param(
+            {"boot": {"boots": [{"checks": []}, {"checks": []}]}},
+            "booted",
+            "failed",
+            "booted 0 times",
+            id="nothing-checked",
+        ),
         pytest.param({"boot": {"boots": "two"}}, "booted", "failed", "booted 0 times", id="boots-unreadable"),
         pytest.param({"inspection": None}, "inspection", "missing", "no cpu_node-", id="not-inspected"),
-        pytest.param({"inspection": False}, "inspection", "failed", "libcudart.so.12 is foreign", id="inspection-refused"),
+        pytest.param(
+            {"inspection": False},
+            "inspection",
+            "failed",
+            "libcudart.so.12 is foreign",
+            id="inspection-refused",
+        ),
         pytest.param({"papers": False}, "sbom", "missing", "cdx.json", id="no-sbom"),
         pytest.param({"papers": False}, "provenance", "missing", "provenance", id="no-provenance"),
-        pytest.param({"vulnerabilities": "not_checked"}, "vulnerabilities", "not_run", "no package was held", id="no-database"),
+        pytest.param(
+            {"vulnerabilities": "not_checked"},
+            "vulnerabilities",
+            "not_run",
+            "no package was held",
+            id="no-database",
+        ),
     ],
 )
 def test_a_shut_gate(world: World, proof: dict[str, Any], gate: str, state: str, said: str) -> None:
@@ -160,7 +229,9 @@ def _unread(disk: BuiltDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "gate"), [(_altered, "built"), (_late, "signature"), (_unread, "booted")], ids=["altered", "later", "unreadable"]
+    ("wrong", "gate"),
+    [(_altered, "built"), (_late, "signature"), (_unread, "booted")],
+    ids=["altered", "later", "unreadable"],
 )
 def test_what_was_altered_shuts_its_gate(world: World, wrong: Callable[[BuiltDisk], None], gate: str) -> None:
     disk = world.build("a")
@@ -191,9 +262,19 @@ def test_from_candidate_to_known_good(world: World) -> None:
         moved = world.promote("a", channel)
         assert moved.entry.channel == channel
     assert world.stands() == world.said() == dict.fromkeys(CHANNELS, "a")
-    states = [stand.state for stand in moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands]
+    states = [
+        stand.state
+        for stand in moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
+    ]
     assert states == ["ok"] * 4
-    assert {gate["gate"] for gate in moved.entry.gates} >= {"built", "hygiene", "booted", "inspection", "signature", "order"}
+    assert {gate["gate"] for gate in moved.entry.gates} >= {
+        "built",
+        "hygiene",
+        "booted",
+        "inspection",
+        "signature",
+        "order",
+    }
     assert "is there already" not in str(moved.notes)
     assert "already" in str(world.promote("a", "stable").notes)
 
@@ -240,7 +321,9 @@ def test_one_that_was_rolled_back_as_bad_goes_no_further(world: World) -> None:
         ({"driver": None}, "driver", "driver goes from 535 to none"),
     ],
 )
-def test_another_series_needs_an_approval_of_its_own(world: World, given: dict[str, Any], part: str, said: str) -> None:
+def test_another_series_needs_an_approval_of_its_own(
+    world: World, given: dict[str, Any], part: str, said: str
+) -> None:
     world.publish("a", driver="535.309.01")
     world.all_the_way("a")
     world.publish("b", **{"driver": "535.309.01", **given})
@@ -342,7 +425,9 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("cut", ["before", "between"])
-def test_a_cut_move_is_finished_by_the_same_command(world: World, monkeypatch: pytest.MonkeyPatch, cut: str) -> None:
+def test_a_cut_move_is_finished_by_the_same_command(
+    world: World, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
     world.publish("a")
     name = {"before": "commit", "between": "point"}[cut]
     with monkeypatch.context() as patched:
@@ -388,7 +473,15 @@ def _mover(root: str, place: str, key: str, name: str) -> str:
     store = ChannelStore(Path(root))
     signer = load_signer(Path(key))
     try:
-        promote(DirectoryPlace(Path(place), store, signer), store, LINE, BUILDS[name], "candidate", signer, by=name)
+        promote(
+            DirectoryPlace(Path(place), store, signer),
+            store,
+            LINE,
+            BUILDS[name],
+            "candidate",
+            signer,
+            by=name,
+        )
     except ImageError as problem:
         return problem.message
     return "moved"
@@ -421,7 +514,9 @@ def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:
     disk = world.build("a")
     _late(disk)
     sign(disk, world.keys[0])
-    assert {row.name: row.state for row in judge("publish", disk, trust=load_public(world.keys[1]))}["signature"] == "passed"
+    assert {row.name: row.state for row in judge("publish", disk, trust=load_public(world.keys[1]))}[
+        "signature"
+    ] == "passed"
 
 
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
@@ -431,11 +526,18 @@ def test_the_gate_reads_what_verification_writes(world: World, outcome: str) -> 
     from goldnode.disks.qemu import TCG, Accelerator
 
     disk = world.build("a", proof={"boots": 0})
-    checks = [Check("kernel", "passed", disk.kernel, disk.kernel), Check("gpu", UNVERIFIABLE, "a GPU", "there is none")]
+    checks = [
+        Check("kernel", "passed", disk.kernel, disk.kernel),
+        Check("gpu", UNVERIFIABLE, "a GPU", "there is none"),
+    ]
     report = verify.Report(disk, Accelerator(TCG, "no KVM"), disk.raw.sha256, disk.raw.sha256)
     report.boots = [verify.Boot(number, "boot", 30.0, checks) for number in (1, 2)]
     report.clones = [Check("machine-id", outcome, "two", "two" if outcome == "passed" else "one")]  # type: ignore[arg-type]
     verify.write(report)
     (gate,) = judge("publish", disk, only=("booted",))
     assert gate.state == outcome
-    assert gate.why == ("booted 2 times (tcg); not verifiable here: gpu" if outcome == "passed" else "machine-id: expected two, got one")
+    assert gate.why == (
+        "booted 2 times (tcg); not verifiable here: gpu"
+        if outcome == "passed"
+        else "machine-id: expected two, got one"
+    )

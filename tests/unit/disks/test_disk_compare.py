@@ -48,7 +48,15 @@ def copy(disk: Path, tmp_path: Path) -> Path:
 
 def debugfs(disk: Path, *lines: str) -> None:
     """Change the root file system; the superblock's date stays the image's."""
-    tools.run("debugfs", "-w", "-f", "/dev/stdin", f"{disk}?offset={ROOT}", stdin="".join(line + "\n" for line in lines), epoch=EPOCH)
+    tools.run(
+        "debugfs",
+        "-w",
+        "-f",
+        "/dev/stdin",
+        f"{disk}?offset={ROOT}",
+        stdin="".join(line + "\n" for line in lines),
+        epoch=EPOCH,
+    )
 
 
 def rows(one: Path, two: Path) -> set[tuple[str, str, str]]:
@@ -82,7 +90,9 @@ CHANGES: list[tuple[list[str], set[tuple[str, str, str]]]] = [
 
 
 @pytest.mark.parametrize(("lines", "expected"), CHANGES, ids=[lines[0] for lines, _ in CHANGES])
-def test_a_change_of_the_root_is_named(disk: Path, copy: Path, lines: list[str], expected: set[tuple[str, str, str]]) -> None:
+def test_a_change_of_the_root_is_named(
+    disk: Path, copy: Path, lines: list[str], expected: set[tuple[str, str, str]]
+) -> None:
     debugfs(copy, *lines)
     assert rows(disk, copy) == expected
 
@@ -118,7 +128,12 @@ def test_bytes_behind_the_end_of_a_file_are_slack(disk: Path, copy: Path) -> Non
 def test_bytes_of_a_free_block_are_slack(disk: Path, copy: Path) -> None:
     put(copy, ROOT + 159 * MIB, b"left over")
     (row,) = differences(disk, copy)
-    assert (row.partition, row.path, row.what, row.first) == ("root-a", "", "slack", "a block that no file has")
+    assert (row.partition, row.path, row.what, row.first) == (
+        "root-a",
+        "",
+        "slack",
+        "a block that no file has",
+    )
 
 
 def test_bytes_of_the_journal_are_named(disk: Path, copy: Path) -> None:
@@ -153,10 +168,19 @@ def test_bytes_outside_of_the_partitions_are_named(disk: Path, copy: Path, offse
 
 
 def test_the_table_is_named(disk: Path, copy: Path) -> None:
-    subprocess.run(["sfdisk", "-q", "--part-uuid", copy, "2", str(uuid.UUID(int=5))], check=True, env={"PATH": tools.path()})
-    subprocess.run(["sfdisk", "-q", "--part-label", copy, "2", "root-x"], check=True, env={"PATH": tools.path()})
+    subprocess.run(
+        ["sfdisk", "-q", "--part-uuid", copy, "2", str(uuid.UUID(int=5))],
+        check=True,
+        env={"PATH": tools.path()},
+    )
+    subprocess.run(
+        ["sfdisk", "-q", "--part-label", copy, "2", "root-x"], check=True, env={"PATH": tools.path()}
+    )
     found = differences(disk, copy)
-    assert {(row.partition, row.what, row.first.split()[0]) for row in found} == {("root-a", "table", "uuid"), ("root-a", "table", "name")}
+    assert {(row.partition, row.what, row.first.split()[0]) for row in found} == {
+        ("root-a", "table", "uuid"),
+        ("root-a", "table", "name"),
+    }
 
 
 def test_a_partition_that_only_one_has_is_named(disk: Path, copy: Path) -> None:
@@ -165,7 +189,9 @@ def test_a_partition_that_only_one_has_is_named(disk: Path, copy: Path) -> None:
 
 
 def test_another_size_and_guid_of_the_disk_are_named(disk: Path, copy: Path) -> None:
-    subprocess.run(["sfdisk", "-q", "--disk-id", copy, str(uuid.UUID(int=6))], check=True, env={"PATH": tools.path()})
+    subprocess.run(
+        ["sfdisk", "-q", "--disk-id", copy, str(uuid.UUID(int=6))], check=True, env={"PATH": tools.path()}
+    )
     os.truncate(copy, copy.stat().st_size + MIB)
     found = [row for row in differences(disk, copy) if row.partition == "disk"]
     assert [row.first.split()[0] for row in found] == [str(disk.stat().st_size), "GUID"]
@@ -179,13 +205,21 @@ def mtools(*words: str | Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda place: mtools("mattrib", "+h", "-i", place, "::/loader/loader.conf"), ("esp", "/loader/loader.conf", "mode")),
-        (lambda place: mtools("mdel", "-i", place, "::/loader/loader.conf"), ("esp", "/loader/loader.conf", "only in one")),
+        (
+            lambda place: mtools("mattrib", "+h", "-i", place, "::/loader/loader.conf"),
+            ("esp", "/loader/loader.conf", "mode"),
+        ),
+        (
+            lambda place: mtools("mdel", "-i", place, "::/loader/loader.conf"),
+            ("esp", "/loader/loader.conf", "only in one"),
+        ),
         (lambda place: mtools("mmd", "-i", place, "::/goldnode/b"), ("esp", "/goldnode/b", "only in one")),
         (lambda place: mtools("mlabel", "-i", place, "-N", "12345678", "::"), ("esp", "", "superblock")),
     ],
 )
-def test_a_change_of_the_esp_is_named(disk: Path, copy: Path, change: Callable[[str], None], expected: tuple[str, str, str]) -> None:
+def test_a_change_of_the_esp_is_named(
+    disk: Path, copy: Path, change: Callable[[str], None], expected: tuple[str, str, str]
+) -> None:
     change(f"{copy}@@{ESP}")
     assert expected in rows(disk, copy)
 
@@ -206,15 +240,23 @@ def test_content_slack_and_dates_of_the_esp_are_told_apart(disk: Path, copy: Pat
     assert rows(disk, copy) == {("esp", "/loader/loader.conf", "slack")}
     shutil.copy(disk, copy)
     put(copy, ROOT - fat.cluster, b"left over")
-    assert [(row.what, row.first) for row in differences(disk, copy)] == [("slack", "a cluster that no file has")]
+    assert [(row.what, row.first) for row in differences(disk, copy)] == [
+        ("slack", "a cluster that no file has")
+    ]
     shutil.copy(disk, copy)
     raw = disk.read_bytes()
-    entry = raw.index(b"LOADER  CON", ESP, ROOT) if b"LOADER  CON" in raw[ESP:ROOT] else raw.index(b"LOADER~1CON", ESP, ROOT)
+    entry = (
+        raw.index(b"LOADER  CON", ESP, ROOT)
+        if b"LOADER  CON" in raw[ESP:ROOT]
+        else raw.index(b"LOADER~1CON", ESP, ROOT)
+    )
     put(copy, entry + 22, struct.pack("<H", 1 << 11))
     assert rows(disk, copy) == {("esp", "/loader/loader.conf", "times")}
     shutil.copy(disk, copy)
     put(copy, ESP + fat.tables[1] + fat.table_size - 4, b"\1")
-    assert [(row.what, row.first) for row in differences(disk, copy)] == [("slack", "the file allocation table")]
+    assert [(row.what, row.first) for row in differences(disk, copy)] == [
+        ("slack", "the file allocation table")
+    ]
 
 
 def test_another_kind_of_file_system_is_named(disk: Path, copy: Path) -> None:
@@ -252,14 +294,18 @@ def test_a_damaged_root_is_an_error_and_no_crash(disk: Path, copy: Path) -> None
         differences(disk, copy)
 
 
-def test_two_builds_with_another_file_name_that_file_alone(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_builds_with_another_file_name_that_file_alone(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if os.geteuid():
         monkeypatch.setattr(assembling, "_check_root", lambda root: None)
     root = tree(tmp_path / "root")
     (root / "usr/share/many/123").write_bytes(b"12x")
     other = assemble(root, spec(), tmp_path / "disk.raw", lambda text: None).raw
     found = differences(disk, other)
-    assert [(row.partition, row.path, row.what) for row in found] == [("root-a", "/usr/share/many/123", "content")]
+    assert [(row.partition, row.path, row.what) for row in found] == [
+        ("root-a", "/usr/share/many/123", "content")
+    ]
 
 
 def test_command(disk: Path, copy: Path) -> None:
@@ -269,6 +315,10 @@ def test_command(disk: Path, copy: Path) -> None:
     debugfs(copy, f"sif {SHADOW} mode 0100666", f"sif {SHADOW} uid 33")
     done = runner.invoke(command, [str(disk), str(copy), "--limit", "1"])
     assert done.exit_code == 1
-    assert done.output.splitlines() == ["root-a:/etc/shadow: mode: 0640 / 0666", "… and 1 more (--limit 0 shows all)", "2 differences"]
+    assert done.output.splitlines() == [
+        "root-a:/etc/shadow: mode: 0640 / 0666",
+        "… and 1 more (--limit 0 shows all)",
+        "2 differences",
+    ]
     done = runner.invoke(command, [str(disk), str(copy), "--json"])
     assert [row["what"] for row in json.loads(done.output)] == ["mode", "owner"]

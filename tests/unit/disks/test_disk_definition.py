@@ -57,13 +57,29 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        pytest.param("esp_mib: 512", "esp_mb: 512", 5, 'unknown key "esp_mb" in "defaults". Use "esp_mib"', id="misspelt-key"),
-        pytest.param("loader: systemd-boot\n", "loader: systemd_boot\n", 3, 'Use "systemd-boot"', id="misspelt-loader"),
+        pytest.param(
+            "esp_mib: 512",
+            "esp_mb: 512",
+            5,
+            'unknown key "esp_mb" in "defaults". Use "esp_mib"',
+            id="misspelt-key",
+        ),
+        pytest.param(
+            "loader: systemd-boot\n", "loader: systemd_boot\n", 3, 'Use "systemd-boot"', id="misspelt-loader"
+        ),
         pytest.param("esp_mib: 512", "esp_mib: 12", 5, "at least 64", id="esp-too-small"),
         pytest.param("[console=ttyS0]", "[root=/dev/sda2]", 7, "goldnode's to set", id="root-is-ours"),
-        pytest.param("[console=ttyS0]", '["console=ttyS0 quiet"]', 7, "no single word", id="two-words-in-one"),
+        pytest.param(
+            "[console=ttyS0]", '["console=ttyS0 quiet"]', 7, "no single word", id="two-words-in-one"
+        ),
         pytest.param("[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"),
-        pytest.param("disks: 1", "disks: 7", 1, "this file has format 7, and this goldnode reads 1", id="another-schema"),
+        pytest.param(
+            "disks: 1",
+            "disks: 7",
+            1,
+            "this file has format 7, and this goldnode reads 1",
+            id="another-schema",
+        ),
     ],
 )
 def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
@@ -77,12 +93,20 @@ def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, s
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        pytest.param("loader: systemd-boot\n", "loader: grub\n", 3, "GRUB counts no boots", id="grub-with-two-slots"),
-        pytest.param("layout: ab", "layout: single", 3, "starts one of two roots", id="one-slot-with-systemd-boot"),
-        pytest.param("root_mib: 4096,", "root_mib: 4096, loader: grub,", 18, "write layout: single", id="of-the-class"),
+        pytest.param(
+            "loader: systemd-boot\n", "loader: grub\n", 3, "GRUB counts no boots", id="grub-with-two-slots"
+        ),
+        pytest.param(
+            "layout: ab", "layout: single", 3, "starts one of two roots", id="one-slot-with-systemd-boot"
+        ),
+        pytest.param(
+            "root_mib: 4096,", "root_mib: 4096, loader: grub,", 18, "write layout: single", id="of-the-class"
+        ),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, old: str, new: str, line: int, says: str
+) -> None:
     with pytest.raises(DiskError) as caught:
         load_definition(write(tmp_path, TEXT.replace(old, new)))
     assert caught.value.line == line
@@ -90,7 +114,9 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, old: str, new: str
 
 
 def test_an_os_without_packages_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match=r'there are no disk images of "debian13"\. Add "debian13" to `systems`\.$'):
+    with pytest.raises(
+        DiskError, match=r'there are no disk images of "debian13"\. Add "debian13" to `systems`\.$'
+    ):
         load_definition(write(tmp_path, TEXT)).disk("cpu_only", TRIXIE)
 
 

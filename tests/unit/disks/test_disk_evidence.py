@@ -21,7 +21,9 @@ from goldnode.errors import DiskError, ImageError
 from goldnode.images.evidence import sbom, vulnerabilities
 from goldnode.images.evidence.signatures import load_public, load_signer, payload_of, subjects
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a disk keeps the owners of its files, so it is assembled as root")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="a disk keeps the owners of its files, so it is assembled as root"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltDisk, BuiltDisk
     """Two disks: bash has moved in the second, which has one file more and one changed that no package has."""
     work = tmp_path_factory.mktemp("disks")
     old = make_disk(work / "store", work, "a", more={"etc/motd": b"one"})
-    return old, make_disk(work / "store", work, "b", bash="5.2.15-2+b8", more={"etc/motd": b"two", "opt/tool": b"\x7fELF tool"})
+    return old, make_disk(
+        work / "store", work, "b", bash="5.2.15-2+b8", more={"etc/motd": b"two", "opt/tool": b"\x7fELF tool"}
+    )
 
 
 def copied(disk: BuiltDisk, into: Path) -> BuiltDisk:
@@ -50,7 +54,9 @@ def disk(made: tuple[BuiltDisk, BuiltDisk], tmp_path: Path) -> BuiltDisk:
 
 
 @pytest.fixture(scope="module")
-def proven(made: tuple[BuiltDisk, BuiltDisk], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> BuiltDisk:
+def proven(
+    made: tuple[BuiltDisk, BuiltDisk], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> BuiltDisk:
     """The first with all its evidence, signed."""
     disk = copied(made[0], tmp_path_factory.mktemp("proven"))
     prove(disk, None, papers=False, inspection=None)
@@ -70,7 +76,14 @@ def say(disk: BuiltDisk, kind: str) -> Any:
 def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
     rows = write(disk, Options())
     assert "on the disk" in next(row.line for row in rows if row.kind == "size")
-    assert {row.kind for row in rows} == {"cyclonedx", "spdx", "provenance", "vulnerabilities", "inspection", "size"}
+    assert {row.kind for row in rows} == {
+        "cyclonedx",
+        "spdx",
+        "provenance",
+        "vulnerabilities",
+        "inspection",
+        "size",
+    }
     bill = say(disk, "cyclonedx")
     sbom.validate(document(disk, "cyclonedx").read_bytes())
     assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": disk.raw.sha256}]
@@ -85,7 +98,9 @@ def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
     loader = parts["ESP:/EFI/BOOT/BOOTX64.EFI"]
     assert loader["type"] == "firmware"
     assert any("systemd-boot-efi" in row["value"] for row in loader["properties"])
-    entry = {row["value"] for row in parts[f"ESP:/loader/entries/goldnode-{disk.build_id}-a.conf"]["properties"]}
+    entry = {
+        row["value"] for row in parts[f"ESP:/loader/entries/goldnode-{disk.build_id}-a.conf"]["properties"]
+    }
     assert any("made by the build" in value for value in entry)
 
 
@@ -109,7 +124,9 @@ def test_provenance_is_about_every_file_and_names_every_lock(proven: BuiltDisk) 
     uris = {row["uri"] for row in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
     assert {f"urn:goldnode:class:{disk.class_}", f"urn:goldnode:disk-lock:{disk.class_}"} <= uris
     assert "pkg:deb/debian/bash@5.2.15-2+b7?arch=amd64" in uris
-    assert statement["predicate"]["buildDefinition"]["internalParameters"]["modules"] == {"nvidia-current": "k" * 8}
+    assert statement["predicate"]["buildDefinition"]["internalParameters"]["modules"] == {
+        "nvidia-current": "k" * 8
+    }
 
 
 def test_written_again_the_documents_are_the_same(disk: BuiltDisk, keys: tuple[Path, Path]) -> None:
@@ -121,7 +138,11 @@ def test_written_again_the_documents_are_the_same(disk: BuiltDisk, keys: tuple[P
 
 def test_vulnerabilities_go_by_the_source_package(disk: BuiltDisk, tmp_path: Path) -> None:
     database = tmp_path / "tracker.json"
-    row = {"releases": {"bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}}}
+    row = {
+        "releases": {
+            "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}
+        }
+    }
     database.write_text(json.dumps({"glibc": {"CVE-2026-1": row}}))
     write(disk, Options(databases=(vulnerabilities.load(f"debian={database}@2026-11-20"),)))
     report = say(disk, "vulnerabilities")
@@ -139,7 +160,9 @@ def test_sizes_are_told(proven: BuiltDisk) -> None:
     assert {row["format"] for row in sizes["formats"]} == {"raw", "qcow2"}
 
 
-def test_what_was_read_of_a_disk_is_kept(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_of_a_disk_is_kept(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = reading.read(disk, tmp_path / "cache")
 
     def never(*_: object) -> Any:

@@ -31,7 +31,11 @@ def content(root: Path) -> dict[str, tuple[str, int, float]]:
         if path.is_symlink():
             found[str(path.relative_to(root))] = (str(path.readlink()), 0, path.lstat().st_mtime)
         elif path.is_file():
-            found[str(path.relative_to(root))] = (path.read_bytes().decode("latin-1"), path.stat().st_mode & 0o7777, path.stat().st_mtime)
+            found[str(path.relative_to(root))] = (
+                path.read_bytes().decode("latin-1"),
+                path.stat().st_mode & 0o7777,
+                path.stat().st_mtime,
+            )
     return found
 
 
@@ -64,7 +68,12 @@ def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read(path)
         found[path.name] = dict(parser["Partition"])
-    assert found["20-root-a.conf"] == {"Type": "root-x86-64", "Label": "root-a", "Weight": "1000", "SizeMinBytes": str(160 * MIB)}
+    assert found["20-root-a.conf"] == {
+        "Type": "root-x86-64",
+        "Label": "root-a",
+        "Weight": "1000",
+        "SizeMinBytes": str(160 * MIB),
+    }
     assert found["30-root-b.conf"] == {
         "Type": "root-x86-64",
         "Label": "root-b",
@@ -74,13 +83,22 @@ def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least
     }
     other = tree(tmp_path / "other")
     firstboot.install(other, spec("single"))
-    assert sorted(path.name for path in (other / "usr/lib/repart.d").iterdir()) == ["10-esp.conf", "20-root.conf"]
+    assert sorted(path.name for path in (other / "usr/lib/repart.d").iterdir()) == [
+        "10-esp.conf",
+        "20-root.conf",
+    ]
 
 
 def test_a_root_for_grub_tells_the_engine_what_boots_and_update_grub_how(tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
-    written = firstboot.install(root, spec("single", command_line="console=ttyS0 iommu=pt", words="console=ttyS0"))
-    assert {"boot/grub/grub.cfg", "etc/default/grub.d/50-goldnode-disk.cfg", "etc/default/grub.d/90-goldnode.cfg"} <= set(written)
+    written = firstboot.install(
+        root, spec("single", command_line="console=ttyS0 iommu=pt", words="console=ttyS0")
+    )
+    assert {
+        "boot/grub/grub.cfg",
+        "etc/default/grub.d/50-goldnode-disk.cfg",
+        "etc/default/grub.d/90-goldnode.cfg",
+    } <= set(written)
     host = Host(str(root))
     choice = boot_choice(host, RELEASE)
     assert (choice["loader"], choice["release"], choice["via"]) == ("grub", RELEASE, "default")
@@ -91,33 +109,53 @@ def test_a_root_for_grub_tells_the_engine_what_boots_and_update_grub_how(tmp_pat
     assert boot_choice(host, RELEASE)["via"] == "next_entry"
     words = (root / "etc/default/grub.d/50-goldnode-disk.cfg").read_text()
     done = subprocess.run(
-        ["sh", "-ec", f'GRUB_CMDLINE_LINUX=iommu=pt\n{words}\necho "$GRUB_CMDLINE_LINUX"'], capture_output=True, text=True, check=True
+        ["sh", "-ec", f'GRUB_CMDLINE_LINUX=iommu=pt\n{words}\necho "$GRUB_CMDLINE_LINUX"'],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "iommu=pt console=ttyS0\n"
 
 
-def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started_by_one(tmp_path: Path) -> None:
+def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started_by_one(
+    tmp_path: Path,
+) -> None:
     root = tree(tmp_path / "root")
     firstboot.install(root, spec())
     units = {path.name for path in (root / "usr/lib/systemd/system").glob("goldnode-*") if path.is_file()}
-    links = {path.name: str(path.readlink()) for path in (root / "etc/systemd/system").rglob("*") if path.is_symlink()}
+    links = {
+        path.name: str(path.readlink())
+        for path in (root / "etc/systemd/system").rglob("*")
+        if path.is_symlink()
+    }
     for name, target in links.items():
         # Those of slots are the engine's too, which writes to /etc.
         assert target.startswith(("/usr/lib/systemd/system/", "/etc/systemd/system/goldnode-")), name
         if name.startswith("goldnode-"):
             assert (root / target.lstrip("/")).is_file()
             text = (root / target.lstrip("/")).read_text()
-            wants = [(verb.lower(), unit) for verb, unit in re.findall(r"^(Wanted|Required)By=(.*)$", text, re.MULTILINE)]
-            asked = [f"{unit}.{'wants' if verb == 'wanted' else 'requires'}" for verb, unit in wants] or ["emergency.target.wants"]
+            wants = [
+                (verb.lower(), unit)
+                for verb, unit in re.findall(r"^(Wanted|Required)By=(.*)$", text, re.MULTILINE)
+            ]
+            asked = [f"{unit}.{'wants' if verb == 'wanted' else 'requires'}" for verb, unit in wants] or [
+                "emergency.target.wants"
+            ]
             assert all((root / "etc/systemd/system" / place / name).is_symlink() for place in asked)
     assert units - set(links) == {"goldnode-lease-name.service"}  # its path starts it
 
 
 def test_mounts_of_the_site_stay(tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
-    (root / "etc/fstab").write_text("# a word\nUUID=x / ext4 defaults 0 1\nserver:/home /home nfs defaults 0 0\n")
+    (root / "etc/fstab").write_text(
+        "# a word\nUUID=x / ext4 defaults 0 1\nserver:/home /home nfs defaults 0 0\n"
+    )
     firstboot.install(root, spec())
-    rows = [line.split()[1] for line in (root / "etc/fstab").read_text().splitlines() if line and not line.startswith("#")]
+    rows = [
+        line.split()[1]
+        for line in (root / "etc/fstab").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert rows == ["/", "/efi", "/home"]
 
 
@@ -131,7 +169,9 @@ def test_cloud_init_gets_its_file_only_where_it_is(tmp_path: Path) -> None:
     assert settings["resize_rootfs"] is False
     assert settings["ssh_deletekeys"] is False
     assert settings["datasource_list"][-1] == "None"
-    assert len(settings["datasource_list"]) > 2  # of one alone, or one and None, ds-identify takes it for given
+    assert (
+        len(settings["datasource_list"]) > 2
+    )  # of one alone, or one and None, ds-identify takes it for given
 
 
 def test_a_root_without_sshd_gets_nothing_of_ssh(tmp_path: Path) -> None:
@@ -209,11 +249,14 @@ def test_a_node_without_a_name_is_called_after_class_and_machine_id(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("lease", "name"), [("node-17", "node-17"), ("node-17.lab.example", "node-17.lab.example"), ("a b;reboot", ""), ("-x", "")]
+    ("lease", "name"),
+    [("node-17", "node-17"), ("node-17.lab.example", "node-17.lab.example"), ("a b;reboot", ""), ("-x", "")],
 )
 def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str, name: str) -> None:
     (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
-    (tmp_path / "run/systemd/netif/leases/2").write_text(f"# This is private data. Do not parse.\nADDRESS=10.0.2.15\nHOSTNAME={lease}\n")
+    (tmp_path / "run/systemd/netif/leases/2").write_text(
+        f"# This is private data. Do not parse.\nADDRESS=10.0.2.15\nHOSTNAME={lease}\n"
+    )
     run(tmp_path, "lease")
     assert name_of(tmp_path) == name
 
@@ -228,7 +271,9 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     said = run(tmp_path, "run")
     assert (tmp_path / "etc/hostname").read_text() == "node-3\n"
     assert name_of(tmp_path) == "node-3"
-    assert (tmp_path / "root/.ssh/authorized_keys").read_text() == "ssh-ed25519 AAAA one\n# ours\nssh-ed25519 BBBB two\n"
+    assert (
+        tmp_path / "root/.ssh/authorized_keys"
+    ).read_text() == "ssh-ed25519 AAAA one\n# ours\nssh-ed25519 BBBB two\n"
     assert (tmp_path / "root/.ssh/authorized_keys").stat().st_mode & 0o777 == 0o600
     assert "1 keys of the seed" in said
     assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
@@ -254,7 +299,9 @@ def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
         (node / "var/lib/cloud" / name).touch()
     (node / "var/lib/cloud/instance").symlink_to("/var/lib/cloud/instances/i-1")
     slotwrite.carry(Host(str(node), live=True), str(root), print)
-    assert (root / slotwrite.STAMP.lstrip("/")).read_text() == (node / slotwrite.STAMP.lstrip("/")).read_text()
+    assert (root / slotwrite.STAMP.lstrip("/")).read_text() == (
+        node / slotwrite.STAMP.lstrip("/")
+    ).read_text()
     assert (root / "root/.ssh/authorized_keys").read_text() == "ssh-ed25519 BBBB kept\n"
     assert not (root / slotwrite.PRESET.lstrip("/")).exists()
     assert (root / "var/lib/cloud/seed/nocloud/user-data").exists()

@@ -54,7 +54,9 @@ def test_zstd_does_not_depend_on_the_number_of_processors(tmp_path: Path, raw: P
     one = write(raw, tmp_path, "raw.zst", tmp_path / "one.raw.zst")
     for threads in (1, 3):
         out = tmp_path / f"{threads}.zst"
-        subprocess.run(["zstd", "-q", f"-T{threads}", f"-{formats.LEVEL}", "--check", raw, "-o", out], check=True)
+        subprocess.run(
+            ["zstd", "-q", f"-T{threads}", f"-{formats.LEVEL}", "--check", raw, "-o", out], check=True
+        )
         assert formats.described(out, "raw.zst").sha256 == one.sha256
 
 
@@ -77,10 +79,18 @@ def test_the_tar_is_the_tree_sorted_and_dated(tmp_path: Path, raw: Path) -> None
     assert names[0] == "."
     many = [name for name in names if "/many/" in name]
     assert many == sorted(many)
-    assert [name for name in names if name.count("/") == 1] == sorted(name for name in names if name.count("/") == 1)
-    assert {name.removeprefix("./") for name in names[1:]} == {str(path.relative_to(root)) for path in root.rglob("*")}
+    assert [name for name in names if name.count("/") == 1] == sorted(
+        name for name in names if name.count("/") == 1
+    )
+    assert {name.removeprefix("./") for name in names[1:]} == {
+        str(path.relative_to(root)) for path in root.rglob("*")
+    }
     for member in members.values():
-        assert (member.uname, member.gname, member.mtime) == ("", "", EPOCH if member.name != "./etc/shadow" else EPOCH - 1000)
+        assert (member.uname, member.gname, member.mtime) == (
+            "",
+            "",
+            EPOCH if member.name != "./etc/shadow" else EPOCH - 1000,
+        )
         assert not {"atime", "ctime"} & set(member.pax_headers)
     assert members["./usr/bin/systemd-repart"].islnk() != members["./usr/bin/hard"].islnk()
     if capable:
@@ -100,8 +110,12 @@ def test_an_unknown_format_has_its_nearest_name(tmp_path: Path, raw: Path) -> No
         write(raw, tmp_path, "qcow", tmp_path / "x")
 
 
-@pytest.mark.parametrize(("kind", "tool"), [("qcow2", "qemu-img"), ("raw.zst", "zstd"), ("tar", "zstd"), ("tar", "tar")])
-def test_a_tool_that_fails_leaves_nothing(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, kind: str, tool: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "tool"), [("qcow2", "qemu-img"), ("raw.zst", "zstd"), ("tar", "zstd"), ("tar", "tar")]
+)
+def test_a_tool_that_fails_leaves_nothing(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, kind: str, tool: str
+) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / tool).write_text("#!/bin/sh\necho 'write error: No space left on device' >&2\nexit 1\n")
@@ -115,4 +129,12 @@ def test_a_tool_that_fails_leaves_nothing(tmp_path: Path, raw: Path, monkeypatch
 
 
 def test_versions_of_what_shapes_the_bytes() -> None:
-    assert set(tools.versions()) >= {"dosfstools", "e2fsprogs", "fdisk", "mtools", "qemu-utils", "tar", "zstd"}
+    assert set(tools.versions()) >= {
+        "dosfstools",
+        "e2fsprogs",
+        "fdisk",
+        "mtools",
+        "qemu-utils",
+        "tar",
+        "zstd",
+    }

@@ -36,7 +36,18 @@ def add(root: Path, name: str, text: str) -> None:
 def root(tmp_path: Path) -> Path:
     """A root filesystem that has nothing wrong with it."""
     here = tmp_path / "root"
-    for name in ("dev", "run", "tmp", "var/tmp", "var/log", "efi", "root", "home/user", "usr/bin", "usr/sbin"):
+    for name in (
+        "dev",
+        "run",
+        "tmp",
+        "var/tmp",
+        "var/log",
+        "efi",
+        "root",
+        "home/user",
+        "usr/bin",
+        "usr/sbin",
+    ):
         (here / name).mkdir(parents=True)
     for name in ("tmp", "var/tmp"):
         (here / name).chmod(0o1777)
@@ -49,10 +60,26 @@ def root(tmp_path: Path) -> Path:
     put(here, "usr/sbin/sshd", mode=0o755)
     put(here, "usr/bin/sudo", mode=0o4755)
     put(here, "etc/goldnode/class.json", json.dumps({"packages": [PACKAGE]}))
-    put(here, "etc/apt/apt.conf.d/52goldnode-fence", 'Unattended-Upgrade::Package-Blacklist {\n  "linux-image-6\\.1$";\n};\n')
-    put(here, "etc/apt/preferences.d/goldnode-stack", "Package: linux-image-6.1\nPin: version 6.1.192-2\nPin-Priority: 1001\n")
-    put(here, "etc/apt/sources.list.d/goldnode-debian.sources", "Types: deb\nURIs: http://archive.example/debian\n")
-    put(here, "var/lib/dpkg/status", "Package: linux-image-6.1\nStatus: hold ok installed\n\nPackage: sudo\nStatus: install ok installed\n")
+    put(
+        here,
+        "etc/apt/apt.conf.d/52goldnode-fence",
+        'Unattended-Upgrade::Package-Blacklist {\n  "linux-image-6\\.1$";\n};\n',
+    )
+    put(
+        here,
+        "etc/apt/preferences.d/goldnode-stack",
+        "Package: linux-image-6.1\nPin: version 6.1.192-2\nPin-Priority: 1001\n",
+    )
+    put(
+        here,
+        "etc/apt/sources.list.d/goldnode-debian.sources",
+        "Types: deb\nURIs: http://archive.example/debian\n",
+    )
+    put(
+        here,
+        "var/lib/dpkg/status",
+        "Package: linux-image-6.1\nStatus: hold ok installed\n\nPackage: sudo\nStatus: install ok installed\n",
+    )
     return here
 
 
@@ -110,7 +137,9 @@ CASES: list[tuple[str, str, Fault]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "says", "fault"), CASES, ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("name", "says", "fault"), CASES, ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)]
+)
 def test_one_fault_fails_its_check_and_no_other(root: Path, name: str, says: str, fault: Fault) -> None:
     fault(root)
     found = failed(root)
@@ -126,7 +155,10 @@ def test_a_waiver_names_its_reason_and_covers_its_path_alone(root: Path) -> None
     put(root, "usr/bin/one", mode=0o4755)
     waiver = Waiver(check="setuid", path="usr/bin/one", reason="the site's own")
     row = next(item for item in check(root, [waiver]) if item.check == "setuid")
-    assert (row.outcome, row.detail) == ("waived", "/usr/bin/one: it runs as another (-rwsr-xr-x) (the site's own)")
+    assert (row.outcome, row.detail) == (
+        "waived",
+        "/usr/bin/one: it runs as another (-rwsr-xr-x) (the site's own)",
+    )
     put(root, "usr/bin/two", mode=0o4755)
     row = next(item for item in check(root, [waiver]) if item.check == "setuid")
     assert row.outcome == "failed"
@@ -163,7 +195,9 @@ def test_sanitising_takes_away_what_the_checks_object_to(root: Path) -> None:
     sanitise(root, 1_700_000_000)
     assert failed(root) == {}
     assert not (root / "usr/lib/python3/__pycache__").exists()
-    assert not (root / shaping.FILE.lstrip("/")).exists(), "it tells of the /etc of one build, and no two are the same"
+    assert not (root / shaping.FILE.lstrip("/")).exists(), (
+        "it tells of the /etc of one build, and no two are the same"
+    )
     assert (root / "efi").is_dir()
     late = [path for path in (root, *root.rglob("*")) if os.lstat(path).st_mtime > 1_700_000_000]
     assert late == []

@@ -10,7 +10,14 @@ import pytest
 from goldnode.catalog.load import load_catalog
 from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
-from goldnode.disks.locking import DiskLock, Target, find_disk_lock, load_disk_lock, lock_directories, write_disk_lock
+from goldnode.disks.locking import (
+    DiskLock,
+    Target,
+    find_disk_lock,
+    load_disk_lock,
+    lock_directories,
+    write_disk_lock,
+)
 from goldnode.errors import DiskError, ModulesError, SiteError
 from goldnode.images.imagelock import LockedDeb
 from goldnode.lock.builder import Result
@@ -69,13 +76,20 @@ def test_what_is_written_is_read_again(target: Target, place: Path) -> None:
 def test_no_lock_says_how_to_make_one(target: Target, place: Path, tmp_path: Path) -> None:
     definition = load_definition()
     definition.source.file = tmp_path / "disks.yml"
-    with pytest.raises(DiskError, match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`'):
+    with pytest.raises(
+        DiskError, match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`'
+    ):
         find_disk_lock(replace(target, definition=definition))
 
 
-def test_a_directory_of_locks_that_is_not_there(target: Target, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_locks_that_is_not_there(
+    target: Target, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOLDNODE_DISK_LOCKS", f"{place}:{place}/gone")
-    with pytest.raises(SiteError, match=f"^GOLDNODE_DISK_LOCKS names {place}/gone, which is not a directory. Make it, or correct"):
+    with pytest.raises(
+        SiteError,
+        match=f"^GOLDNODE_DISK_LOCKS names {place}/gone, which is not a directory. Make it, or correct",
+    ):
         find_disk_lock(target)
     assert lock_directories(target.definition, to_write=True)[:2] == [place, place / "gone"]
 
@@ -83,14 +97,24 @@ def test_a_directory_of_locks_that_is_not_there(target: Target, place: Path, mon
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        pytest.param({"intent": "sha256:" + "1" * 64}, "stale: the definition asks for others since 2026-11-22", id="definition"),
         pytest.param(
-            {"intent": "sha256:" + "1" * 64, "stack_lock": "sha256:" + "2" * 64}, "stale: stack debian12_cpu has another lock", id="stack"
+            {"intent": "sha256:" + "1" * 64},
+            "stale: the definition asks for others since 2026-11-22",
+            id="definition",
         ),
-        pytest.param({"disk": "other"}, 'the lock of the disk of "other", not of "cpu_only"', id="another-class"),
+        pytest.param(
+            {"intent": "sha256:" + "1" * 64, "stack_lock": "sha256:" + "2" * 64},
+            "stale: stack debian12_cpu has another lock",
+            id="stack",
+        ),
+        pytest.param(
+            {"disk": "other"}, 'the lock of the disk of "other", not of "cpu_only"', id="another-class"
+        ),
     ],
 )
-def test_a_lock_of_something_else_is_refused(target: Target, place: Path, change: dict[str, object], says: str) -> None:
+def test_a_lock_of_something_else_is_refused(
+    target: Target, place: Path, change: dict[str, object], says: str
+) -> None:
     write_disk_lock(lock_of(target, **change), place).rename(place / lock_name(CLASS))
     with pytest.raises(DiskError, match=says):
         find_disk_lock(target)
@@ -123,7 +147,9 @@ def test_the_intent_follows_the_stack_and_the_definition(target: Target) -> None
 def test_a_disk_goes_without_what_only_builds_modules(target: Target) -> None:
     names = {row.name for row in target.stack_set(None)}
     assert {"docker.io", "containerd", "runc"} < names
-    assert not {name for name in names if name.startswith(("linux-headers", "linux-kbuild", "linux-compiler"))}
+    assert not {
+        name for name in names if name.startswith(("linux-headers", "linux-kbuild", "linux-compiler"))
+    }
     document = target.document(None)
     assert [row["name"] for row in document["packages"]] == sorted(names)
     # And its digest is its own: a live node of the class that builds modules has other packages.
@@ -154,18 +180,42 @@ def test_the_locks_of_goldnode_name_every_package_of_the_stack() -> None:
         for row in item.stack_set(lock.modules):
             assert have[row.name] == (row.version, row.sha256), f"{path.name}: {row.name}"
         assert item.builds == (lock.modules is not None)
-        built = [deb.name for deb in lock.debs if builds_modules(deb.name) or deb.name in ("gcc", "make", "dkms", "binutils")]
+        built = [
+            deb.name
+            for deb in lock.debs
+            if builds_modules(deb.name) or deb.name in ("gcc", "make", "dkms", "binutils")
+        ]
         assert built == [], f"{path.name} holds what builds modules"
 
 
-def test_a_driver_that_does_not_build_leaves_no_lock(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_that_does_not_build_leaves_no_lock(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     catalog = load_catalog()
     item = locking.target("demo_disk_r535", load_definition(), catalog, Site())
     line = "nv-pci.c:237: error: too few arguments to function 'pci_resize_resource'"
-    failed = Result("0" * 64, item.stack.name, "6.1.0-56-amd64", "535.309.01", "proprietary", False, 1.0, line, None, (), "", "", (), "")
-    monkeypatch.setattr("goldnode.lock.modulebuild._built", lambda *_: (None, {}, failed, tmp_path / "results"))
+    failed = Result(
+        "0" * 64,
+        item.stack.name,
+        "6.1.0-56-amd64",
+        "535.309.01",
+        "proprietary",
+        False,
+        1.0,
+        line,
+        None,
+        (),
+        "",
+        "",
+        (),
+        "",
+    )
+    monkeypatch.setattr(
+        "goldnode.lock.modulebuild._built", lambda *_: (None, {}, failed, tmp_path / "results")
+    )
     with pytest.raises(
-        ModulesError, match=r"driver 535\.309\.01 \(proprietary\) does not build for kernel 6\.1\.0-56-amd64: nv-pci\.c:237"
+        ModulesError,
+        match=r"driver 535\.309\.01 \(proprietary\) does not build for kernel 6\.1\.0-56-amd64: nv-pci\.c:237",
     ):
         locking.relock(item, tmp_path / "pool", upgrade=True, out=place)
     assert list(place.glob("*.lock.yml")) == []

@@ -24,7 +24,13 @@ from goldnode.site import Site
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    site = Site.model_validate({"archives": {name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")}})
+    site = Site.model_validate(
+        {
+            "archives": {
+                name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")
+            }
+        }
+    )
     found = locking.target("cpu_only", load_definition(), load_catalog(), site).document(None)
     return {**found, "site": {"archives": []}}
 
@@ -41,8 +47,18 @@ def root(tmp_path: Path) -> Path:
     return here
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **request: Any) -> dict[str, Any]:
-    given = {"state": "present", "part": None, "lock_timeout": 0, "to": "", "root": None, "sources": None, **request}
+def ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **request: Any
+) -> dict[str, Any]:
+    given = {
+        "state": "present",
+        "part": None,
+        "lock_timeout": 0,
+        "to": "",
+        "root": None,
+        "sources": None,
+        **request,
+    }
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(given)))
     archive = Path(request["root"]).parent / "goldnode-node"
     archive.write_bytes(build())
@@ -58,18 +74,37 @@ def test_a_root_is_planned_with_what_can_be_true_of_it(
     assert plan["refusals"] == []
     assert {action["phase"] for action in plan["actions"]} == {"image"}
     targets = {action["target"] for action in plan["actions"]}
-    assert {"/etc/goldnode/class.json", "/usr/lib/goldnode/goldnode-node", "/etc/systemd/system/goldnode-sanity.service"} <= targets
+    assert {
+        "/etc/goldnode/class.json",
+        "/usr/lib/goldnode/goldnode-node",
+        "/etc/systemd/system/goldnode-sanity.service",
+    } <= targets
     (transaction,) = [action for action in plan["actions"] if action["kind"] == "packages.transact"]
     assert (
-        f"docker.io={next(row['version'] for row in document['packages'] if row['name'] == 'docker.io')}" in transaction["data"]["install"]
+        f"docker.io={next(row['version'] for row in document['packages'] if row['name'] == 'docker.io')}"
+        in transaction["data"]["install"]
     )
-    assert sorted(path.name for path in root.iterdir()) == ["boot", "etc", "run", "usr", "var"]  # a plan leaves nothing
+    assert sorted(path.name for path in root.iterdir()) == [
+        "boot",
+        "etc",
+        "run",
+        "usr",
+        "var",
+    ]  # a plan leaves nothing
 
 
 def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
     root: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = ask(monkeypatch, capsys, operation="apply", part="node_class", document=document, root=str(root), sources="/run/x.list")
+    answer = ask(
+        monkeypatch,
+        capsys,
+        operation="apply",
+        part="node_class",
+        document=document,
+        root=str(root),
+        sources="/run/x.list",
+    )
     assert (answer["changed"], answer["gate"]) == (True, [])
     assert "verdict" not in answer
     assert json.loads((root / "etc/goldnode/class.json").read_text())["digest"] == document["digest"]
@@ -87,13 +122,20 @@ def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> No
 
 
 def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, Any]) -> None:
-    with pytest.raises(DiskError, match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json"):
+    with pytest.raises(
+        DiskError,
+        match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json",
+    ):
         offline.prove(root, document, {"program": payload(content=False)})
 
 
 @pytest.mark.parametrize("system", ["debian12", "debian13"])
 @pytest.mark.parametrize(
-    ("loader", "said"), [("systemd-boot", "systemd-boot's entries get the words"), ("grub", "the words are in GRUB's configuration")]
+    ("loader", "said"),
+    [
+        ("systemd-boot", "systemd-boot's entries get the words"),
+        ("grub", "the words are in GRUB's configuration"),
+    ],
 )
 def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
     root: Path, document: dict[str, Any], system: str, loader: Loader, said: str
@@ -105,4 +147,7 @@ def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
             )
     asked = {**document, "policy": {**document["policy"], "host": {"cmdline": ["pci=realloc"]}}}
     notes = {note.subject: note.message for note in plan(Host(str(root)), asked).notes}
-    assert notes["policy.host.cmdline"] == f"the command line of an image is made when its boot loader is installed; {said}"
+    assert (
+        notes["policy.host.cmdline"]
+        == f"the command line of an image is made when its boot loader is installed; {said}"
+    )

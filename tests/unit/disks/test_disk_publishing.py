@@ -64,10 +64,26 @@ class World:
 
     def promote(self, name: str, *channels: str, now: dt.datetime | None = None) -> None:
         for channel in channels:
-            promote(self.place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), by="ana", now=now or NOW)
+            promote(
+                self.place,
+                self.store,
+                LINE,
+                BUILDS[name],
+                channel,
+                load_signer(self.keys[0]),
+                by="ana",
+                now=now or NOW,
+            )
 
     def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
-        return pull(source_of(origin or str(self.root)), self.other, CLASS, wanted, trust=load_public(self.keys[1]), **given)
+        return pull(
+            source_of(origin or str(self.root)),
+            self.other,
+            CLASS,
+            wanted,
+            trust=load_public(self.keys[1]),
+            **given,
+        )
 
     def directory(self, name: str) -> Path:
         return self.root / CLASS / BUILDS[name]
@@ -89,7 +105,9 @@ Fault = Callable[[http.server.SimpleHTTPRequestHandler, int], bool]
 
 
 @contextmanager
-def serving(root: Path, fault: Fault | None = None, *, ranges: bool = True) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def serving(
+    root: Path, fault: Fault | None = None, *, ranges: bool = True
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Serve a directory; `fault` sees each request first, with its number, and says whether it answered. With `ranges`, as nginx does."""
     asked: list[tuple[str, str]] = []
 
@@ -133,16 +151,48 @@ def test_what_is_published_is_whole_and_signed(world: World) -> None:
     here = world.directory("a")
     names = {path.name for path in here.iterdir()}
     assert f"{disk.name}.raw" not in names
-    assert {f"{disk.name}.raw.zst", f"{disk.name}.qcow2", "disk.json", "verified.json", "SHA256SUMS", "SHA256SUMS.sig", ENVELOPE} <= names
+    assert {
+        f"{disk.name}.raw.zst",
+        f"{disk.name}.qcow2",
+        "disk.json",
+        "verified.json",
+        "SHA256SUMS",
+        "SHA256SUMS.sig",
+        ENVELOPE,
+    } <= names
     done = subprocess.run(
-        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=here, capture_output=True, text=True, check=False
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(world.keys[1]), "-rawin", "-in", "SHA256SUMS", "-sigfile"]
-    assert subprocess.run([*verify, "SHA256SUMS.sig"], cwd=here, capture_output=True, check=False).returncode == 0
+    verify = [
+        "openssl",
+        "pkeyutl",
+        "-verify",
+        "-pubin",
+        "-inkey",
+        str(world.keys[1]),
+        "-rawin",
+        "-in",
+        "SHA256SUMS",
+        "-sigfile",
+    ]
+    assert (
+        subprocess.run([*verify, "SHA256SUMS.sig"], cwd=here, capture_output=True, check=False).returncode
+        == 0
+    )
     assert authenticate(BuiltDisk.load(here), load_public(world.keys[1])).passed
     statement = json.loads(payload_of((here / ENVELOPE).read_bytes()))
-    assert {gate["gate"] for gate in statement["predicate"]["gates"]} == {"built", "hygiene", "booted", "inspection", "signature"}
+    assert {gate["gate"] for gate in statement["predicate"]["gates"]} == {
+        "built",
+        "hygiene",
+        "booted",
+        "inspection",
+        "signature",
+    }
 
 
 def test_again_it_is_there_already(world: World) -> None:
@@ -193,7 +243,9 @@ _STEPS = ("copyfile", "_compress", "_sign_sums", "_check_compressed", "sync", "r
 
 
 @pytest.mark.parametrize("step", _STEPS)
-def test_a_cut_publication_shows_nothing_and_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_cut_publication_shows_nothing_and_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     disk = world.build("a")
     with monkeypatch.context() as patched:
 
@@ -225,7 +277,9 @@ def test_a_full_place_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     assert list((world.root / ".staging").glob("cpu*")) == []
 
 
-def test_too_little_room_is_refused_before_anything_is_copied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_refused_before_anything_is_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = world.build("a")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 1))
     with pytest.raises(DiskError, match=r"has 0 MiB free, and cpu_node-a+ needs"):
@@ -294,7 +348,9 @@ def test_a_clock_that_is_set_back_makes_no_older_disk_the_newest(world: World) -
 
 
 def file_hash(path: Path) -> str:
-    return subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True).stdout.split()[0]
+    return subprocess.run(
+        ["sha256sum", str(path)], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
 
 
 def test_what_was_rolled_back_is_offered_no_more(world: World) -> None:
@@ -315,7 +371,9 @@ def test_netboot(world: World) -> None:
     script = (world.directory("a") / f"{disk.name}.ipxe").read_text().splitlines()
     assert script[0] == "#!ipxe"
     assert f"initrd {disk.name}.initrd.img" in script
-    assert any(line.startswith(f"kernel {disk.name}.vmlinuz ") and "root=${root} ro" in line for line in script)
+    assert any(
+        line.startswith(f"kernel {disk.name}.vmlinuz ") and "root=${root} ro" in line for line in script
+    )
     chain = (world.root / CLASS / "channels/candidate.ipxe").read_text()
     assert chain == f"#!ipxe\nchain --replace ../{BUILDS['a']}/{disk.name}.ipxe\n"
     world.publish("b")  # in no form to netboot
@@ -436,7 +494,9 @@ def _swap(world: World) -> None:
 def _resign(world: World) -> None:
     """Somebody without the key puts a disk of their own there, and signs it."""
     key = make_key(world.root.parent, "thief")
-    publishing._sign_sums(BuiltDisk.load(world.directory("a")), world.directory("a"), load_signer(key[0]), [], NOW)
+    publishing._sign_sums(
+        BuiltDisk.load(world.directory("a")), world.directory("a"), load_signer(key[0]), [], NOW
+    )
 
 
 def _bare(world: World) -> None:
@@ -447,17 +507,37 @@ def _bare(world: World) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        pytest.param(lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.raw.zst"), r"raw.zst is altered", id="disk"),
-        pytest.param(lambda w: _flip(w.directory("a") / "disk.json"), r"disk.json is not what was signed", id="manifest"),
-        pytest.param(lambda w: _flip(w.directory("a") / "SHA256SUMS"), r"SHA256SUMS is not what was signed", id="sums"),
-        pytest.param(lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.cdx.json"), r"cdx.json is altered", id="sbom"),
+        pytest.param(
+            lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.raw.zst"),
+            r"raw.zst is altered",
+            id="disk",
+        ),
+        pytest.param(
+            lambda w: _flip(w.directory("a") / "disk.json"),
+            r"disk.json is not what was signed",
+            id="manifest",
+        ),
+        pytest.param(
+            lambda w: _flip(w.directory("a") / "SHA256SUMS"), r"SHA256SUMS is not what was signed", id="sums"
+        ),
+        pytest.param(
+            lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.cdx.json"),
+            r"cdx.json is altered",
+            id="sbom",
+        ),
         pytest.param(_swap, r"was signed for cpu_node b+, not for cpu_node a+", id="swapped"),
         pytest.param(_resign, r"a key that is not known here", id="thief"),
         pytest.param(_bare, r"has no SHA256SUMS.dsse.json", id="unsigned"),
-        pytest.param(lambda w: shutil.rmtree(w.directory("a")), r"has no SHA256SUMS.dsse.json, SHA256SUMS, disk.json", id="gone"),
+        pytest.param(
+            lambda w: shutil.rmtree(w.directory("a")),
+            r"has no SHA256SUMS.dsse.json, SHA256SUMS, disk.json",
+            id="gone",
+        ),
     ],
 )
-def test_what_was_altered_is_not_pulled(world: World, web: bool, wrong: Callable[[World], None], said: str) -> None:
+def test_what_was_altered_is_not_pulled(
+    world: World, web: bool, wrong: Callable[[World], None], said: str
+) -> None:
     for name in "ab":
         world.publish(name)
     world.promote("a", "candidate")
@@ -491,7 +571,11 @@ def test_an_older_history_is_not_believed(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
-    [("canary", "canary of cpu_node stands for nothing"), ("nightly", "no channel and no build id"), ("e" * 12, "has no SHA256SUMS")],
+    [
+        ("canary", "canary of cpu_node stands for nothing"),
+        ("nightly", "no channel and no build id"),
+        ("e" * 12, "has no SHA256SUMS"),
+    ],
 )
 def test_what_there_is_not(world: World, wanted: str, said: str) -> None:
     world.publish("a")
@@ -531,10 +615,15 @@ def test_what_a_channel_or_its_history_names_is_never_collected(world: World) ->
         world.publish(name)
     world.promote("a", "candidate", "canary", "stable")
     world.promote("b", "candidate", "canary", "stable")
-    gone, stays = collect_place(world.place, world.store, needed(world.store), load_public(world.keys[1]), now=LATER)
+    gone, stays = collect_place(
+        world.place, world.store, needed(world.store), load_public(world.keys[1]), now=LATER
+    )
     assert sorted(item.what for item in gone) == [f"{CLASS}:{BUILDS['c']}", f"{CLASS}:{BUILDS['d']}"]
     assert set(stays) == {f"{CLASS}:{BUILDS['a']}", f"{CLASS}:{BUILDS['b']}"}
-    assert sorted(json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]) == [BUILDS["a"], BUILDS["b"]]
+    assert sorted(json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]) == [
+        BUILDS["a"],
+        BUILDS["b"],
+    ]
     gone, stays = collect(world.store, needed(world.store), now=LATER)
     assert sorted(item.what for item in gone) == [f"{CLASS}-{BUILDS['c']}", f"{CLASS}-{BUILDS['d']}"]
     assert (world.store.root / "built" / CLASS / BUILDS["a"]).is_dir()
@@ -545,7 +634,9 @@ def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_pat
     world.build("b")
     world.build("c")
     assert collect(world.store, Needed())[0] == []
-    keeps = Needed(locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"}, names={f"{CLASS}:{BUILDS['b']}": "class x"})
+    keeps = Needed(
+        locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"}, names={f"{CLASS}:{BUILDS['b']}": "class x"}
+    )
     gone, stays = collect(world.store, keeps, now=LATER, dry_run=True)
     assert [item.what for item in gone] == [f"{CLASS}-{BUILDS['c']}"]
     assert stays[f"{CLASS}-{BUILDS['a']}"] == "the disk lock of cpu_node"
@@ -612,7 +703,9 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
     shown = run("status", *store, *place, *trust, "--history")
     assert "signatures verified" in shown
     assert BUILDS["b"] in shown
-    assert "the disk it stood for" not in run("rollback", CLASS, *store, *place, *key, "--by", "ana", "--reason", "slow")
+    assert "the disk it stood for" not in run(
+        "rollback", CLASS, *store, *place, *key, "--by", "ana", "--reason", "slow"
+    )
     out = run("pull", f"{CLASS}:stable", "--from", str(world.root), "--store", str(world.other.root), *trust)
     assert BUILDS["a"] in out
     assert "verified" in run("authenticate", f"{CLASS}:stable", "--store", str(world.other.root), *trust)
@@ -623,8 +716,12 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
 def test_the_commands_name_what_is_missing(world: World) -> None:
     disk = world.build("a")
     store = ["--store", str(world.store.root)]
-    assert "no directory to publish to is named" in run("publish", disk.name, *store, "--key", str(world.keys[0]), code=2)
-    assert "no built disk image" in run("publish", "cpu_nod", *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2)
+    assert "no directory to publish to is named" in run(
+        "publish", disk.name, *store, "--key", str(world.keys[0]), code=2
+    )
+    assert "no built disk image" in run(
+        "publish", "cpu_nod", *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2
+    )
     assert "no key is named" in run("publish", disk.name, *store, "--to", str(world.root), code=2)
     document(disk, "verified").unlink()
     refused = run("publish", disk.name, *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2)
@@ -649,7 +746,9 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
         ),
         (("authenticate", "cpu_onyl"), 'no built disk image "cpu_onyl" in'),
     ):
-        assert said in run(words[0], *store, *(place if words[0] != "authenticate" else ()), *words[1:], code=2)
+        assert said in run(
+            words[0], *store, *(place if words[0] != "authenticate" else ()), *words[1:], code=2
+        )
     assert 'Use "cpu_only".' in run("diff", "cpu_onyl", "b", *store, code=2)
     assert "Run `goldnode disks build l4`." in run("authenticate", "l4", *store, code=2)
     shown = run("status", "cpu_only", *store, *place, "--trust", str(world.keys[1]))
@@ -677,7 +776,9 @@ def test_every_command_is_there() -> None:
         ("rack-deadbeefcafe", ("rack", "deadbeefcafe")),
     ],
 )
-def test_a_class_that_ends_like_a_build_id_is_still_a_class(tmp_path: Path, text: str, expected: tuple[str, str]) -> None:
+def test_a_class_that_ends_like_a_build_id_is_still_a_class(
+    tmp_path: Path, text: str, expected: tuple[str, str]
+) -> None:
     for class_, build_id in (("cpu_only", "a" * 12), ("rack-abcdef123456", "b" * 12)):
         manifest = tmp_path / "built" / class_ / build_id / MANIFEST
         manifest.parent.mkdir(parents=True)

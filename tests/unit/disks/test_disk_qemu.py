@@ -16,7 +16,13 @@ from goldnode.disks.qemu import KVM, TCG, Accelerator, Clock, Drive, Firmware, M
 
 def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> Machine:
     chosen = more.pop("chosen", Accelerator(TCG, "no kvm"))
-    return Machine(disk, tmp_path, firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more)
+    return Machine(
+        disk,
+        tmp_path,
+        firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")),
+        chosen=chosen,
+        **more,
+    )
 
 
 def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -> None:
@@ -33,7 +39,8 @@ def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1"))]
+    ("name", "words"),
+    [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1"))],
 )
 def test_an_emulated_guest_has_its_own_time(tmp_path: Path, name: str, words: tuple[str, str]) -> None:
     line = " ".join(machine(tmp_path, chosen=Accelerator(name)).command(7))
@@ -48,7 +55,11 @@ def test_a_busy_machine_takes_no_time_of_the_guest(monkeypatch: pytest.MonkeyPat
     for passed, waits, seconds in (
         (10.0, {"1": 0.0, "2": 0.0}, 10.0),  # nothing else ran
         (10.0, {"1": 4.0, "2": 8.0}, 12.0),  # the slower of its threads waited eight of ten
-        (10.0, {"1": 4.0, "2": 18.0}, 13.0),  # it got nothing at all: a tenth counts, so that every limit is reached
+        (
+            10.0,
+            {"1": 4.0, "2": 18.0},
+            13.0,
+        ),  # it got nothing at all: a tenth counts, so that every limit is reached
         (10.0, {"3": 0.0}, 23.0),  # a thread that is new has waited for nothing yet
     ):
         now[0] += passed
@@ -79,7 +90,10 @@ def test_kvm_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
-    with pytest.raises(MachineError, match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86"):
+    with pytest.raises(
+        MachineError,
+        match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86",
+    ):
         qemu.check_tools()
 
 

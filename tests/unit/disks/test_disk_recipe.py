@@ -33,7 +33,13 @@ TOOLS = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22", "e2fsprogs": 
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    site = Site.model_validate({"archives": {name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")}})
+    site = Site.model_validate(
+        {
+            "archives": {
+                name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")
+            }
+        }
+    )
     item = locking.target("demo_disk_r535", load_definition(), load_catalog(), site)
     lock = locking.load_disk_lock(load_definition().locks / "demo_disk_r535.lock.yml")
     return Recipe(item, lock, item.document(lock.modules), TOOLS)
@@ -41,7 +47,9 @@ def recipe() -> Recipe:
 
 def shaped(recipe: Recipe, **change: Any) -> Recipe:
     disk = recipe.item.disk
-    return replace(recipe, item=replace(recipe.item, disk=replace(disk, shape=disk.shape.model_copy(update=change))))
+    return replace(
+        recipe, item=replace(recipe.item, disk=replace(disk, shape=disk.shape.model_copy(update=change)))
+    )
 
 
 def relocked(lock: DiskLock) -> DiskLock:
@@ -52,7 +60,9 @@ def relocked(lock: DiskLock) -> DiskLock:
     ("change", "root_too"),
     [
         pytest.param(lambda r: replace(r, lock=relocked(r.lock)), True, id="lock"),
-        pytest.param(lambda r: replace(r, document={**r.document, "gate": "block"}), True, id="class-document"),
+        pytest.param(
+            lambda r: replace(r, document={**r.document, "gate": "block"}), True, id="class-document"
+        ),
         pytest.param(lambda r: replace(r, tools={**TOOLS, "mmdebstrap": "1.4"}), True, id="mmdebstrap"),
         pytest.param(lambda r: replace(r, tools={**TOOLS, "e2fsprogs": "1.47.1"}), False, id="mke2fs"),
         pytest.param(lambda r: shaped(r, root_mib=8192), False, id="size"),
@@ -62,11 +72,15 @@ def relocked(lock: DiskLock) -> DiskLock:
 def test_a_build_is_named_after_all_that_decides_it(recipe: Recipe, change: Any, root_too: bool) -> None:
     other = change(recipe)
     assert other.build_id != recipe.build_id
-    assert (other.root_key != recipe.root_key) is root_too, "a root filesystem is made again only where it would be another"
+    assert (other.root_key != recipe.root_key) is root_too, (
+        "a root filesystem is made again only where it would be another"
+    )
     assert replace(recipe).build_id == recipe.build_id
 
 
-def test_a_part_of_goldnode_that_shapes_a_disk_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_of_goldnode_that_shapes_a_disk_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(building, "TREE", tmp_path)
     (tmp_path / "files").mkdir()
     one = tmp_path / "files/unit.service"
@@ -79,7 +93,9 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(monkeypatch: pytest.Monkey
 
 
 def test_the_parts_that_are_named_exist() -> None:
-    assert [name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (TREE / name).exists()] == []
+    assert [
+        name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (TREE / name).exists()
+    ] == []
 
 
 # Of goldnode.disks, what the parts import and that shapes no byte of a disk by itself: its values are in the name in another way, or in none.
@@ -90,13 +106,17 @@ def test_every_part_that_a_part_is_made_with_counts() -> None:
     named = (*building._ROOT_PARTS, *building._DISK_PARTS)
     imported: set[str] = set()
     for name in named:
-        for node in ast.walk(ast.parse((TREE / name).read_text())) if name.startswith("src/goldnode/disks/") else ():
+        for node in (
+            ast.walk(ast.parse((TREE / name).read_text())) if name.startswith("src/goldnode/disks/") else ()
+        ):
             if isinstance(node, ast.ImportFrom) and node.module == "goldnode.disks":
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("goldnode.disks."):
                 imported.add(str(node.module).rpartition(".")[2])
     lazily = {"channels", "compare", "contents", "gc"}  # of build.py, about a build that is there
-    assert {part for part in imported - UNSHAPING - lazily if f"src/goldnode/disks/{part}.py" not in named} == set()
+    assert {
+        part for part in imported - UNSHAPING - lazily if f"src/goldnode/disks/{part}.py" not in named
+    } == set()
 
 
 def test_how_a_root_begins_counts(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +136,9 @@ def test_the_policy_of_the_class_is_on_the_command_line(recipe: Recipe) -> None:
 def test_a_failed_check_fails_the_build() -> None:
     passed, waived = Hygiene("sshd", "passed", ""), Hygiene("setuid", "waived", "/usr/bin/x: …")
     refuse_unclean([passed, waived])
-    with pytest.raises(DiskError, match=r"1 checks of the root filesystem fail: logs: /var/log/dpkg\.log: a log"):
+    with pytest.raises(
+        DiskError, match=r"1 checks of the root filesystem fail: logs: /var/log/dpkg\.log: a log"
+    ):
         refuse_unclean([passed, waived, Hygiene("logs", "failed", "/var/log/dpkg.log: a log")])
 
 
@@ -171,13 +193,19 @@ def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
     after = kept(more.directory)
     assert [row.format for row in more.files] == ["raw", "qcow2"]
     evidence.check_files(more)
-    assert sums(more) == sorted((f"{row.sha256}  {row.file}" for row in more.files), key=lambda line: line.split()[1])
-    assert {name for name in before if after[name] != before[name]} == {MANIFEST, SUMS}, "nobody has to boot it again"
+    assert sums(more) == sorted(
+        (f"{row.sha256}  {row.file}" for row in more.files), key=lambda line: line.split()[1]
+    )
+    assert {name for name in before if after[name] != before[name]} == {MANIFEST, SUMS}, (
+        "nobody has to boot it again"
+    )
     assert channels.judge("publish", more, only=["booted"])[0].state == "passed"
     assert kept(bench("qcow2").directory) == after
 
 
-def test_a_build_that_was_killed_before_its_end_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_was_killed_before_its_end_loses_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = bench("raw")
     prove(first, None)
     before = kept(first.directory)
@@ -221,13 +249,17 @@ def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> Non
     channels.ChannelStore(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
     first.path("qcow2").unlink()
     before = kept(first.directory)
-    with pytest.raises(DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"):
+    with pytest.raises(
+        DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"
+    ):
         bench("tar")
     assert kept(first.directory) == before
     assert bench("qcow2").path("qcow2").is_file(), "which its manifest names"
 
 
-def test_too_little_space_is_told_with_numbers(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_told_with_numbers(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Store, "free", lambda self: 1_000_000_000)
     with pytest.raises(DiskError, match=r"a build takes up to 2\.9 GB, and 1\.0 GB are free"):
         building._room(Store(tmp_path), recipe.lock)
@@ -268,7 +300,10 @@ def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(
 
 
 def test_a_disk_that_fills_up_in_the_middle_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="the disk is full; nothing is left of this build"), building._full_disk(tmp_path):
+    with (
+        pytest.raises(DiskError, match="the disk is full; nothing is left of this build"),
+        building._full_disk(tmp_path),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(PermissionError), building._full_disk(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -65,7 +65,9 @@ def disk(tmp_path: Path) -> BuiltDisk:
         loader="systemd-boot",
         layout="ab",
         epoch=0,
-        partitions=tuple(Partition(i, name, "t", "u", at, size, "ext4", "f") for i, (name, at, size) in enumerate(rows, 1)),
+        partitions=tuple(
+            Partition(i, name, "t", "u", at, size, "ext4", "f") for i, (name, at, size) in enumerate(rows, 1)
+        ),
         raw=Raw(raw.stat().st_size, whole, raw.stat().st_size),
         files=(DiskFile(raw.name, "raw", raw.stat().st_size, whole),),
         packages=(),
@@ -78,7 +80,13 @@ def disk(tmp_path: Path) -> BuiltDisk:
 
 
 def verify(disk: BuiltDisk, **changes: Any) -> None:
-    report = {"schema": 1, "name": disk.name, "build_id": disk.build_id, "raw_sha256": disk.raw.sha256, "outcome": "passed"}
+    report = {
+        "schema": 1,
+        "name": disk.name,
+        "build_id": disk.build_id,
+        "raw_sha256": disk.raw.sha256,
+        "outcome": "passed",
+    }
     report |= {"raw_sha256_after": disk.raw.sha256, "boots": [BOOT, BOOT], "clones": [], **changes}
     (disk.directory / VERIFIED).write_text(json.dumps(report))
 
@@ -90,7 +98,12 @@ def test_a_node_gets_the_root_of_the_disk_and_its_own_command_line(disk: BuiltDi
     line, _, packed = bytes(sent).partition(b"\n")
     first = read_head(line.decode())
     assert first["options"] == "root=PARTLABEL=root-a ro console=ttyS0 panic=5"
-    assert (first["name"], first["class"], first["kernel"], first["tries"]) == (disk.name, "cpu", disk.kernel, 3)
+    assert (first["name"], first["class"], first["kernel"], first["tries"]) == (
+        disk.name,
+        "cpu",
+        disk.kernel,
+        3,
+    )
     root = gzip.decompress(packed)
     assert (len(root), hashlib.sha256(root).hexdigest()) == (first["root"]["size"], first["root"]["sha256"])
     assert root == b"root" * (MIB // 4) + bytes(2 * MIB)
@@ -124,7 +137,9 @@ def test_a_damaged_file_is_refused(disk: BuiltDisk) -> None:
         ({}, None),
     ],
 )
-def test_only_what_has_booted_is_written_or_with_a_reason(disk: BuiltDisk, report: dict[str, Any] | str | None, fault: str | None) -> None:
+def test_only_what_has_booted_is_written_or_with_a_reason(
+    disk: BuiltDisk, report: dict[str, Any] | str | None, fault: str | None
+) -> None:
     file = disk.directory / VERIFIED
     if report is None:
         file.unlink()
@@ -139,7 +154,9 @@ def test_only_what_has_booted_is_written_or_with_a_reason(disk: BuiltDisk, repor
         update.open_image(disk)
     with pytest.raises(DiskError, match=fault):
         update.open_image(disk, "  ")
-    assert str(update.open_image(disk, "it is for the lab").first["unverified"]).endswith("; it is for the lab")
+    assert str(update.open_image(disk, "it is for the lab").first["unverified"]).endswith(
+        "; it is for the lab"
+    )
 
 
 def test_a_disk_without_slots_is_refused(disk: BuiltDisk) -> None:
@@ -152,11 +169,25 @@ def test_a_disk_without_slots_is_refused(disk: BuiltDisk) -> None:
 
 
 def row(image: str, **more: Any) -> dict[str, Any]:
-    return {"image": image, "class": "cpu", "state": "good", "device": "/dev/x", "left": None, "unverified": None, **more}
+    return {
+        "image": image,
+        "class": "cpu",
+        "state": "good",
+        "device": "/dev/x",
+        "left": None,
+        "unverified": None,
+        **more,
+    }
 
 
 def survey(**changes: Any) -> dict[str, Any]:
-    made = {"running": "a", "tried": None, "next": "a", "fallback": None, "slots": {"a": row("cpu-1"), "b": row("cpu-0")}}
+    made = {
+        "running": "a",
+        "tried": None,
+        "next": "a",
+        "fallback": None,
+        "slots": {"a": row("cpu-1"), "b": row("cpu-0")},
+    }
     return {**made, **changes}
 
 
@@ -223,10 +254,14 @@ class Here:
         return update.Node("gpu07", (str(shell),), (), {})
 
 
-ANSWER = json.dumps(survey(next="b", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", state="tried", left=3)}))
+ANSWER = json.dumps(
+    survey(next="b", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", state="tried", left=3)})
+)
 
 
-def test_an_image_goes_to_the_node_whole(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_goes_to_the_node_whole(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = Here(tmp_path / "here", monkeypatch)
     node = here.play(
         f"""case $* in
@@ -239,7 +274,9 @@ esac"""
     found = update.run(node, update.Wish(update.open_image(disk), reboot=False), said.append)
     assert (found["next"], said) == ("b", ["3 of 3 MiB"])
     _, _, packed = (here.place / "sent").read_bytes().partition(b"\n")
-    assert hashlib.sha256(gzip.decompress(packed)).hexdigest() == update.open_image(disk).first["root"]["sha256"]
+    assert (
+        hashlib.sha256(gzip.decompress(packed)).hexdigest() == update.open_image(disk).first["root"]["sha256"]
+    )
     lines = here.log.read_text().splitlines()
     assert lines[-1].startswith("rm -f ")  # nothing of ours stays there
     assert "systemctl reboot" not in lines
@@ -249,7 +286,10 @@ esac"""
     ("script", "text"),
     [
         ("echo 'ssh: connect to host gpu07: No route to host' >&2; exit 255", "No route to host"),
-        ("case $* in *status*) echo 'goldnode-node: this node has no slots.' >&2; exit 3;; esac", "this node has no slots"),
+        (
+            "case $* in *status*) echo 'goldnode-node: this node has no slots.' >&2; exit 3;; esac",
+            "this node has no slots",
+        ),
         ("case $* in *status*) echo '[]';; esac", "does not tell its slots"),
         (f"case $* in *status*) echo '{json.dumps(survey(tried='x'))}';; esac", "still tries"),
         # It refuses and hears no more of what is sent.
@@ -260,13 +300,17 @@ esac"""
         ),
     ],
 )
-def test_what_a_node_refuses_is_one_error(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str) -> None:
+def test_what_a_node_refuses_is_one_error(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
+) -> None:
     node = Here(tmp_path / "here", monkeypatch).play(script)
     with pytest.raises(DiskError, match=text):
         update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)
 
 
-def booting(here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = (), plan: str = "{}") -> update.Node:
+def booting(
+    here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = (), plan: str = "{}"
+) -> update.Node:
     """A node that is in another boot after `systemctl reboot`, and then tells these states one after the other."""
     for number, state in enumerate(states):
         (here.place / f"state{number}").write_text(json.dumps(state))
@@ -284,7 +328,9 @@ esac"""
     )
 
 
-def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = Here(tmp_path / "here", monkeypatch)
     plan = json.dumps({"reboot": {"held": ["the next boot would turn ECC off for GPU 0"]}})
     node = booting(here, FINE, plan=plan)
@@ -295,16 +341,30 @@ def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(disk: BuiltDis
     assert "systemctl reboot" not in lines
 
 
-TRIED = survey(running="b", tried="x+2-1.conf", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", left=2, state="tried")})
+TRIED = survey(
+    running="b",
+    tried="x+2-1.conf",
+    slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab", left=2, state="tried")},
+)
 FINE = survey(running="b", next="b", slots={"a": row("cpu-1"), "b": row("cpu-0123456789ab")})
-SAME = survey(slots={"a": row("cpu-0123456789ab"), "b": row("cpu-0123456789ab", state="failed")}, fallback="modules.dummy: missing")
-FELL = survey(fallback="image cpu-0123456789ab in slot b failed 3 tries: modules.dummy: missing; cpu-1 in slot a runs")
+SAME = survey(
+    slots={"a": row("cpu-0123456789ab"), "b": row("cpu-0123456789ab", state="failed")},
+    fallback="modules.dummy: missing",
+)
+FELL = survey(
+    fallback="image cpu-0123456789ab in slot b failed 3 tries: modules.dummy: missing; cpu-1 in slot a runs"
+)
 
 
-def test_a_reboot_is_waited_for_until_the_image_is_good(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reboot_is_waited_for_until_the_image_is_good(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = booting(Here(tmp_path / "here", monkeypatch), TRIED, TRIED, FINE)
     said: list[str] = []
-    assert update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)["running"] == "b"
+    assert (
+        update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)["running"]
+        == "b"
+    )
     assert said == ["gpu07 boots cpu-0123456789ab", "cpu-0123456789ab is tried, 2 tries left after this one"]
 
 
@@ -326,7 +386,11 @@ def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
     monkeypatch.setattr(update.Node, "run", verified)
     with pytest.raises(DiskError, match="others than root can change goldnode's program"):
         update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
-    assert [text.rpartition(f"exec {PROGRAM} ")[2] for text in asked] == ["policy apply", "plan --json", "slot status --json"]
+    assert [text.rpartition(f"exec {PROGRAM} ")[2] for text in asked] == [
+        "policy apply",
+        "plan --json",
+        "slot status --json",
+    ]
     assert all("find" in text.partition(f"exec {PROGRAM} ")[0] for text in asked), "tested before it runs"
 
 
@@ -335,7 +399,11 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Mapping[str, Any]
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
-    words = {"goldnode_drain": "command", "goldnode_drain_command": [str(here.place / "drain")], "goldnode_resume_command": ["false"]}
+    words = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": [str(here.place / "drain")],
+        "goldnode_resume_command": ["false"],
+    }
     (here.place / "drain").write_text(f"#!/bin/sh\necho drained >>{here.log}\n")
     (here.place / "drain").chmod(0o755)
     node = replace(booting(here, TRIED, after), variables=words)
@@ -345,21 +413,35 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
     assert lines.index("drained") < lines.index("systemctl reboot")
 
 
-def test_a_node_that_stays_drained_is_told(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_stays_drained_is_told(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = Here(tmp_path / "here", monkeypatch)
-    words = {"goldnode_drain": "command", "goldnode_drain_command": ["sh", "-c", "exit 3"], "goldnode_resume_command": ["false"]}
+    words = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["sh", "-c", "exit 3"],
+        "goldnode_resume_command": ["false"],
+    }
     said: list[str] = []
-    update.run(replace(booting(here, FINE), variables=words), update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)
+    update.run(
+        replace(booting(here, FINE), variables=words),
+        update.Wish(update.open_image(disk), reboot=True, limit=60),
+        said.append,
+    )
     assert said[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
 
 
-def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = Here(tmp_path / "here", monkeypatch)
     node = booting(here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}])
     with pytest.raises(DiskError, match="in use by pid 4711 python3, and nobody drains"):
         update.run(node, update.Wish(update.open_image(disk), reboot=True), lambda text: None)
     assert "slot write" not in here.log.read_text()
-    assert update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)["next"] == "b"
+    assert (
+        update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)["next"] == "b"
+    )
 
 
 def test_the_way_back_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

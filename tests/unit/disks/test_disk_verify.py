@@ -34,11 +34,28 @@ def ids(checks: list[Check], outcome: str) -> set[str]:
 def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None:
     checks = guest.judge(good.facts(gpu=gpu), good.wanted(gpu=gpu))
     assert ids(checks, FAILED) == set()
-    names = {"gpu.count", "driver.loaded", "policy.persistence_mode", "policy.clocks.graphics_mhz", "policy.power_limit_watts"}
+    names = {
+        "gpu.count",
+        "driver.loaded",
+        "policy.persistence_mode",
+        "policy.clocks.graphics_mhz",
+        "policy.power_limit_watts",
+    }
     says = {f"check.says.{name}" for name in names}
-    unseen = {"check.unseen.time.sync", *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *says} if gpu else ())}
+    unseen = {
+        "check.unseen.time.sync",
+        *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *says} if gpu else ()),
+    }
     assert ids(checks, UNVERIFIABLE) == unseen
-    assert {"packages", "initramfs", "disk.grown", "disk.root-b", "gate.state", "gate.order.docker.service", "plan"} <= ids(checks, PASSED)
+    assert {
+        "packages",
+        "initramfs",
+        "disk.grown",
+        "disk.root-b",
+        "gate.state",
+        "gate.order.docker.service",
+        "plan",
+    } <= ids(checks, PASSED)
     assert guest.outcome(checks) == PASSED
     assert guest.outcome([]) == FAILED, "no check at all is no pass"
 
@@ -56,9 +73,21 @@ def test_what_a_real_image_told_at_its_first_boot() -> None:
     )
     checks = guest.judge(captured["facts"], wanted)
     assert ids(checks, FAILED) == set()
-    names = {"check.unseen.runtime.engine", "check.unseen.boot.next", "pending.boot.entry", "pending.runtime.engine"}
+    names = {
+        "check.unseen.runtime.engine",
+        "check.unseen.boot.next",
+        "pending.boot.entry",
+        "pending.runtime.engine",
+    }
     assert ids(checks, UNVERIFIABLE) == names
-    assert {"boot.entry", "packages", "disk.root-b", "check.ran", "gate.runtime.docker.service", "plan"} <= ids(checks, PASSED)
+    assert {
+        "boot.entry",
+        "packages",
+        "disk.root-b",
+        "check.ran",
+        "gate.runtime.docker.service",
+        "plan",
+    } <= ids(checks, PASSED)
     captured["facts"]["kernel"] = "6.1.0-55-amd64"
     assert ids(guest.judge(captured["facts"], wanted), FAILED) == {"kernel.running"}
 
@@ -98,13 +127,26 @@ def partition(label: str, **more: Any) -> Spoil:
 
 
 def action(kind: str, target: str, phase: str) -> Spoil:
-    return set_("plan", "plan", "actions", to=[{"kind": kind, "target": target, "reason": "it differs", "phase": phase}])
+    return set_(
+        "plan",
+        "plan",
+        "actions",
+        to=[{"kind": kind, "target": target, "reason": "it differs", "phase": phase}],
+    )
 
 
 MODULE = ("modules", good.MODULE)
 CASES: list[tuple[str, Spoil, set[str]]] = [
-    ("multi-user is not reached", set_("units", "multi-user.target", "ActiveState", to="inactive"), {"boot.multi_user"}),
-    ("a unit failed", lambda facts: facts.update(state="degraded", failed=["x.service"]), {"system.state", "units.failed"}),
+    (
+        "multi-user is not reached",
+        set_("units", "multi-user.target", "ActiveState", to="inactive"),
+        {"boot.multi_user"},
+    ),
+    (
+        "a unit failed",
+        lambda facts: facts.update(state="degraded", failed=["x.service"]),
+        {"system.state", "units.failed"},
+    ),
     ("another kernel", set_("kernel", to="6.1.0-55-amd64"), {"kernel.running"}),
     ("another entry", set_("entry", to="goldnode-000000000000-a.conf"), {"boot.entry"}),
     ("the loader says nothing", set_("entry", to=""), {"boot.entry"}),
@@ -114,30 +156,70 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("root needs none", set_("root_password", to=["NP"]), {"root.password"}),
     ("an edited class document", set_("class", "gate", to="drain"), {"class.document", "gate.state"}),
     ("no class document", set_("class", to=None), {"class.document"}),
-    ("a module for another kernel", set_(*MODULE, "fields", "vermagic", to="6.1.0-55-amd64 SMP"), {f"module.{good.MODULE}.kernel"}),
+    (
+        "a module for another kernel",
+        set_(*MODULE, "fields", "vermagic", to="6.1.0-55-amd64 SMP"),
+        {f"module.{good.MODULE}.kernel"},
+    ),
     ("another driver", set_(*MODULE, "fields", "version", to="550.1"), {f"module.{good.MODULE}.version"}),
     ("no module", lambda facts: facts["modules"].clear(), {f"module.{good.MODULE}.kernel"}),
-    ("the kernel does not take it", set_(*MODULE, "said", to="could not insert: Invalid module format"), {f"module.{good.MODULE}.fits"}),
+    (
+        "the kernel does not take it",
+        set_(*MODULE, "said", to="could not insert: Invalid module format"),
+        {f"module.{good.MODULE}.fits"},
+    ),
     (
         "a symbol is missing",
         set_(*MODULE, "kernel", to="nvidia: Unknown symbol pci_resize (err -2)\nNo such device"),
         {f"module.{good.MODULE}.fits"},
     ),
-    ("a signature is missing", set_(*MODULE, "said", to="could not insert: Key was rejected by service"), {f"module.{good.MODULE}.fits"}),
-    ("it ends in something else", set_(*MODULE, "said", to="could not insert: Invalid argument"), {f"module.{good.MODULE}.fits"}),
-    ("nouveau loads", set_("refusals", "nouveau", to={"rc": 0, "said": "", "loaded": True}), {"refused.nouveau"}),
+    (
+        "a signature is missing",
+        set_(*MODULE, "said", to="could not insert: Key was rejected by service"),
+        {f"module.{good.MODULE}.fits"},
+    ),
+    (
+        "it ends in something else",
+        set_(*MODULE, "said", to="could not insert: Invalid argument"),
+        {f"module.{good.MODULE}.fits"},
+    ),
+    (
+        "nouveau loads",
+        set_("refusals", "nouveau", to={"rc": 0, "said": "", "loaded": True}),
+        {"refused.nouveau"},
+    ),
     ("nouveau was not tried", lambda facts: facts["refusals"].clear(), {"refused.nouveau"}),
     ("the boot has loaded nouveau", set_("loaded", to=["nouveau"]), {"refused.nouveau"}),
-    ("nouveau is in the initramfs", set_("initramfs", "names", to=["usr/lib/modules/6/nouveau.ko.xz"]), {"initramfs"}),
-    ("a host key is in the initramfs", set_("initramfs", "names", to=["etc/ssh/ssh_host_rsa_key", "init"]), {"initramfs"}),
-    ("the initramfs cannot be listed", set_("initramfs", to={"error": "no zstd", "names": []}), {"initramfs"}),
+    (
+        "nouveau is in the initramfs",
+        set_("initramfs", "names", to=["usr/lib/modules/6/nouveau.ko.xz"]),
+        {"initramfs"},
+    ),
+    (
+        "a host key is in the initramfs",
+        set_("initramfs", "names", to=["etc/ssh/ssh_host_rsa_key", "init"]),
+        {"initramfs"},
+    ),
+    (
+        "the initramfs cannot be listed",
+        set_("initramfs", to={"error": "no zstd", "names": []}),
+        {"initramfs"},
+    ),
     ("a package of another version", set_("packages", "python3", to=["3.12", "amd64", "ii"]), {"packages"}),
     ("a package too many", set_("packages", "gcc", to=["12", "amd64", "ii"]), {"packages"}),
     ("a package is missing", set_("packages", "python3", 2, to="rc"), {"packages"}),
     ("a package is half installed", set_("packages", "x", to=["1", "amd64", "iF"]), {"packages"}),
     ("a package is not held", set_("holds", to=[]), {"packages.held"}),
-    ("dpkg has run", set_("package_managers", "/var/lib/dpkg/status", to=good.EPOCH + 60), {"packages.manager"}),
-    ("apt's timer has run", set_("units", "apt-daily.service", "InactiveExitTimestampMonotonic", to="5"), {"packages.manager"}),
+    (
+        "dpkg has run",
+        set_("package_managers", "/var/lib/dpkg/status", to=good.EPOCH + 60),
+        {"packages.manager"},
+    ),
+    (
+        "apt's timer has run",
+        set_("units", "apt-daily.service", "InactiveExitTimestampMonotonic", to="5"),
+        {"packages.manager"},
+    ),
     ("nothing of dpkg's is there", lambda facts: facts["package_managers"].clear(), {"packages.manager"}),
     ("the root did not grow", partition("root-a", size=4096 * good.MIB), {"disk.grown", "disk.root-b"}),
     ("the file system did not grow", set_("root", "size", to=3800 * good.MIB), {"disk.filesystem"}),
@@ -150,8 +232,16 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("no lease", set_("identity", "client_ids", to=[]), {"identity.client_id"}),
     ("no verdict", set_("verdict", to=None), {"check.ran"}),
     ("the verdict is of another boot", set_("verdict", "boot_identity", to="boot-0/1"), {"check.ran"}),
-    ("the check's unit failed", set_("units", "goldnode-sanity.service", "Result", to="exit-code"), {"check.ran"}),
-    ("a finding of the image", findings(good.finding("stack.lock", "mismatch", "python3 3.12")), {"check.findings", "gate.state"}),
+    (
+        "the check's unit failed",
+        set_("units", "goldnode-sanity.service", "Result", to="exit-code"),
+        {"check.ran"},
+    ),
+    (
+        "a finding of the image",
+        findings(good.finding("stack.lock", "mismatch", "python3 3.12")),
+        {"check.findings", "gate.state"},
+    ),
     (
         "something of the image could not be read",
         findings(good.finding("blacklist.initramfs", "could_not_read", "no zstd", "degraded")),
@@ -159,10 +249,18 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ),
     (
         "it takes itself for a container",
-        findings(good.finding("kernel.running", "not_verified_here", "a container shows the kernel and devices of its host")),
+        findings(
+            good.finding(
+                "kernel.running", "not_verified_here", "a container shows the kernel and devices of its host"
+            )
+        ),
         {"check.findings"},
     ),
-    ("GPUs that are not there match", findings(good.finding("gpu.count", "match", "8")), {"check.says.gpu.count"}),
+    (
+        "GPUs that are not there match",
+        findings(good.finding("gpu.count", "match", "8")),
+        {"check.says.gpu.count"},
+    ),
     (
         "a policy matches without GPUs",
         findings(good.finding("policy.power_limit_watts", "match", "400")),
@@ -172,12 +270,26 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("a class with GPUs is healthy without", set_("verdict", "exit_code", to=0), {"check.never_healthy"}),
     ("the gate did not decide", lambda facts: facts.update(gate=None), {"gate.state"}),
     ("the gate has no pass", set_("pass", to=False), {"gate.state"}),
-    ("docker is not ordered", set_("units", "docker.service", "After", to="basic.target"), {"gate.order.docker.service"}),
-    ("docker started before", set_("units", "docker.service", "ExecMainStartTimestampMonotonic", to="50"), {"gate.order.docker.service"}),
-    ("docker does not run", set_("units", "docker.service", "ActiveState", to="inactive"), {"gate.runtime.docker.service"}),
+    (
+        "docker is not ordered",
+        set_("units", "docker.service", "After", to="basic.target"),
+        {"gate.order.docker.service"},
+    ),
+    (
+        "docker started before",
+        set_("units", "docker.service", "ExecMainStartTimestampMonotonic", to="50"),
+        {"gate.order.docker.service"},
+    ),
+    (
+        "docker does not run",
+        set_("units", "docker.service", "ActiveState", to="inactive"),
+        {"gate.runtime.docker.service"},
+    ),
     (
         "slurmd is blocked",
-        lambda facts: facts["units"].update({"slurmd.service": good.unit("slurmd.service", ExecCondition="x")}),
+        lambda facts: facts["units"].update(
+            {"slurmd.service": good.unit("slurmd.service", ExecCondition="x")}
+        ),
         {"gate.free.slurmd.service"},
     ),
     (
@@ -219,7 +331,9 @@ def test_a_real_class_whose_gpus_are_missing_says_so_and_may_be_drained() -> Non
     wanted = good.replaced(good.wanted(gpu=True), class_digest=document["digest"])
     checks = guest.judge(facts, wanted)
     assert ids(checks, FAILED) == set()
-    assert {"check.says.gpu.count", "check.says.driver.loaded", "check.unseen.gpu.library"} <= ids(checks, UNVERIFIABLE)
+    assert {"check.says.gpu.count", "check.says.driver.loaded", "check.unseen.gpu.library"} <= ids(
+        checks, UNVERIFIABLE
+    )
     for name, spoil in (
         ("gate.runtime.docker.service", set_("units", "docker.service", "ActiveState", to="active")),
         ("gate.runtime.docker.service", set_("status", "docker.service", to="nothing")),
@@ -241,7 +355,9 @@ def test_a_real_class_whose_gpus_are_missing_says_so_and_may_be_drained() -> Non
         ("single", 600, 4096, None, {"disk.grown"}),
     ],
 )
-def test_the_disk_by_layout_and_room(layout: str, extra: int, root: int, slot: int | None, expected: set[str]) -> None:
+def test_the_disk_by_layout_and_room(
+    layout: str, extra: int, root: int, slot: int | None, expected: set[str]
+) -> None:
     facts = good.facts(gpu=False)
     rows = facts["disks"][0]["children"]
     rows[1].update(size=root * good.MIB, partlabel="root-a" if layout == "ab" else "root")
@@ -258,7 +374,10 @@ def test_a_second_boot_keeps_who_it_is() -> None:
     second["boot_id"], second["verdict"]["boot_identity"] = "boot-2", "boot-2/7"
     assert ids(guest.judge(second, good.wanted(gpu=False), first=first), FAILED) == set()
     second["identity"].update(
-        machine_id="f" * 32, hostname="other", host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"}, client_ids=["ff02"]
+        machine_id="f" * 32,
+        hostname="other",
+        host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"},
+        client_ids=["ff02"],
     )
     expected = {f"identity.kept.{key}" for key in guest.IDENTITY}
     assert ids(guest.judge(second, good.wanted(gpu=False), first=first), FAILED) == expected
@@ -269,7 +388,10 @@ def test_clones_have_nothing_in_common() -> None:
     one, other = good.facts(gpu=False), good.facts(gpu=False)
     assert ids(guest.unique(one, other), FAILED) == {f"clones.{key}" for key in guest.IDENTITY}
     other["identity"].update(
-        machine_id="f" * 32, hostname="other", host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"}, client_ids=["ff02"]
+        machine_id="f" * 32,
+        hostname="other",
+        host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"},
+        client_ids=["ff02"],
     )
     assert ids(guest.unique(one, other), FAILED) == set()
     other["identity"]["host_keys"] = {}
@@ -288,10 +410,14 @@ def test_clones_have_nothing_in_common() -> None:
         ("something.else", [], None, UNVERIFIABLE),
     ],
 )
-def test_pending_work_is_done_or_recorded(name: str, actions: list[tuple[str, str, str]], outcome: str | None, expected: str) -> None:
+def test_pending_work_is_done_or_recorded(
+    name: str, actions: list[tuple[str, str, str]], outcome: str | None, expected: str
+) -> None:
     facts = good.facts(gpu=False)
     reason = "device: later" if "device" in str(actions) else "boot: later"
-    facts["plan"]["plan"]["actions"] = [{"kind": kind, "target": target, "phase": phase, "reason": ""} for kind, target, phase in actions]
+    facts["plan"]["plan"]["actions"] = [
+        {"kind": kind, "target": target, "phase": phase, "reason": ""} for kind, target, phase in actions
+    ]
     if outcome is not None:
         findings(good.finding({"boot.entry": "boot.next"}.get(name, name), outcome))(facts)
     checks = guest.judge(facts, good.replaced(good.wanted(gpu=False), pending=((name, reason),)))
@@ -305,7 +431,9 @@ def test_pending_work_is_done_or_recorded(name: str, actions: list[tuple[str, st
 def with_gpus() -> tuple[Facts, dict[str, Any]]:
     document = simulated.document_of(good.document(gpu=True))
     facts = good.facts(gpu=True, mode="block")
-    facts.update({"class": document, "simulated": "SIMULATED", "gate": {"mode": "block", "open": True, "reasons": []}})
+    facts.update(
+        {"class": document, "simulated": "SIMULATED", "gate": {"mode": "block", "open": True, "reasons": []}}
+    )
     facts["verdict"].update(class_digest=document["digest"], simulated=True)
     for row in facts["verdict"]["findings"]:
         if row["id"].startswith(("gpu.", "policy.")) and "host" not in row["id"]:
@@ -319,12 +447,28 @@ HEALTHY: list[tuple[str, Spoil, set[str]]] = [
     ("all is well", lambda facts: None, set()),
     ("nobody says that it is simulated", set_("simulated", to=None), {"simulated.labelled"}),
     ("a GPU is missing", findings(good.finding("gpu.count", "mismatch", "7")), {"simulated.count"}),
-    ("a policy is not set", findings(good.finding("policy.power_limit_watts", "mismatch", "300")), {"simulated.policy.power_limit_watts"}),
+    (
+        "a policy is not set",
+        findings(good.finding("policy.power_limit_watts", "mismatch", "300")),
+        {"simulated.policy.power_limit_watts"},
+    ),
     ("a policy was not judged", without("policy.persistence_mode"), {"simulated.policy.persistence_mode"}),
     ("no setter was called", set_("calls", to=[]), {"simulated.setters"}),
-    ("a setter was refused", lambda facts: facts["calls"].append("gpu0 nvmlDeviceSetEccMode 1 rc=4 pid=1"), {"simulated.setters"}),
-    ("the simulator has another limit", set_("settings", to="gpu0.power_limit=300000\n"), {"simulated.power"}),
-    ("the limit is the board's own, which nobody sets", set_("settings", to="gpu0.persistence_mode=1\n"), set()),
+    (
+        "a setter was refused",
+        lambda facts: facts["calls"].append("gpu0 nvmlDeviceSetEccMode 1 rc=4 pid=1"),
+        {"simulated.setters"},
+    ),
+    (
+        "the simulator has another limit",
+        set_("settings", to="gpu0.power_limit=300000\n"),
+        {"simulated.power"},
+    ),
+    (
+        "the limit is the board's own, which nobody sets",
+        set_("settings", to="gpu0.persistence_mode=1\n"),
+        set(),
+    ),
     ("the simulator has no state", set_("settings", to=None), {"simulated.power"}),
     ("the gate is closed", set_("gate", "open", to=False), {"simulated.gate"}),
 ]
@@ -346,7 +490,9 @@ def test_simulated_gpus_that_are_all_there(what: str, spoil: Spoil, expected: se
         (None, "the simulator's state is not there"),
     ],
 )
-def test_a_limit_that_is_not_the_boards_own_was_set_on_every_gpu(settings: str | None, got: str | None) -> None:
+def test_a_limit_that_is_not_the_boards_own_was_set_on_every_gpu(
+    settings: str | None, got: str | None
+) -> None:
     facts, document = with_gpus()
     facts["settings"] = settings
     document["policy"] = {**document["policy"], "power_limit_watts": 300}
@@ -360,17 +506,24 @@ def test_a_boot_with_simulated_gpus_is_judged_by_all_other_checks_too() -> None:
     wanted = good.replaced(good.wanted(gpu=True), class_digest=document["digest"])
     assert ids(guest.judge(facts, wanted, simulated=True), FAILED) == set()
     findings(good.finding("policy.power_limit_watts", "mismatch", "300", "degraded"))(facts)
-    assert ids(guest.judge(facts, wanted, simulated=True), FAILED) == {"check.findings"}, "with the GPUs there, nothing excuses it"
+    assert ids(guest.judge(facts, wanted, simulated=True), FAILED) == {"check.findings"}, (
+        "with the GPUs there, nothing excuses it"
+    )
 
 
 def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
     facts, document = with_gpus()
     findings(good.finding("gpu.count", "mismatch", "7"))(facts)
     facts["verdict"]["exit_code"] = 2
-    facts["gate"], facts["pass"] = {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"]}, False
+    facts["gate"], facts["pass"] = (
+        {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"]},
+        False,
+    )
     for name in gate.RUNTIMES:
         facts["units"][name]["ActiveState"] = "inactive"
-        facts["status"][name] = "   Condition: start condition failed\n  sh[1]: goldnode gate: gpu.count: 7 (want 8)"
+        facts["status"][name] = (
+            "   Condition: start condition failed\n  sh[1]: goldnode gate: gpu.count: 7 (want 8)"
+        )
     assert ids(simulated.faulty(facts, document), FAILED) == set()
     for spoil, expected in (
         (set_("verdict", "exit_code", to=3), "simulated.fault.verdict"),
@@ -409,8 +562,12 @@ def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
 
 def report(tmp_path: Path, **more: Any) -> verification.Report:
     disk = built(tmp_path)
-    found = verification.Report(disk, Accelerator("tcg", "there is no /dev/kvm"), disk.raw.sha256, disk.raw.sha256)
-    found.boots = [verification.Boot(number, "boot", 40.0, [Check("ssh", PASSED, "a", "a")]) for number in (1, 2)]
+    found = verification.Report(
+        disk, Accelerator("tcg", "there is no /dev/kvm"), disk.raw.sha256, disk.raw.sha256
+    )
+    found.boots = [
+        verification.Boot(number, "boot", 40.0, [Check("ssh", PASSED, "a", "a")]) for number in (1, 2)
+    ]
     for key, value in more.items():
         setattr(found, key, value)
     return found
@@ -427,7 +584,9 @@ def report(tmp_path: Path, **more: Any) -> verification.Report:
         ({"clones": [Check("clones.machine_id", FAILED, "a", "b")]}, FAILED),
     ],
 )
-def test_a_report_passes_only_when_two_boots_did_and_the_file_is_untouched(tmp_path: Path, change: dict[str, Any], outcome: str) -> None:
+def test_a_report_passes_only_when_two_boots_did_and_the_file_is_untouched(
+    tmp_path: Path, change: dict[str, Any], outcome: str
+) -> None:
     found = report(tmp_path, **change)
     assert found.outcome == outcome
     assert found.table().splitlines()[0] == f"plain-0123456789ab: {outcome}"
@@ -444,7 +603,9 @@ def test_one_boot_is_no_verification_and_one_with_simulated_gpus_does_not_count(
 
 def test_not_verifiable_is_counted_and_shown_and_is_no_pass(tmp_path: Path) -> None:
     found = report(tmp_path)
-    found.boots[0].checks.append(Check("check.says.gpu.count", UNVERIFIABLE, "8", "not_verified_here: simulated"))
+    found.boots[0].checks.append(
+        Check("check.says.gpu.count", UNVERIFIABLE, "8", "not_verified_here: simulated")
+    )
     data = found.to_json()
     assert data["counts"] == {"passed": 3, "failed": 0, "not-verifiable": 1}
     assert "check.says.gpu.count [1]: not_verified_here: simulated (want 8)" in found.table()
@@ -459,7 +620,8 @@ def test_a_damaged_image_is_refused_before_anything_starts(tmp_path: Path) -> No
     raw = disk.path("raw")
     raw.write_bytes(b"dusk")
     with pytest.raises(
-        DiskError, match=r"is not what its manifest says: sha256 \w{64}.*Remove .* and run `goldnode disks build plain` again"
+        DiskError,
+        match=r"is not what its manifest says: sha256 \w{64}.*Remove .* and run `goldnode disks build plain` again",
     ):
         verification.check_files(disk)
     raw.write_bytes(b"dis")
@@ -475,7 +637,10 @@ def test_what_a_killed_run_left_goes_and_what_lives_stays(tmp_path: Path) -> Non
     with (tmp_path / f"{verification.PREFIX}alive" / verification.GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         verification.sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{verification.PREFIX}alive", f"{verification.PREFIX}kept"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{verification.PREFIX}alive",
+        f"{verification.PREFIX}kept",
+    ]
 
 
 def test_there_is_nothing_to_simulate_in_a_class_without_gpus(tmp_path: Path) -> None:
@@ -502,7 +667,9 @@ BMC for a GPU that fell off the bus, or correct `count` in the class.
 goldnode-policy.service: Failed with result 'exit-code'."""
 
 
-@pytest.mark.parametrize(("said", "why"), [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)])
+@pytest.mark.parametrize(
+    ("said", "why"), [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)]
+)
 def test_a_policy_refuses_where_a_gpu_was_taken_away(said: str, why: str | None) -> None:
     assert guest.wants_gpu(SETS, said, good.facts(gpu=True)["class"], simulated=True, missing=True) == why
 
@@ -511,21 +678,53 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(said: str, why: str | None)
     ("gpu", "simulated", "unit", "said", "why"),
     [
         pytest.param(True, False, LOADS, NO_DEVICE, "the driver finds no device", id="no-device"),
-        pytest.param(True, True, LOADS, NO_DEVICE, "the driver finds no device", id="a-played-library-is-no-device"),
+        pytest.param(
+            True, True, LOADS, NO_DEVICE, "the driver finds no device", id="a-played-library-is-no-device"
+        ),
         pytest.param(False, False, LOADS, NO_DEVICE, None, id="a-class-without-gpus"),
-        pytest.param(True, False, LOADS, NO_DEVICE + "\nFailed to insert module 'gdrdrv': No such device", None, id="another-module"),
-        pytest.param(True, False, LOADS, NO_DEVICE + "\nnvidia: version magic '6.1.0-1' should be", None, id="another-kernel"),
-        pytest.param(True, False, LOADS, "Failed to insert module 'nvidia_drm': Invalid argument", None, id="nobody-says-no-device"),
+        pytest.param(
+            True,
+            False,
+            LOADS,
+            NO_DEVICE + "\nFailed to insert module 'gdrdrv': No such device",
+            None,
+            id="another-module",
+        ),
+        pytest.param(
+            True,
+            False,
+            LOADS,
+            NO_DEVICE + "\nnvidia: version magic '6.1.0-1' should be",
+            None,
+            id="another-kernel",
+        ),
+        pytest.param(
+            True,
+            False,
+            LOADS,
+            "Failed to insert module 'nvidia_drm': Invalid argument",
+            None,
+            id="nobody-says-no-device",
+        ),
         pytest.param(True, False, LOADS, "", None, id="nothing-said"),
         pytest.param(True, False, SETS, "", "there is no GPU to set", id="policy"),
         pytest.param(True, True, SETS, "", None, id="policy-with-simulated-gpus"),
         pytest.param(True, True, HOLDS, NO_FILES, "the driver's daemon finds no device", id="persistenced"),
-        pytest.param(True, True, HOLDS, "nvidia-persistenced failed to initialize.", None, id="persistenced-for-another-reason"),
+        pytest.param(
+            True,
+            True,
+            HOLDS,
+            "nvidia-persistenced failed to initialize.",
+            None,
+            id="persistenced-for-another-reason",
+        ),
         pytest.param(False, False, HOLDS, NO_FILES, None, id="persistenced-of-a-class-without-gpus"),
         pytest.param(True, False, "docker.service", NO_DEVICE, None, id="another-unit"),
     ],
 )
-def test_which_unit_may_fail_for_want_of_gpus(gpu: bool, simulated: bool, unit: str, said: str, why: str | None) -> None:
+def test_which_unit_may_fail_for_want_of_gpus(
+    gpu: bool, simulated: bool, unit: str, said: str, why: str | None
+) -> None:
     facts = good.facts(gpu=gpu)
     facts.update(state="degraded", failed=[unit], failures={unit: said})
     assert guest.wants_gpu(unit, said, facts["class"], simulated) == why
@@ -533,7 +732,11 @@ def test_which_unit_may_fail_for_want_of_gpus(gpu: bool, simulated: bool, unit: 
     if why is None:
         assert [checks[name].outcome for name in ("units.failed", "system.state")] == [FAILED, FAILED]
     else:
-        assert [checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")] == [PASSED, UNVERIFIABLE, UNVERIFIABLE]
+        assert [checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")] == [
+            PASSED,
+            UNVERIFIABLE,
+            UNVERIFIABLE,
+        ]
 
 
 # As the disk of demo_disk_r550 told at its first boot, 2026-11-22.
@@ -546,14 +749,20 @@ PEERLESS = "[  753.149817] nvidia-peermem nv_mem_client_init:560 ERROR module co
         pytest.param([{"name": "peermem", "load": False}], "", UNVERIFIABLE, id="the-class-does-not-load-it"),
         pytest.param([{"name": "peermem", "load": True}], "", FAILED, id="the-class-loads-it"),
         pytest.param([], PEERLESS, UNVERIFIABLE, id="it-came-with-the-driver"),
-        pytest.param([{"name": "peermem", "load": True}], PEERLESS, FAILED, id="the-class-loads-what-cannot-work"),
+        pytest.param(
+            [{"name": "peermem", "load": True}], PEERLESS, FAILED, id="the-class-loads-what-cannot-work"
+        ),
         pytest.param([], "", FAILED, id="for-another-reason"),
     ],
 )
-def test_a_module_that_the_class_does_not_load_need_not_load(modules: list[dict[str, Any]], kernel: str, outcome: str) -> None:
+def test_a_module_that_the_class_does_not_load_need_not_load(
+    modules: list[dict[str, Any]], kernel: str, outcome: str
+) -> None:
     facts = good.facts(gpu=True)
     facts["class"]["modules"] = modules
     facts["modules"]["peermem"] = {**copy.deepcopy(facts["modules"][good.MODULE]), "name": "peermem"}
-    facts["modules"]["peermem"].update(rc=1, said="could not insert 'peermem': Invalid argument", kernel=kernel, loaded=False)
+    facts["modules"]["peermem"].update(
+        rc=1, said="could not insert 'peermem': Invalid argument", kernel=kernel, loaded=False
+    )
     checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=True))}
     assert checks["module.peermem.fits"].outcome == outcome

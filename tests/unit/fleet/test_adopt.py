@@ -28,7 +28,14 @@ def row(version: str) -> dict[str, Any]:
 def a100(**patch: Any) -> dict[str, Any]:
     """A Debian 12 machine with eight A100 and Debian's 535 driver, installed by hand."""
     driver = "535.309.01-1~deb12u1"
-    names = ("nvidia-kernel-dkms", "nvidia-kernel-support", "libcuda1", "libnvidia-ml1", "nvidia-smi", "nvidia-persistenced")
+    names = (
+        "nvidia-kernel-dkms",
+        "nvidia-kernel-support",
+        "libcuda1",
+        "libnvidia-ml1",
+        "nvidia-smi",
+        "nvidia-persistenced",
+    )
     base: dict[str, Any] = {
         "schema": "goldnode.survey/1",
         "container": False,
@@ -64,7 +71,11 @@ def a100(**patch: Any) -> dict[str, Any]:
 def proposed(**patch: Any) -> tuple[dict[str, Any], dict[str, Any] | None, list[str]]:
     found = adopt.propose(a100(**patch), "mine", load_catalog())
     stack = found.files.get("stacks/mine_stack.yml")
-    return yaml.safe_load(found.files["classes/mine.yml"]), yaml.safe_load(stack) if stack else None, found.notes
+    return (
+        yaml.safe_load(found.files["classes/mine.yml"]),
+        yaml.safe_load(stack) if stack else None,
+        found.notes,
+    )
 
 
 def test_a_node_that_a_stack_of_the_catalog_describes_gets_that_stack() -> None:
@@ -83,13 +94,34 @@ def test_a_node_that_a_stack_of_the_catalog_describes_gets_that_stack() -> None:
 
 def test_a_driver_of_another_branch_becomes_a_stack_of_its_own() -> None:
     version = "525.147.05-4"
-    packages = {name: row(version) for name in ("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "nvidia-smi")}
-    driver = [{"module": "nvidia-current", "version": "525.147.05", "license": "Dual MIT/GPL", "vermagic": RELEASE, "signer": ""}]
-    dkms = [{"name": "nvidia-current", "version": "525.147.05", "kernels": [RELEASE], "package": "nvidia-kernel-dkms"}]
+    packages = {
+        name: row(version) for name in ("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "nvidia-smi")
+    }
+    driver = [
+        {
+            "module": "nvidia-current",
+            "version": "525.147.05",
+            "license": "Dual MIT/GPL",
+            "vermagic": RELEASE,
+            "signer": "",
+        }
+    ]
+    dkms = [
+        {
+            "name": "nvidia-current",
+            "version": "525.147.05",
+            "kernels": [RELEASE],
+            "package": "nvidia-kernel-dkms",
+        }
+    ]
     document, stack, _ = proposed(packages=packages, driver=driver, dkms=dkms)
     assert stack is not None
     assert document["stack"] == stack["stack"] == "mine_stack"
-    assert (stack["driver"]["branch"], stack["driver"]["flavour"], stack["driver"]["version"]) == ("525", "open", "525.147.05")
+    assert (stack["driver"]["branch"], stack["driver"]["flavour"], stack["driver"]["version"]) == (
+        "525",
+        "open",
+        "525.147.05",
+    )
     assert stack["driver"]["dkms"] == {"name": "nvidia-current", "package": "nvidia-kernel-dkms"}
     assert set(stack["driver"]["lockstep"]) <= set(stack["driver"]["packages"])
     assert stack["kernel"] == {"release": RELEASE}
@@ -197,7 +229,11 @@ def test_another_system_is_refused(system: dict[str, str], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("{", "the survey cannot be read"), ("[]", "this is no survey of schema"), ('{"schema": "other/1"}', "this is no survey")],
+    [
+        ("{", "the survey cannot be read"),
+        ("[]", "this is no survey of schema"),
+        ('{"schema": "other/1"}', "this is no survey"),
+    ],
 )
 def test_a_file_that_is_no_survey_is_one_line(tmp_path: Path, content: str, says: str) -> None:
     kept = tmp_path / "survey.json"
@@ -210,7 +246,16 @@ def test_a_file_that_is_no_survey_is_one_line(tmp_path: Path, content: str, says
 def test_files_are_written_once(tmp_path: Path) -> None:
     kept = tmp_path / "survey.json"
     kept.write_text(json.dumps(a100()))
-    arguments = ["adopt", "node1", "--survey", str(kept), "--name", "mine", "--out", str(tmp_path / "catalog")]
+    arguments = [
+        "adopt",
+        "node1",
+        "--survey",
+        str(kept),
+        "--name",
+        "mine",
+        "--out",
+        str(tmp_path / "catalog"),
+    ]
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 0, first.output
     assert (tmp_path / "catalog/classes/mine.yml").is_file()

@@ -20,14 +20,30 @@ import pytest
 
 from goldnode.errors import GoldnodeError
 from goldnode.fleet import drain_record, identity
-from goldnode.fleet.drain import Caller, Command, Drain, Kubectl, Nothing, Slurm, Visible, choose, left, slurm_rows
+from goldnode.fleet.drain import (
+    Caller,
+    Command,
+    Drain,
+    Kubectl,
+    Nothing,
+    Slurm,
+    Visible,
+    choose,
+    left,
+    slurm_rows,
+)
 from goldnode.fleet.drain_record import Record, Records
 from goldnode.fleet.identity import Actor
 from goldnode.node.drained import FILE, LEASE, mark, reason
 
 NOW = 1_790_000_000.0
 # Ids of runs of this machine that have ended, and of one of another machine.
-DEAD, NEXT, THIRD, FOREIGN = f"{identity.place()}-dead01", f"{identity.place()}-dead02", f"{identity.place()}-dead03", "ffff-000001"
+DEAD, NEXT, THIRD, FOREIGN = (
+    f"{identity.place()}-dead01",
+    f"{identity.place()}-dead02",
+    f"{identity.place()}-dead03",
+    "ffff-000001",
+)
 SINCE = "2026-09-21T14:13:20Z"  # NOW
 
 
@@ -84,7 +100,12 @@ class FakeSlurm:
             self.update(*argv[3:])
             return ""
         self.jobs, work = max(0, self.jobs - 1), "ALLOCATED" if self.jobs else "IDLE"
-        state = "+".join([work if flag == "IDLE" else flag for flag in sorted(self.flags, key=lambda flag: (flag == "DRAIN", flag))])
+        state = "+".join(
+            [
+                work if flag == "IDLE" else flag
+                for flag in sorted(self.flags, key=lambda flag: (flag == "DRAIN", flag))
+            ]
+        )
         why = f"Reason={self.reason} [root@2026-01-01T00:00:00]" if self.reason else ""
         return f"NodeName=n1 Arch=x86_64 CoresPerSocket=1 State={state} ThreadsPerCore=1 {why}\n"
 
@@ -131,9 +152,15 @@ class FakeKubectl:
         return cast(str, self.steps(lambda: self.answer(list(argv))))
 
     def node(self) -> dict[str, Any]:
-        metadata: dict[str, Any] = {"name": "n1", "resourceVersion": str(self.version), "annotations": dict(self.annotations)}
+        metadata: dict[str, Any] = {
+            "name": "n1",
+            "resourceVersion": str(self.version),
+            "annotations": dict(self.annotations),
+        }
         if self.managed and self.owner:
-            metadata["managedFields"] = [{"manager": self.owner, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]
+            metadata["managedFields"] = [
+                {"manager": self.owner, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
+            ]
         return {"metadata": metadata, "spec": {"unschedulable": True} if self.unschedulable else {}}
 
     def answer(self, argv: list[str]) -> str:
@@ -147,7 +174,9 @@ class FakeKubectl:
                 self.between = None
             patch = json.loads(argv[argv.index("-p") + 1])
             if patch["metadata"].get("resourceVersion") != str(self.version):
-                raise GoldnodeError("kubectl patch failed: Error from server (Conflict): the object has been modified")
+                raise GoldnodeError(
+                    "kubectl patch failed: Error from server (Conflict): the object has been modified"
+                )
             for name, value in patch["metadata"]["annotations"].items():
                 self.annotations.pop(name, None)
                 if value is not None:
@@ -170,7 +199,11 @@ class FakeKubectl:
         self.cordon(False, "kubectl-cordon")
 
     def seen(self) -> Any:
-        return (self.unschedulable, self.owner, {name: text for name, text in self.annotations.items() if not mark(text)})
+        return (
+            self.unschedulable,
+            self.owner,
+            {name: text for name, text in self.annotations.items() if not mark(text)},
+        )
 
     def scheduler(self) -> Drain:
         return Kubectl(run=self)
@@ -182,7 +215,9 @@ class FakeCommand:
     def __init__(self, place: Path, says: bool) -> None:
         self.place, self.steps = place, Steps()
         tell = 'printf "reason: %s\\n" "$(cat out)"; ' if says else ""
-        (place / "drain").write_text(f'#!/bin/sh\ncd "{place}" || exit 1; [ -e out ] && {{ {tell}exit 3; }}; printf %s "$2" >out\n')
+        (place / "drain").write_text(
+            f'#!/bin/sh\ncd "{place}" || exit 1; [ -e out ] && {{ {tell}exit 3; }}; printf %s "$2" >out\n'
+        )
         (place / "resume").write_text(f'#!/bin/sh\nrm -f "{place}/out"\n')
         for name in ("drain", "resume"):
             (place / name).chmod(0o755)
@@ -244,7 +279,9 @@ class World:
 
     @property
     def records(self) -> Records:
-        return Records(self.shell, drain_record.local_file(str(self.root / "runs"), self.name, "n1"), str(self.root))
+        return Records(
+            self.shell, drain_record.local_file(str(self.root / "runs"), self.name, "n1"), str(self.root)
+        )
 
     @property
     def file(self) -> Path:
@@ -283,7 +320,13 @@ class World:
 def fakes(place: Path, kind: str, quick: bool = False) -> World:
     root = place / kind
     root.mkdir(parents=True)
-    fake: Fake = FakeSlurm() if kind == "slurm" else FakeKubectl() if kind == "kubectl" else FakeCommand(root, kind == "speaks")
+    fake: Fake = (
+        FakeSlurm()
+        if kind == "slurm"
+        else FakeKubectl()
+        if kind == "kubectl"
+        else FakeCommand(root, kind == "speaks")
+    )
     return World(fake, root, kind if kind in ("slurm", "kubectl") else "command", quick)
 
 
@@ -294,7 +337,9 @@ PRIOR: dict[str, Callable[[Any], None]] = {
     "drained by the gate": lambda fake: fake.drain_by("goldnode: gpu.count: 7 (want 8)"),
 }
 SLURM_ONLY: dict[str, Callable[[Any], None]] = {
-    "drained by the health check": lambda fake: fake.drain_by("goldnode: health check: the last verdict is too old"),
+    "drained by the health check": lambda fake: fake.drain_by(
+        "goldnode: health check: the last verdict is too old"
+    ),
     "in service with a note": lambda fake: fake.update("Reason=fan replaced, watch it"),
     "down": lambda fake: fake.down_by("power supply, ann"),
 }
@@ -310,7 +355,9 @@ def calls(place: Path, kind: str, prior: Callable[[Any], None]) -> int:
 
 
 def rows() -> list[tuple[str, str]]:
-    return [(kind, name) for kind in KINDS for name in ({**PRIOR, **SLURM_ONLY} if kind == "slurm" else PRIOR)]
+    return [
+        (kind, name) for kind in KINDS for name in ({**PRIOR, **SLURM_ONLY} if kind == "slurm" else PRIOR)
+    ]
 
 
 @pytest.mark.parametrize(("kind", "name"), rows())
@@ -346,7 +393,10 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 
 
 LAST_WORDS = [
-    (kind, what) for kind in ("slurm", "kubectl", "speaks") for what in MEANWHILE if kind == "slurm" or what != "adds to the reason"
+    (kind, what)
+    for kind in ("slurm", "kubectl", "speaks")
+    for what in MEANWHILE
+    if kind == "slurm" or what != "adds to the reason"
 ]
 
 
@@ -398,7 +448,10 @@ def test_no_scheduler_any_more_is_reported_and_not_forgotten(tmp_path: Path) -> 
     world.whole(5)
     outcome = Nothing().review("n1", caller(NEXT), world.records)
     assert not outcome.ours
-    assert "goldnode_drain is none now: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`" in (outcome.note or "")
+    assert (
+        "goldnode_drain is none now: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
+        in (outcome.note or "")
+    )
     assert world.file.exists()
     world.file.write_text("{")
     assert "cannot be read" in (Nothing().resume("n1", caller(NEXT), world.records).note or "")
@@ -419,8 +472,12 @@ def test_a_node_on_which_another_run_works_is_left_to_it(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubectl", "silent"])
-@pytest.mark.parametrize(("age", "take_over", "returns"), [(3600, False, False), (3600, True, True), (LEASE + 60, False, True)])
-def test_a_drain_of_another_controller_is_given_its_time(tmp_path: Path, kind: str, age: float, take_over: bool, returns: bool) -> None:
+@pytest.mark.parametrize(
+    ("age", "take_over", "returns"), [(3600, False, False), (3600, True, True), (LEASE + 60, False, True)]
+)
+def test_a_drain_of_another_controller_is_given_its_time(
+    tmp_path: Path, kind: str, age: float, take_over: bool, returns: bool
+) -> None:
     world = fakes(tmp_path, kind)
     before = world.fake.seen()
     world.whole(6 if kind != "silent" else 4, run=FOREIGN)
@@ -453,7 +510,9 @@ def test_the_reason_says_who_drained_and_the_record_what_was_found(tmp_path: Pat
     fake = cast(FakeSlurm, world.fake)
     fake.update("Reason=fan replaced")
     world.whole(6)
-    assert re.fullmatch(rf"goldnode run {DEAD}\.[0-9a-f]{{6}} of ctl at {SINCE}: kernel 6\.1 runs, want 6\.2", fake.reason)
+    assert re.fullmatch(
+        rf"goldnode run {DEAD}\.[0-9a-f]{{6}} of ctl at {SINCE}: kernel 6\.1 runs, want 6\.2", fake.reason
+    )
     kept = Record("slurm", "n1", DEAD, "ctl", SINCE, fake.reason, True, "IDLE", "fan replaced")
     found = world.records.read()
     assert (found.node, found.local) == (kept, kept)
@@ -468,7 +527,10 @@ def test_a_command_that_was_cut_off_before_it_ended_leaves_the_node_as_it_is(tmp
         path.unlink()
     assert json.loads(world.file.read_text())["in_service"] is None
     (note,) = world.looks()
-    assert "It cannot be seen whether n1 was in service before: the run was cut off as it drained it. It stays as it is." in note
+    assert (
+        "It cannot be seen whether n1 was in service before: the run was cut off as it drained it. It stays as it is."
+        in note
+    )
     assert f"`{tmp_path}/silent/resume n1` returns it." in note
     assert world.fake.seen() is not None
 
@@ -511,7 +573,10 @@ Command(["{slow}"], ["true"]).drain("n1", "x", Caller(), Records(shell, Path("{l
 def test_slurm_waits_for_the_jobs_and_resumes_what_it_drained() -> None:
     fake = FakeSlurm(jobs=3)
     assert fake.scheduler().drain("n1", "kernel", caller()).in_service
-    assert re.match(r"scontrol update NodeName=n1 State=DRAIN Reason=goldnode run \S+ of ctl at \S+: kernel$", fake.asked[1])
+    assert re.match(
+        r"scontrol update NodeName=n1 State=DRAIN Reason=goldnode run \S+ of ctl at \S+: kernel$",
+        fake.asked[1],
+    )
     assert len([line for line in fake.asked if "show" in line]) == 5
     assert fake.scheduler().resume("n1", caller()).changed
     assert fake.asked[-1] == "scontrol update NodeName=n1 State=RESUME"
@@ -541,8 +606,18 @@ def test_slurm_node_of_another_name() -> None:
     ("line", "in_service", "state", "why"),
     [
         ("NodeName=n1 State=IDLE", True, "IDLE", ""),
-        ("NodeName=n1 State=MIXED+PLANNED Reason=note [ann@2026-01-01T00:00:00]", True, "MIXED+PLANNED", "note"),
-        ("NodeName=n1 State=IDLE*+DRAIN Reason=bad [x] fan [ann@now] Comment=y", False, "IDLE+DRAIN", "bad [x] fan"),
+        (
+            "NodeName=n1 State=MIXED+PLANNED Reason=note [ann@2026-01-01T00:00:00]",
+            True,
+            "MIXED+PLANNED",
+            "note",
+        ),
+        (
+            "NodeName=n1 State=IDLE*+DRAIN Reason=bad [x] fan [ann@now] Comment=y",
+            False,
+            "IDLE+DRAIN",
+            "bad [x] fan",
+        ),
         ("NodeName=n1 State=DOWN*+DRAIN Reason=x Extra=z", False, "DOWN+DRAIN", "x"),
         ("NodeName=n1 State=DOWN Reason=Not responding [slurm@now]", False, "DOWN", "Not responding"),
         ("NodeName=n1 State=IDLE+DRAIN", False, "IDLE+DRAIN", ""),
@@ -571,11 +646,16 @@ def test_kubectl_cordons_with_its_reason_in_one_change(managed: bool) -> None:
 
 
 def test_kubectl_leaves_annotation_and_cordon_of_another() -> None:
-    fake = FakeKubectl(unschedulable=True, owner="kubectl-cordon", annotations={"goldnode/drained-for": "bad fan, ann"})
+    fake = FakeKubectl(
+        unschedulable=True, owner="kubectl-cordon", annotations={"goldnode/drained-for": "bad fan, ann"}
+    )
     outcome = fake.scheduler().drain("n1", "kernel", caller())
     assert (outcome.changed, outcome.ours) == (False, False)
     note = fake.scheduler().resume("n1", caller()).note or ""
-    assert "(kubectl: cordoned, bad fan, ann), not for a run, and stays so. `kubectl uncordon n1` returns it." in note
+    assert (
+        "(kubectl: cordoned, bad fan, ann), not for a run, and stays so. `kubectl uncordon n1` returns it."
+        in note
+    )
     assert (fake.unschedulable, fake.annotations) == (True, {"goldnode/drained-for": "bad fan, ann"})
 
 
@@ -608,7 +688,9 @@ def script(path: Path, status: int) -> str:
 def test_a_command_of_the_site(tmp_path: Path, status: int, in_service: bool) -> None:
     drain = Command([script(tmp_path / "drain", status)], [script(tmp_path / "resume", 0)])
     assert drain.drain("n1", "a reason", caller()).in_service is in_service
-    assert re.fullmatch(r"n1 goldnode run \S+ of ctl at \S+: a reason\n", (tmp_path / "drain.log").read_text())
+    assert re.fullmatch(
+        r"n1 goldnode run \S+ of ctl at \S+: a reason\n", (tmp_path / "drain.log").read_text()
+    )
     note = drain.resume("n1", caller(), before=in_service).note
     assert (tmp_path / "resume.log").exists() is in_service
     assert in_service is (note is None)
@@ -621,7 +703,9 @@ def test_a_command_that_fails_stops_the_reboot(tmp_path: Path) -> None:
         Command(["/nowhere/drain"], ["true"]).drain("n1", "x", caller())
 
 
-@pytest.mark.parametrize(("name", "text"), [("lsf", "is not known"), ("command", "needs goldnode_drain_command")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("lsf", "is not known"), ("command", "needs goldnode_drain_command")]
+)
 def test_what_is_not_known_is_refused(name: str, text: str) -> None:
     with pytest.raises(GoldnodeError, match=text):
         choose(name)
@@ -646,7 +730,10 @@ def test_only_what_a_run_wrote_word_for_word_is_its_mark(text: str) -> None:
     assert mark(text) is None
 
 
-@pytest.mark.parametrize("why", ["", "a", "x" * 999, "two\nlines\t\x1b[31m", "quotes \" and ' and [root@now]", "größer — Comment=x"])
+@pytest.mark.parametrize(
+    "why",
+    ["", "a", "x" * 999, "two\nlines\t\x1b[31m", "quotes \" and ' and [root@now]", "größer — Comment=x"],
+)
 def test_a_mark_is_one_line_and_is_found_again(why: str) -> None:
     text = reason(DEAD, "ctl.example.net", SINCE, why)
     found = mark(text)
@@ -656,7 +743,10 @@ def test_a_mark_is_one_line_and_is_found_again(why: str) -> None:
     assert len(text) < 400
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": "goldnode.drain/2"}', '{"schema": "goldnode.drain/1", "by": "slurm"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"schema": "goldnode.drain/2"}', '{"schema": "goldnode.drain/1", "by": "slurm"}'],
+)
 def test_a_damaged_record_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         drain_record.parse(text)

@@ -11,7 +11,17 @@ from click.testing import CliRunner
 
 from goldnode.cli import main
 from goldnode.fleet import plan as planning
-from goldnode.fleet.plan import CHANGE, CONVERGED, FAILED, REBOOT, REFUSED, UNREACHABLE, WAITING, HostPlan, Item
+from goldnode.fleet.plan import (
+    CHANGE,
+    CONVERGED,
+    FAILED,
+    REBOOT,
+    REFUSED,
+    UNREACHABLE,
+    WAITING,
+    HostPlan,
+    Item,
+)
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "fleet_plans.json").read_text())
 PARTS = {"linux-image-6.1": "kernel", "libcuda1": "driver", "docker.io": "runtime"}
@@ -40,7 +50,15 @@ def test_grouping(case: dict[str, Any]) -> None:
 
 
 def action(kind: str, target: str, **changes: Any) -> dict[str, Any]:
-    row = {"part": "kernel", "kind": kind, "target": target, "reason": "want it", "phase": "image", "before": None, "after": "x\n"}
+    row = {
+        "part": "kernel",
+        "kind": kind,
+        "target": target,
+        "reason": "want it",
+        "phase": "image",
+        "before": None,
+        "after": "x\n",
+    }
     return {**row, "reboot": None, "data": {}, **changes}
 
 
@@ -58,17 +76,33 @@ TRANSACTION = action(
     },
 )
 DAEMON = action(
-    "file.write", "/etc/apt/preferences.d/goldnode-stack", before="Pin: version 1\nsame\n", after="Pin: version 2\nsame\n", data={}
+    "file.write",
+    "/etc/apt/preferences.d/goldnode-stack",
+    before="Pin: version 1\nsame\n",
+    after="Pin: version 2\nsame\n",
+    data={},
 )
 
 
 def plan(*actions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     reboot = {"required": False, "reasons": [], "after": []}
-    return {"actions": list(actions), "refusals": [], "notes": [], "waiting": [], "holders": [], "reboot": reboot, **changes}
+    return {
+        "actions": list(actions),
+        "refusals": [],
+        "notes": [],
+        "waiting": [],
+        "holders": [],
+        "reboot": reboot,
+        **changes,
+    }
 
 
 JOB = {"pid": 4711, "command": "python3", "unit": "train.service", "container": "0123456789ab"}
-IN_USE = {"code": "gpu-in-use", "message": "Processes hold the GPU: pid 4711 python3.", "remedy": "Drain the node."}
+IN_USE = {
+    "code": "gpu-in-use",
+    "message": "Processes hold the GPU: pid 4711 python3.",
+    "remedy": "Drain the node.",
+}
 BOOT = {"required": True, "reasons": ["kernel 6.1 runs, want 6.2"], "after": ["kernel 6.1 runs, want 6.2"]}
 
 
@@ -139,7 +173,11 @@ def test_the_whole_for_a_program() -> None:
     assert (mine["stack"], mine["converged"]) == ("debian12_r535", ["gpu04"])
     assert [group["hosts"] for group in mine["groups"]] == [["gpu01", "gpu02"], ["gpu03"]]
     rows = {(row["package"], row["verb"]): row for row in mine["groups"][0]["sections"]["packages"]}
-    assert (rows["libcuda1", "upgrade"]["from"], rows["libcuda1", "upgrade"]["to"], rows["libcuda1", "upgrade"]["part"]) == (
+    assert (
+        rows["libcuda1", "upgrade"]["from"],
+        rows["libcuda1", "upgrade"]["to"],
+        rows["libcuda1", "upgrade"]["part"],
+    ) == (
         "535.261-1",
         "535.309-1",
         "driver",
@@ -178,7 +216,10 @@ def test_what_a_host_is(found: dict[str, Any], state: str) -> None:
 )
 def test_exit_codes(states: list[str], plain: int, detailed: int) -> None:
     hosts = [HostPlan(f"h{number}", "c", state=state) for number, state in enumerate(states)]
-    assert (planning.exit_code(hosts, detailed=False), planning.exit_code(hosts, detailed=True)) == (plain, detailed)
+    assert (planning.exit_code(hosts, detailed=False), planning.exit_code(hosts, detailed=True)) == (
+        plain,
+        detailed,
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +253,12 @@ def test_a_refusal_names_who_holds_the_gpu_once() -> None:
 
 
 def test_passwords_are_not_told() -> None:
-    secret = action("file.write", "/etc/apt/sources.list.d/goldnode-x.sources", before="a\n", after="URIs: http://me:secret@mirror/x\n")
+    secret = action(
+        "file.write",
+        "/etc/apt/sources.list.d/goldnode-x.sources",
+        before="a\n",
+        after="URIs: http://me:secret@mirror/x\n",
+    )
     (found,) = planning.items(plan(secret), {})
     assert "secret" not in str(found)
     assert "+URIs: http://***@mirror/x" in found.detail
@@ -235,13 +281,21 @@ def test_a_long_diff_is_cut_unless_all_is_asked_for() -> None:
         (None, FAILED, "there was no answer: why"),
         ("nonsense", FAILED, "its answer is no plan"),
         ("[]", FAILED, "its answer is no plan"),
-        ('{"ansible_facts": {"goldnode_plan": {"schema": "x"}}}', FAILED, "its answer is no plan: plan does not have the keys"),
+        (
+            '{"ansible_facts": {"goldnode_plan": {"schema": "x"}}}',
+            FAILED,
+            "its answer is no plan: plan does not have the keys",
+        ),
         (
             '{"unreachable": true, "msg": "Task failed: Failed to connect to the host via ssh: banner\\nssh: no route"}',
             UNREACHABLE,
             "ssh: no route",
         ),
-        ('{"failed": true, "msg": "Task failed: Action failed: Host h is of no node class: groups"}', FAILED, "Host h is of no node class"),
+        (
+            '{"failed": true, "msg": "Task failed: Action failed: Host h is of no node class: groups"}',
+            FAILED,
+            "Host h is of no node class",
+        ),
     ],
 )
 def test_an_answer_that_is_no_plan_is_told_as_such(answer: str | None, state: str, words: str) -> None:
@@ -259,7 +313,9 @@ def test_an_inventory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert "error: the inventory cannot be read" in with_limit.output, "it is not the limit"
 
 
-def test_an_inventory_or_a_limit_that_is_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inventory_or_a_limit_that_is_nothing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "inventories/demo").mkdir(parents=True)
     (tmp_path / "inventories/demo/hosts.yml").write_text("cpu_only: {hosts: {gpu07: {}, gpu08: {}}}\n")
     monkeypatch.chdir(tmp_path)
@@ -268,7 +324,10 @@ def test_an_inventory_or_a_limit_that_is_nothing_is_named(tmp_path: Path, monkey
         (("plan", "-i", "inventories/demmo"), absent),
         (("disks", "update", "-i", "inventories/demmo", "gpu07"), absent),
         (("adopt", "-i", "inventories/demmo", "gpu07"), absent),
-        (("plan", "-i", "inventories/demo", "--limit", "gpu77"), 'error: --limit gpu77 names no host of inventories/demo. Use "gpu07".\n'),
+        (
+            ("plan", "-i", "inventories/demo", "--limit", "gpu77"),
+            'error: --limit gpu77 names no host of inventories/demo. Use "gpu07".\n',
+        ),
         (
             ("plan", "-i", "inventories/demo", "--limit", "cpu_onyl"),
             'error: --limit cpu_onyl names no host of inventories/demo. Use "cpu_only".\n',

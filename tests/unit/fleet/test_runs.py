@@ -44,14 +44,33 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def verdict(*findings: dict[str, Any]) -> dict[str, Any]:
-    return {"status": "degraded", "exit_code": 1, "simulated": True, "time": "T", "counts": {"mismatch": 1}, "findings": list(findings)}
+    return {
+        "status": "degraded",
+        "exit_code": 1,
+        "simulated": True,
+        "time": "T",
+        "counts": {"mismatch": 1},
+        "findings": list(findings),
+    }
 
 
 FINDING = {"id": "pcie.width", "outcome": "mismatch", "expected": 16, "got": 8, "remedy": "Reseat the GPU."}
-ELSEWHERE = {"id": "kernel.running", "outcome": "not_verified_here", "expected": "6.1", "got": None, "remedy": ""}
+ELSEWHERE = {
+    "id": "kernel.running",
+    "outcome": "not_verified_here",
+    "expected": "6.1",
+    "got": None,
+    "remedy": "",
+}
 NEEDED = {"required": True, "reasons": ["kernel 6.1 runs, want 6.2"], "after": ["kernel 6.1 runs, want 6.2"]}
 LATER = {"required": False, "reasons": [], "after": ["kernel 6.2 is installed"]}
-WAITS = [{"part": "container_runtime", "subject": "docker.service", "message": "a restart waits: container 4711 has a GPU"}]
+WAITS = [
+    {
+        "part": "container_runtime",
+        "subject": "docker.service",
+        "message": "a restart waits: container 4711 has a GPU",
+    }
+]
 
 
 def converged(host: HostRun) -> None:
@@ -104,7 +123,9 @@ def reboot(host: HostRun) -> None:
 
 
 def reboot_held(host: HostRun) -> None:
-    host.saw_plan(plan(reboot={**NEEDED, "required": False, "held": ["the next boot would turn ECC off for GPU 0"]}))
+    host.saw_plan(
+        plan(reboot={**NEEDED, "required": False, "held": ["the next boot would turn ECC off for GPU 0"]})
+    )
 
 
 def rebooted(host: HostRun) -> None:
@@ -142,7 +163,11 @@ def partly(host: HostRun) -> None:
             "unreachable",
             "ssh: connect to host 10.0.0.9 port 22: Connection refused It was taken out of service by this run and is still out.",
         ),
-        (reboot, "reboot pending", "Needs a reboot: kernel 6.1 runs, want 6.2. Allow it with -e goldnode_reboot=true."),
+        (
+            reboot,
+            "reboot pending",
+            "Needs a reboot: kernel 6.1 runs, want 6.2. Allow it with -e goldnode_reboot=true.",
+        ),
         (
             reboot_held,
             "reboot pending",
@@ -155,8 +180,16 @@ def partly(host: HostRun) -> None:
             "waiting for drain",
             "docker.service: a restart waits: container 4711 has a GPU. Allow the drain with -e goldnode_drain_for_waiting=true.",
         ),
-        (partly, "not reached", "not applied: part sanity, because the run ended before or its tags leave it out. Run again."),
-        (lambda host: None, "not reached", "its turn did not come, because the run ended before or its tags leave it out. Run again."),
+        (
+            partly,
+            "not reached",
+            "not applied: part sanity, because the run ended before or its tags leave it out. Run again.",
+        ),
+        (
+            lambda host: None,
+            "not reached",
+            "its turn did not come, because the run ended before or its tags leave it out. Run again.",
+        ),
     ],
 )
 def test_outcomes(told: Any, outcome: str, why: str | None) -> None:
@@ -185,7 +218,12 @@ def test_the_record_says_what_was_changed_and_what_was_not() -> None:
     assert (record["schema"], record["counts"]) == ("goldnode.run/1", {"failed": 1})
     host = record["hosts"]["gpu01"]
     first, second = host["parts"]["kernel"]
-    assert (first["changed"], first["would_change"], first["seconds"], first["error"]) == (True, False, 0.1, None)
+    assert (first["changed"], first["would_change"], first["seconds"], first["error"]) == (
+        True,
+        False,
+        0.1,
+        None,
+    )
     assert (second["changed"], second["would_change"], second["error"]) == (False, True, "apt finds no way")
     (left,) = host["parts"]["sanity"]
     assert (left["changed"], left["would_change"], left["seconds"]) == (False, True, None)
@@ -194,7 +232,10 @@ def test_the_record_says_what_was_changed_and_what_was_not() -> None:
 
 def test_contents_of_resources_are_short_and_without_secrets() -> None:
     long = "x\n" * 500
-    shown = runs.resource(row(before=None, after=long, told="y" * 9000, reason="deb https://user:geheim@mirror.example/ x"), done=True)
+    shown = runs.resource(
+        row(before=None, after=long, told="y" * 9000, reason="deb https://user:geheim@mirror.example/ x"),
+        done=True,
+    )
     assert shown["before"] is None
     assert shown["after"].startswith("sha256:")
     assert shown["after"].endswith("(500 lines)")
@@ -208,7 +249,10 @@ def test_contents_of_resources_are_short_and_without_secrets() -> None:
         ("one line", "one line"),
         ("\n  head\nE: not asked for", "head"),
         ("apt fails:\nReading lists\nE: no such package\nE: more", "apt fails: E: no such package"),
-        ("apt fails:\ndpkg: error processing x\nE: dpkg failed\n x.c:1:2: error: y\n", "apt fails: x.c:1:2: error: y"),
+        (
+            "apt fails:\ndpkg: error processing x\nE: dpkg failed\n x.c:1:2: error: y\n",
+            "apt fails: x.c:1:2: error: y",
+        ),
         ("dkms fails:\nlast words\n", "dkms fails: last words"),
         ("nothing:", "nothing: no message"),
     ],
@@ -253,7 +297,9 @@ def test_the_last_records_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         path = runs.keep(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
     (tmp_path / "runs" / "notes.txt").write_text("mine")
-    assert path == runs.keep(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name("20260104T000000Z-site.json")
+    assert path == runs.keep(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
+        "20260104T000000Z-site.json"
+    )
     assert sorted(found.name for found in (tmp_path / "runs").iterdir()) == [
         "20260103T000000Z-site.json",
         "20260104T000000Z-site-2.json",
@@ -272,11 +318,18 @@ def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:
     """A host that returned to an earlier class document, or had done so before."""
     to = {"class": "gpu", "stack": "older", "lock_digest": "sha256:aaaaaaaaaaaaaaaa", "release": "6.1"}
     left = {"class": "gpu", "stack": "newer", "lock_digest": "sha256:bbbbbbbbbbbbbbbb", "release": "6.2"}
-    return HostRun(name, plan=plan(), rollback={"to": to, "left": to if again else left, "again": again}, **changes)
+    return HostRun(
+        name, plan=plan(), rollback={"to": to, "left": to if again else left, "again": again}, **changes
+    )
 
 
 def test_a_way_back_is_told_with_what_keeps_it_from_being_undone() -> None:
-    hosts = [taken_back("a"), taken_back("b"), taken_back("c", again=True), taken_back("d", unreachable="gone")]
+    hosts = [
+        taken_back("a"),
+        taken_back("b"),
+        taken_back("c", again=True),
+        taken_back("d", unreachable="gone"),
+    ]
     run = Run(hosts={host.name: host for host in hosts})
     text = run.text(1)
     for line in (

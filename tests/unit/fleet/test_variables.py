@@ -18,15 +18,30 @@ COMMANDS: dict[str, Any] = {"goldnode_drain_command": ["/bin/d"], "goldnode_resu
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"goldnode_drain": "slrum"}, 'goldnode_drain of host h1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".'),
+        (
+            {"goldnode_drain": "slrum"},
+            'goldnode_drain of host h1 is "slrum", expected none, command, slurm or kubectl. Use "slurm".',
+        ),
         (
             {"goldnode_drain_command": "scontrol update"},
             "goldnode_drain_command of host h1 is text, expected a list of words. Write [scontrol, update].",
         ),
-        ({"goldnode_resume_command": {"a": 1}}, "goldnode_resume_command of host h1 is {'a': 1}, expected a list of words"),
-        ({"goldnode_resume_command": ["a", None]}, "goldnode_resume_command of host h1 is ['a', None], expected a list of words"),
-        ({"goldnode_drain": "command", "goldnode_drain_command": ["x"]}, "host h1 is command, and goldnode_resume_command is not set"),
-        ({"goldnode_lock_timeout": "ten"}, 'goldnode_lock_timeout of host h1 is "ten", expected seconds. Write a whole number'),
+        (
+            {"goldnode_resume_command": {"a": 1}},
+            "goldnode_resume_command of host h1 is {'a': 1}, expected a list of words",
+        ),
+        (
+            {"goldnode_resume_command": ["a", None]},
+            "goldnode_resume_command of host h1 is ['a', None], expected a list of words",
+        ),
+        (
+            {"goldnode_drain": "command", "goldnode_drain_command": ["x"]},
+            "host h1 is command, and goldnode_resume_command is not set",
+        ),
+        (
+            {"goldnode_lock_timeout": "ten"},
+            'goldnode_lock_timeout of host h1 is "ten", expected seconds. Write a whole number',
+        ),
         ({"goldnode_lock_timeout": True}, "goldnode_lock_timeout of host h1 is True, expected seconds"),
         ({"goldnode_reboot_timeout": -1}, "goldnode_reboot_timeout of host h1 is -1, expected seconds"),
     ],
@@ -70,11 +85,23 @@ def test_strangers() -> None:
 
 def test_every_variable_that_is_used_is_known() -> None:
     """What README tells of, and what the playbooks, the roles and the plugins read."""
-    told = set(re.findall(r"`((?:goldnode|sanity)_[a-z_]+)`", (ROOT / "README.md").read_text(encoding="utf-8")))
+    told = set(
+        re.findall(r"`((?:goldnode|sanity)_[a-z_]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    )
     assert "goldnode_drain" in told
     used = set()
-    places = [ROOT / "site.yml", ROOT / "rollback.yml", *(ROOT / "roles").rglob("*.yml"), *(ROOT / "src/goldnode/ansible").rglob("*.py")]
+    places = [
+        ROOT / "site.yml",
+        ROOT / "rollback.yml",
+        *(ROOT / "roles").rglob("*.yml"),
+        *(ROOT / "src/goldnode/ansible").rglob("*.py"),
+    ]
     for path in places:
-        used |= set(re.findall(r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8")))
+        used |= set(
+            re.findall(r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8"))
+        )
     plugins = {"goldnode_class", "goldnode_report", "goldnode_state", "goldnode_drain"}
-    assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {"goldnode_modules", "goldnode_drian"}  # an example of a wrong one
+    assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {
+        "goldnode_modules",
+        "goldnode_drian",
+    }  # an example of a wrong one

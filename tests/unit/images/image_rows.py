@@ -63,7 +63,11 @@ WHEELS = {
     "cuda-12.4.1-runtime-debian12": {"nvidia_cublas_cu12": "12.4.5.8", "nvidia_cudnn_cu12": "9.1.0.70"},
     "cuda-13.0.0-base-debian13": {"nvidia_cuda_runtime": "13.0.48"},
 }
-DEBS = {"cpu-1-base-debian12": ["base-files"], "cpu-1-base-debian13": ["base-files"], "cuda-12.4.1-devel-debian12": ["make"]}
+DEBS = {
+    "cpu-1-base-debian12": ["base-files"],
+    "cpu-1-base-debian13": ["base-files"],
+    "cuda-12.4.1-devel-debian12": ["make"],
+}
 
 
 def wheel_bytes(name: str, version: str) -> bytes:
@@ -123,7 +127,14 @@ class World:
     def wheel(self, name: str, version: str) -> LockedWheel:
         """A made-up wheel, locked."""
         data, file = wheel_bytes(name, version), f"{name}-{version}-py3-none-any.whl"
-        return LockedWheel(name=name, version=version, file=file, sha256=self.keep(file, data), size=len(data), why="requested")
+        return LockedWheel(
+            name=name,
+            version=version,
+            file=file,
+            sha256=self.keep(file, data),
+            size=len(data),
+            why="requested",
+        )
 
     def deb(self, name: str) -> LockedDeb:
         """A made-up package, locked."""
@@ -175,7 +186,16 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No mmdebstrap, no dpkg-deb: a root with one file. Returns the list of roots that were made."""
     made: list[str] = []
 
-    def make_root(repository: Path, packages: Sequence[str], codename: str, hooks: object, epoch: int, into: Path, *, work: Path) -> None:
+    def make_root(
+        repository: Path,
+        packages: Sequence[str],
+        codename: str,
+        hooks: object,
+        epoch: int,
+        into: Path,
+        *,
+        work: Path,
+    ) -> None:
         made.append(codename)
         with tarfile.open(into, "w") as tar:
             for name in ("etc", "usr", "usr/bin", "usr/lib", "usr/local", "etc/os-release"):

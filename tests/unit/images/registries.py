@@ -64,11 +64,23 @@ def make_image(
                 tar.addfile(info, io.BytesIO(data))
         diffs.append(digest_of(raw.getvalue()))
         layers.append(layout.put(gzip.compress(raw.getvalue(), compresslevel=0, mtime=0), f"{LAYER}+gzip"))
-    own = {"backend": backend, "runtime": version, "flavour": flavour, "os": system, "build-id": build, "redistribution": "free"}
+    own = {
+        "backend": backend,
+        "runtime": version,
+        "flavour": flavour,
+        "os": system,
+        "build-id": build,
+        "redistribution": "free",
+    }
     if parts is not None:
         own["parts"] = parts
     found = {f"io.goldnode.{key}": value for key, value in (own | dict(labels or {})).items()}
-    config = {"architecture": "amd64", "os": "linux", "config": {"Labels": found}, "rootfs": {"type": "layers", "diff_ids": diffs}}
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": found},
+        "rootfs": {"type": "layers", "diff_ids": diffs},
+    }
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -98,12 +110,21 @@ def prove(
 ) -> None:
     """Attach to an image what the gates read, and sign it. None leaves a document out."""
     if inspection is not None:
-        found = [] if inspection else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
+        found = (
+            []
+            if inspection
+            else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
+        )
         layout.attach(digest, evidence.INSPECTION, canonical({"passed": inspection, "findings": found}))
     if truth is not None:
-        claims = [] if truth else [{"claim": "runtime", "expected": "12.4", "got": "12.1", "result": "differs"}]
+        claims = (
+            [] if truth else [{"claim": "runtime", "expected": "12.4", "got": "12.1", "result": "differs"}]
+        )
         layout.attach(digest, evidence.TRUTH, canonical({"passed": truth, "claims": claims}))
-    tiers = {"cpu": {"state": cpu, "why": "", "tests": []}, "gpu": {"state": gpu, "why": "no GPU here", "tests": []}}
+    tiers = {
+        "cpu": {"state": cpu, "why": "", "tests": []},
+        "gpu": {"state": gpu, "why": "no GPU here", "tests": []},
+    }
     layout.attach(digest, evidence.SMOKE, canonical({"tiers": tiers, "simulated": simulated}))
     if papers:
         for kind in (evidence.CYCLONEDX, evidence.SPDX, evidence.PROVENANCE, evidence.VULNERABILITIES):
@@ -120,7 +141,11 @@ def sign(layout: Layout, digest: str, key: Path) -> None:
     for _, manifest in layout.attached(digest):
         if manifest["artifactType"] in evidence.SIGNED:
             rows.append(
-                {"type": manifest["artifactType"], "digest": manifest["layers"][0]["digest"], "size": manifest["layers"][0]["size"]}
+                {
+                    "type": manifest["artifactType"],
+                    "digest": manifest["layers"][0]["digest"],
+                    "size": manifest["layers"][0]["size"],
+                }
             )
     payload = signatures.statement("image", digest, "urn:goldnode:image-evidence:1", {"documents": rows})
     layout.attach(digest, evidence.SIGNATURE, signatures.load_signer(key).sign(payload))
@@ -129,7 +154,12 @@ def sign(layout: Layout, digest: str, key: Path) -> None:
 def make_key(directory: Path, name: str = "key") -> tuple[Path, Path]:
     """A new ed25519 key: secret and public file."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
 
     key = Ed25519PrivateKey.generate()
     secret, public = directory / f"{name}.pem", directory / f"{name}.pub"
@@ -206,13 +236,21 @@ class Server:
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
                 request = Request(
-                    self.command, parts.path, query, {key.lower(): value for key, value in self.headers.items()}, target=self.path
+                    self.command,
+                    parts.path,
+                    query,
+                    {key.lower(): value for key, value in self.headers.items()},
+                    target=self.path,
                 )
                 size = int(self.headers.get("Content-Length") or 0)
                 with owner.lock:
                     owner.log.append(request)
                 # Rules may ask the server themselves.
-                fault = Fault("drop") if owner.dead else next((found for rule in owner.rules if (found := rule(request))), None)
+                fault = (
+                    Fault("drop")
+                    if owner.dead
+                    else next((found for rule in owner.rules if (found := rule(request))), None)
+                )
                 if fault is not None and fault.kind == "dead":
                     owner.dead = True
                 if fault is not None and fault.kind in ("drop", "dead"):
@@ -225,7 +263,11 @@ class Server:
                     return
                 request.body = self.rfile.read(size)
                 if fault is not None and fault.kind == "status":
-                    response = Response(fault.number, {"Retry-After": "0"}, b'{"errors":[{"code":"INJECTED","message":"a fault"}]}')
+                    response = Response(
+                        fault.number,
+                        {"Retry-After": "0"},
+                        b'{"errors":[{"code":"INJECTED","message":"a fault"}]}',
+                    )
                 else:
                     response = owner.answer(request)
                 if fault is not None and fault.kind == "lost":
@@ -235,10 +277,17 @@ class Server:
                 for key, value in response.headers.items():
                     self.send_header(key, value)
                 if response.status >= 200 and response.status != 204:
-                    self.send_header("Content-Length", str(len(response.body) if response.length is None else response.length))
+                    self.send_header(
+                        "Content-Length",
+                        str(len(response.body) if response.length is None else response.length),
+                    )
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(response.body[: fault.number] if fault is not None and fault.kind == "cut" else response.body)
+                    self.wfile.write(
+                        response.body[: fault.number]
+                        if fault is not None and fault.kind == "cut"
+                        else response.body
+                    )
                 if fault is not None and fault.kind == "cut":
                     self.close_connection = True
 
@@ -252,9 +301,13 @@ class Server:
         if tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(str(tls[0]), str(tls[1]))
-            self.http.socket = context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
+            self.http.socket = context.wrap_socket(
+                self.http.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.host = f"127.0.0.1:{self.http.server_address[1]}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self.thread.start()
 
     def answer(self, request: Request) -> Response:
@@ -277,7 +330,9 @@ class Server:
 class Simulated(Server):
     """A registry in memory."""
 
-    def __init__(self, *, api: bool = True, login: tuple[str, str] | None = None, token: bool = False) -> None:
+    def __init__(
+        self, *, api: bool = True, login: tuple[str, str] | None = None, token: bool = False
+    ) -> None:
         self.api, self.login, self.token = api, login, token
         self.blobs: dict[tuple[str, str], bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[bytes, str]] = {}
@@ -289,7 +344,13 @@ class Simulated(Server):
 
     def client(self, **settings: Any) -> Registry:
         """A client for it that does not wait."""
-        settings = {"plain_http": True, "tries": 3, "pause": 0, "logins": lambda host, repository: None, **settings}
+        settings = {
+            "plain_http": True,
+            "tries": 3,
+            "pause": 0,
+            "logins": lambda host, repository: None,
+            **settings,
+        }
         return Registry(self.host, **settings)
 
     def tag(self, repository: str, tag: str) -> str | None:
@@ -385,7 +446,9 @@ class Simulated(Server):
         asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
         if asked:
             start = int(asked[1])
-            return Response(206, {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}, data[start:])
+            return Response(
+                206, {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}, data[start:]
+            )
         return Response(200, {}, data)
 
     def _manifest(self, request: Request, repo: str, ref: str) -> Response:
@@ -394,11 +457,17 @@ class Simulated(Server):
             document = json.loads(request.body)
             for row in (document.get("config"), *document.get("layers", [])):
                 if row and (repo, row["digest"]) not in self.blobs:
-                    return Response(404, {}, b'{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"a blob is missing"}]}')
+                    return Response(
+                        404,
+                        {},
+                        b'{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"a blob is missing"}]}',
+                    )
             self.manifests[repo, digest] = (request.body, request.headers["content-type"])
             if not ref.startswith("sha256:"):
                 self.named[repo, ref] = digest
-            told = {"OCI-Subject": document["subject"]["digest"]} if self.api and "subject" in document else {}
+            told = (
+                {"OCI-Subject": document["subject"]["digest"]} if self.api and "subject" in document else {}
+            )
             return Response(201, {"Docker-Content-Digest": digest, **told})
         digest = ref if ref.startswith("sha256:") else self.named.get((repo, ref), "")
         found = self.manifests.get((repo, digest))
@@ -406,7 +475,9 @@ class Simulated(Server):
             return Response(404, {}, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown"}]}')
         if request.method == "DELETE":
             del self.manifests[repo, digest]
-            self.named = {key: value for key, value in self.named.items() if (key[0], value) != (repo, digest)}
+            self.named = {
+                key: value for key, value in self.named.items() if (key[0], value) != (repo, digest)
+            }
             return Response(202)
         data = self.tampered.get(digest, found[0])
         return Response(200, {"Content-Type": found[1], "Docker-Content-Digest": digest}, data)
@@ -418,8 +489,17 @@ class Simulated(Server):
         for (where, name), (data, kind) in sorted(self.manifests.items()):
             document = json.loads(data)
             if where == repo and document.get("subject", {}).get("digest") == digest:
-                rows.append({**Descriptor(kind, name, len(data)).document(), "artifactType": document.get("artifactType", "")})
-        return Response(200, {"Content-Type": INDEX}, canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}))
+                rows.append(
+                    {
+                        **Descriptor(kind, name, len(data)).document(),
+                        "artifactType": document.get("artifactType", ""),
+                    }
+                )
+        return Response(
+            200,
+            {"Content-Type": INDEX},
+            canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}),
+        )
 
     def _tags(self, request: Request, repo: str) -> Response:
         tags = sorted(tag for where, tag in self.named if where == repo)
@@ -427,7 +507,11 @@ class Simulated(Server):
             return Response(404)
         after = request.query.get("last", "")
         page = [tag for tag in tags if tag > after][:2]  # small pages, so that the next one is asked for
-        more = {"Link": f'</v2/{repo}/tags/list?n=2&last={page[-1]}>; rel="next"'} if page and page[-1] != tags[-1] else {}
+        more = (
+            {"Link": f'</v2/{repo}/tags/list?n=2&last={page[-1]}>; rel="next"'}
+            if page and page[-1] != tags[-1]
+            else {}
+        )
         return Response(200, more, json.dumps({"name": repo, "tags": page}).encode())
 
 

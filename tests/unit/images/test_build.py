@@ -99,13 +99,19 @@ def test_a_new_date_keeps_the_layers_of_wheels(world: World) -> None:
     name = RUNTIME
     builder(world).build(recipes(world))
     before = {
-        layer.digest for layer in world.store.layout.image(next(item.ref for item in recipes(world) if item.image.name == name)).layers
+        layer.digest
+        for layer in world.store.layout.image(
+            next(item.ref for item in recipes(world) if item.image.name == name)
+        ).layers
     }
     world.resolved = "2026-12-24"
     builder(world).build(recipes(world))
     image = world.store.layout.image(next(item.ref for item in recipes(world) if item.image.name == name))
     kept = [number for number, layer in enumerate(image.layers) if layer.digest in before]
-    assert [image.config["history"][number]["created_by"].split(":")[0] for number in kept] == ["goldnode wheels", "goldnode wheels"]
+    assert [image.config["history"][number]["created_by"].split(":")[0] for number in kept] == [
+        "goldnode wheels",
+        "goldnode wheels",
+    ]
 
 
 def test_twice(world: World, tmp_path: Path) -> None:
@@ -141,7 +147,12 @@ def test_a_failure_stops_what_hangs_on_it_alone(world: World, monkeypatch: pytes
     engine = FakeEngine(fails=["libnvidia_cublas"])
     with pytest.raises(ImageError, match="the script failed"):
         builder(world, engine).build(recipes(world))
-    assert {row.image for row in world.store.built().values()} == {"cpu-1-base-debian12", "cpu-1-base-debian13", BASE, OTHER}
+    assert {row.image for row in world.store.built().values()} == {
+        "cpu-1-base-debian12",
+        "cpu-1-base-debian13",
+        BASE,
+        OTHER,
+    }
     builder(world).build(recipes(world))
     assert len(world.store.built()) == 6
 
@@ -161,7 +172,11 @@ def test_what_is_cut_off_is_no_image(world: World, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_killed_run_is_cleaned_up_after(world: World, roots: list[str]) -> None:
-    for path in (world.store.cache / "running/x", world.store.cache / "work/old/file", world.store.cache / "buildah/root/half"):
+    for path in (
+        world.store.cache / "running/x",
+        world.store.cache / "work/old/file",
+        world.store.cache / "buildah/root/half",
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     builder(world).build(recipes(world)[:1])
@@ -206,7 +221,9 @@ def test_a_layer_that_was_collected_is_made_again(world: World) -> None:
     blob = world.store.layout.image(wanted[-1].ref).layers[0].digest
     world.store.layout.path(blob).unlink()
     assert builder(world).pending(wanted)
-    assert builder(world).build(wanted) == first or [row.digest for row in builder(world).build(wanted)] == [row.digest for row in first]
+    assert builder(world).build(wanted) == first or [row.digest for row in builder(world).build(wanted)] == [
+        row.digest for row in first
+    ]
     assert world.store.layout.has(blob)
 
 

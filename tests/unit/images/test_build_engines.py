@@ -56,21 +56,26 @@ def test_buildkit_is_preferred(machine: Callable[[Answers], None]) -> None:
 def test_a_builder_without_oci_layouts_is_passed_over(machine: Callable[[Answers], None]) -> None:
     machine({**BUILDAH, **BUILDX, "docker buildx inspect": (0, INSIDE_20)})
     assert (choose().name, choose().version) == ("buildah", "1.28.2")
-    with pytest.raises(ImageError, match=r"v0\.8\+unknown inside this dockerd hands out no OCI layouts.*docker buildx create"):
+    with pytest.raises(
+        ImageError, match=r"v0\.8\+unknown inside this dockerd hands out no OCI layouts.*docker buildx create"
+    ):
         choose("buildkit")
 
 
 def test_a_builder_that_does_not_answer(machine: Callable[[Answers], None]) -> None:
     machine({**BUILDX, "docker buildx inspect": (1, "Cannot connect to the Docker daemon")})
     with pytest.raises(
-        ImageError, match=r"no engine builds images here: docker's builder does not answer: Cannot connect.*; buildah is not"
+        ImageError,
+        match=r"no engine builds images here: docker's builder does not answer: Cannot connect.*; buildah is not",
     ):
         choose()
 
 
 def test_none(machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch) -> None:
     machine({})
-    with pytest.raises(ImageError, match=r"docker has no buildx here; buildah is not on this machine.*Install buildah"):
+    with pytest.raises(
+        ImageError, match=r"docker has no buildx here; buildah is not on this machine.*Install buildah"
+    ):
         choose()
     monkeypatch.setenv(engines.VARIABLE, "kaniko")
     with pytest.raises(ImageError, match='"kaniko" is no engine'):
@@ -108,10 +113,19 @@ def test_the_bake_file(tmp_path: Path) -> None:
     one = step(tmp_path)
     target = json.loads(json.dumps(bake_file(one, "sha256:" + "1" * 64)))["target"]["step"]
     assert target["network"] == "none"
-    assert target["dockerfile-inline"].splitlines()[1].startswith("RUN --network=none --mount=type=bind,from=step")
-    assert target["contexts"] == {"parent": f"oci-layout://{tmp_path}/work/parent@sha256:{'1' * 64}", "step": f"{tmp_path}/step"}
+    assert (
+        target["dockerfile-inline"]
+        .splitlines()[1]
+        .startswith("RUN --network=none --mount=type=bind,from=step")
+    )
+    assert target["contexts"] == {
+        "parent": f"oci-layout://{tmp_path}/work/parent@sha256:{'1' * 64}",
+        "step": f"{tmp_path}/step",
+    }
     assert target["output"] == [f"type=oci,dest={tmp_path}/work/out,tar=false,compression=uncompressed"]
-    assert target["attest"] == ["type=provenance,disabled=true"]  # goldnode's own are referrers, not entries of an index
+    assert target["attest"] == [
+        "type=provenance,disabled=true"
+    ]  # goldnode's own are referrers, not entries of an index
 
 
 def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
@@ -146,7 +160,10 @@ def test_a_step_whose_image_buildah_lost_is_made_again(
 
     monkeypatch.setattr(engines, "_run", run)
     monkeypatch.setattr(engines, "_root", lambda: None)
-    with pytest.raises(ImageError, match="buildah cannot make the layer"), engines.Buildah(tmp_path / "storage").run(one):
+    with (
+        pytest.raises(ImageError, match="buildah cannot make the layer"),
+        engines.Buildah(tmp_path / "storage").run(one),
+    ):
         pass
     assert runs == tries
 

@@ -18,7 +18,17 @@ import pytest
 
 from goldnode.errors import ImageError
 from goldnode.images import layers
-from goldnode.images.layers import Entry, Place, Wheel, draw, normalised, outline, wheel_layer, with_directories, write_layer
+from goldnode.images.layers import (
+    Entry,
+    Place,
+    Wheel,
+    draw,
+    normalised,
+    outline,
+    wheel_layer,
+    with_directories,
+    write_layer,
+)
 from goldnode.images.oci import Layout
 
 DATE = 1_700_000_000
@@ -26,7 +36,14 @@ PYTHON = Place("3.11")
 CUDA = Place("3.11", "usr/local/cuda-12.4")
 
 
-def wheel(path: Path, files: dict[str, bytes], *, name: str = "thing", version: str = "1.0", extra: dict[str, bytes] | None = None) -> Path:
+def wheel(
+    path: Path,
+    files: dict[str, bytes],
+    *,
+    name: str = "thing",
+    version: str = "1.0",
+    extra: dict[str, bytes] | None = None,
+) -> Path:
     info = f"{name}-{version}.dist-info"
     everything = {
         **files,
@@ -39,7 +56,9 @@ def wheel(path: Path, files: dict[str, bytes], *, name: str = "thing", version: 
         for key, value in everything.items():
             archive.writestr(zipfile.ZipInfo(key, (2024, 2, 3, 4, 5, 6)), value)
         archive.writestr(
-            f"{info}/RECORD", "".join(f"{key},sha256=abc,{len(value)}\n" for key, value in everything.items()) + f"{info}/RECORD,,\n"
+            f"{info}/RECORD",
+            "".join(f"{key},sha256=abc,{len(value)}\n" for key, value in everything.items())
+            + f"{info}/RECORD,,\n",
         )
     return out
 
@@ -58,7 +77,9 @@ def text(layout: Layout, layer: layers.Layer, name: str) -> str:
 
 def test_a_layer_says_what_it_is(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    layer = write_layer(layout, with_directories([Entry.text("opt/x/a", "hello", DATE), Entry.link("opt/x/b", "a", DATE)]))
+    layer = write_layer(
+        layout, with_directories([Entry.text("opt/x/a", "hello", DATE), Entry.link("opt/x/b", "a", DATE)])
+    )
     packed = layout.read(layer.blob.digest)
     assert layer.diff == "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
     assert layer.blob.size == len(packed)
@@ -68,7 +89,9 @@ def test_a_layer_says_what_it_is(tmp_path: Path) -> None:
     assert members["opt/x/b"].linkname == "a"
 
 
-def test_the_bytes_do_not_depend_on_processors_or_the_order_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_do_not_depend_on_processors_or_the_order_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = bytes(range(256)) * 40_000  # 10 MB: three members
     entries = [Entry.text("opt/b", content, DATE), Entry.text("opt/a", "x", DATE)]
     found = set()
@@ -82,7 +105,9 @@ def test_the_bytes_do_not_depend_on_processors_or_the_order_given(tmp_path: Path
 
 def test_another_date_is_another_layer(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    assert write_layer(layout, [Entry.text("a", "", DATE)]) != write_layer(layout, [Entry.text("a", "", DATE + 1)])
+    assert write_layer(layout, [Entry.text("a", "", DATE)]) != write_layer(
+        layout, [Entry.text("a", "", DATE + 1)]
+    )
 
 
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
@@ -113,7 +138,10 @@ def test_a_wheel_in_a_python_layout(tmp_path: Path) -> None:
     site = "usr/local/lib/python3.11/dist-packages"
     assert {name for name, info in members.items() if info.isreg()} == {
         f"{site}/thing/__init__.py",
-        *(f"{site}/thing-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "INSTALLER", "entry_points.txt")),
+        *(
+            f"{site}/thing-1.0.dist-info/{name}"
+            for name in ("METADATA", "WHEEL", "RECORD", "INSTALLER", "entry_points.txt")
+        ),
         "usr/local/bin/run",
         "usr/local/bin/thing",
         "usr/local/lib/libx.so",
@@ -122,9 +150,20 @@ def test_a_wheel_in_a_python_layout(tmp_path: Path) -> None:
     assert text(layout, layer, "usr/local/bin/run").startswith("#!/usr/bin/python3\nprint")
     assert "from thing import main" in text(layout, layer, "usr/local/bin/thing")
     assert members["usr/local/bin/run"].mode == members["usr/local/bin/thing"].mode == 0o755
-    assert members[f"{site}/thing/__init__.py"].mtime == 1706933106  # as the wheel has it, so that a later lock has the same layer
-    rows = {row[0]: row for row in csv.reader(io.StringIO(text(layout, layer, f"{site}/thing-1.0.dist-info/RECORD")))}
-    assert {"../../../bin/run", "../../../bin/thing", "../../libx.so", "thing/__init__.py", "thing-1.0.dist-info/INSTALLER"} <= rows.keys()
+    assert (
+        members[f"{site}/thing/__init__.py"].mtime == 1706933106
+    )  # as the wheel has it, so that a later lock has the same layer
+    rows = {
+        row[0]: row
+        for row in csv.reader(io.StringIO(text(layout, layer, f"{site}/thing-1.0.dist-info/RECORD")))
+    }
+    assert {
+        "../../../bin/run",
+        "../../../bin/thing",
+        "../../libx.so",
+        "thing/__init__.py",
+        "thing-1.0.dist-info/INSTALLER",
+    } <= rows.keys()
     assert rows["../../../bin/run"][1] != "sha256=abc"  # it was rewritten, so its hash is another
     assert {f"{site}/{name}" for name in rows if not name.startswith("..")} <= members.keys()
 
@@ -159,7 +198,9 @@ def test_a_wheel_in_cudas_layout(tmp_path: Path) -> None:
 
 def test_a_wheel_that_is_no_part_of_cuda_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="layout: python"):
-        wheel_layer(Layout(tmp_path / "s"), [wheel(tmp_path, {"numpy/core.py": b""})], CUDA, {}, development=False)
+        wheel_layer(
+            Layout(tmp_path / "s"), [wheel(tmp_path, {"numpy/core.py": b""})], CUDA, {}, development=False
+        )
 
 
 def test_two_wheels_with_one_path(tmp_path: Path) -> None:
@@ -168,11 +209,15 @@ def test_two_wheels_with_one_path(tmp_path: Path) -> None:
     same = wheel(tmp_path, {"nvidia/b/include/x.h": b"1"}, name="same")
     other = wheel(tmp_path, {"nvidia/b/include/x.h": b"2"}, name="other")
     wheel_layer(layout, [one, same], CUDA, {}, development=False)
-    with pytest.raises(ImageError, match=r"one-1\.0.* and other-1\.0.* both bring /usr/local/cuda-12\.4/targets"):
+    with pytest.raises(
+        ImageError, match=r"one-1\.0.* and other-1\.0.* both bring /usr/local/cuda-12\.4/targets"
+    ):
         wheel_layer(layout, [one, other], CUDA, {}, development=False)
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "thing-1.0.data/data/../../../etc/passwd", "/etc/passwd"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "thing-1.0.data/data/../../../etc/passwd", "/etc/passwd"]
+)
 def test_a_wheel_does_not_leave_its_place(tmp_path: Path, name: str) -> None:
     path = wheel(tmp_path, {name: b"x"})
     with pytest.raises(ImageError, match="outside of itself"):
@@ -191,11 +236,17 @@ def library(soname: bytes = b"libx.so.1", fill: int = 500_000) -> bytes:
     header, dynamic_at = 64 + 2 * 56, 4096
     dynamic = struct.pack("<qQqQqQqQ", 5, 4096 + 64, 10, len(strings), 14, 1, 0, 0)
     size = dynamic_at + 64 + len(strings) + fill
-    head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0
+    )
     programs = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096) + struct.pack(
         "<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, 64, 64, 8
     )
-    return (head + programs).ljust(dynamic_at, b"\x01") + dynamic + strings + b"\x07" * fill if len(head + programs) == header else b""
+    return (
+        (head + programs).ljust(dynamic_at, b"\x01") + dynamic + strings + b"\x07" * fill
+        if len(head + programs) == header
+        else b""
+    )
 
 
 def test_an_outline_is_what_ldconfig_reads(tmp_path: Path) -> None:
@@ -230,7 +281,9 @@ def test_links_for_names_that_programs_ask_for(tmp_path: Path) -> None:
     with_shape = Wheel(path, CUDA)
     shapes = with_shape.libraries()
     folder = "usr/local/cuda-12.4/targets/x86_64-linux/lib"
-    assert {name: shape["soname"] for name, shape in shapes.items()} == {f"{folder}/libx-1234.so": "libx.so.1"}
+    assert {name: shape["soname"] for name, shape in shapes.items()} == {
+        f"{folder}/libx-1234.so": "libx.so.1"
+    }
     sonames = {path: {f"{folder}/libx-1234.so": "libx.so.1"}}
     layout = Layout(tmp_path / "s")
     plain = read(layout, wheel_layer(layout, [path], CUDA, sonames, development=False))
@@ -252,13 +305,23 @@ def test_what_has_no_outline(data: bytes) -> None:
 def test_an_engines_layer_made_even() -> None:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, mtime in (("./b", DATE + 9), ("run/x", DATE), ("a/", DATE - 5), (".wh.mnt", DATE), ("a/.wh.gone", DATE)):
+        for name, mtime in (
+            ("./b", DATE + 9),
+            ("run/x", DATE),
+            ("a/", DATE - 5),
+            (".wh.mnt", DATE),
+            ("a/.wh.gone", DATE),
+        ):
             info = tarfile.TarInfo(name)
             info.mtime, info.uname = mtime, "root"
             tar.addfile(info)
     raw.seek(0)
     found = [info for info, _ in normalised(raw, DATE, re.compile(r"(?:mnt|run)(?:/.*)?"))]
-    assert [(info.name, info.mtime, info.uname) for info in found] == [("a", DATE - 5, ""), ("a/.wh.gone", DATE, ""), ("b", DATE, "")]
+    assert [(info.name, info.mtime, info.uname) for info in found] == [
+        ("a", DATE - 5, ""),
+        ("a/.wh.gone", DATE, ""),
+        ("b", DATE, ""),
+    ]
 
 
 def test_the_type_of_a_file_is_no_part_of_its_mode() -> None:

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.images.registries import Simulated, always, before, dies_at_write, make_image, make_key, once, prove, running, sign
+from tests.unit.images.registries import (
+    Simulated,
+    always,
+    before,
+    dies_at_write,
+    make_image,
+    make_key,
+    once,
+    prove,
+    running,
+    sign,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images import evidence
@@ -50,7 +61,9 @@ class World:
 
     @cached_property
     def place(self) -> RegistryPlace:
-        return RegistryPlace(where(f"http://{self.server.host}/gpu"), self.server.client(tries=1), self.layout)
+        return RegistryPlace(
+            where(f"http://{self.server.host}/gpu"), self.server.client(tries=1), self.layout
+        )
 
     def publish(self, name: str, **given: Any) -> str:
         proof: dict[str, Any] = {"gpu": "passed"} | {
@@ -68,7 +81,13 @@ class World:
         return promote(place, layout, "cuda", self.tag(name), channel, load_signer(self.keys[0]), **settings)
 
     def rollback(self, **given: Any) -> Moved:
-        settings: dict[str, Any] = {"by": "ana", "reason": "it is slow", "settle": 0, "now": NOW, "place": self.place} | given
+        settings: dict[str, Any] = {
+            "by": "ana",
+            "reason": "it is slow",
+            "settle": 0,
+            "now": NOW,
+            "place": self.place,
+        } | given
         return rollback(settings.pop("place"), self.layout, LINE, load_signer(self.keys[0]), **settings)
 
     def all_the_way(self, name: str, **given: Any) -> None:
@@ -126,10 +145,14 @@ def test_an_image_goes_from_channel_to_channel(world: World) -> None:
         assert (NO_SOAK in done.notes) is (channel != "candidate")
         assert (NO_SOAK in done.entry.notes) is (channel != "candidate")
     history = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test")
-    assert [(entry.action, entry.channel, entry.was) for entry in history.entries] == [("promote", channel, None) for channel in CHANNELS]
+    assert [(entry.action, entry.channel, entry.was) for entry in history.entries] == [
+        ("promote", channel, None) for channel in CHANNELS
+    ]
     gates = {gate["gate"]: gate for gate in history.entries[-1].gates}
     assert {gate["state"] for gate in gates.values()} == {"passed"}
-    assert gates["inspection"]["evidence"] == [world.layout.attached(world.digests["a"], evidence.INSPECTION)[0][0].digest]
+    assert gates["inspection"]["evidence"] == [
+        world.layout.attached(world.digests["a"], evidence.INSPECTION)[0][0].digest
+    ]
     assert world.server.tag("gpu/cuda", "12.4-runtime-debian12") == world.digests["a"]
 
 
@@ -148,19 +171,37 @@ class TestGates:
         ("channel", "given", "why"),
         [
             ("canary", {"papers": False}, "sbom: no CycloneDX is attached"),
-            ("stable", {"gpu": "not_run"}, "smoke-gpu: the smoke tests of tier gpu were not run: no GPU here"),
-            ("stable", {"vulnerabilities": "not_checked"}, "vulnerabilities: no package was held against a database.*that you give"),
-            ("known-good", {"vulnerabilities": ""}, "vulnerabilities: no package was held against a database"),
+            (
+                "stable",
+                {"gpu": "not_run"},
+                "smoke-gpu: the smoke tests of tier gpu were not run: no GPU here",
+            ),
+            (
+                "stable",
+                {"vulnerabilities": "not_checked"},
+                "vulnerabilities: no package was held against a database.*that you give",
+            ),
+            (
+                "known-good",
+                {"vulnerabilities": ""},
+                "vulnerabilities: no package was held against a database",
+            ),
             ("canary", {}, "order: it never was candidate"),
             ("stable", {}, "order: it never was canary"),
             ("known-good", {}, "order: it never was stable"),
         ],
     )
-    def test_a_channel_asks_for_its_gates(self, world: World, channel: str, given: dict[str, Any], why: str) -> None:
+    def test_a_channel_asks_for_its_gates(
+        self, world: World, channel: str, given: dict[str, Any], why: str
+    ) -> None:
         world.publish("a", **given)
         if "order" not in why:
             for before_it in CHANNELS[: CHANNELS.index(channel)]:
-                world.promote("a", before_it, waivers=[Waiver("vulnerabilities", "ana", "a test")] if before_it == "stable" else [])
+                world.promote(
+                    "a",
+                    before_it,
+                    waivers=[Waiver("vulnerabilities", "ana", "a test")] if before_it == "stable" else [],
+                )
         stands, text = world.stands(), world.place.text(LINE)
         with pytest.raises(ImageError, match=why):
             world.promote("a", channel)
@@ -174,7 +215,10 @@ class TestGates:
         # One that another followed was not found bad.
         world.promote("a", "stable")
         world.rollback(channel="canary")
-        with pytest.raises(ImageError, match=r"order: canary was rolled back from it on 2026-11-22 \(it is slow\).*to canary again"):
+        with pytest.raises(
+            ImageError,
+            match=r"order: canary was rolled back from it on 2026-11-22 \(it is slow\).*to canary again",
+        ):
             world.promote("c", "stable")
         world.promote("b", "stable")
         # Nor does it help that it was one that another followed before.
@@ -194,11 +238,22 @@ class TestGates:
             world.promote("b", "stable")
 
     def test_a_cpu_image_needs_no_gpu(self, world: World) -> None:
-        ref, digest = make_image(world.layout, backend="cpu", version="1", flavour="base", build=BUILDS["a"], parts="")
+        ref, digest = make_image(
+            world.layout, backend="cpu", version="1", flavour="base", build=BUILDS["a"], parts=""
+        )
         prove(world.layout, digest, world.keys[0])
         world.server.load(world.layout, digest, "gpu/cpu", ref.partition(":")[2])
         for channel in CHANNELS:
-            promote(world.place, world.layout, "cpu", ref.partition(":")[2], channel, load_signer(world.keys[0]), by="ana", settle=0)
+            promote(
+                world.place,
+                world.layout,
+                "cpu",
+                ref.partition(":")[2],
+                channel,
+                load_signer(world.keys[0]),
+                by="ana",
+                settle=0,
+            )
         assert world.server.tag("gpu/cpu", "1-base-debian12") == digest
 
     def test_a_waiver_is_recorded_in_the_signed_history(self, world: World) -> None:
@@ -212,7 +267,9 @@ class TestGates:
 
     def test_a_report_that_was_made_with_a_database_counts_beside_one_without(self, world: World) -> None:
         world.publish("a", vulnerabilities="not_checked")
-        world.layout.attach(world.digests["a"], evidence.VULNERABILITIES, canonical({"state": "partly_checked"}))
+        world.layout.attach(
+            world.digests["a"], evidence.VULNERABILITIES, canonical({"state": "partly_checked"})
+        )
         sign(world.layout, world.digests["a"], world.keys[0])
         world.server.load(world.layout, world.digests["a"], "gpu/cuda", world.tag("a"))
         world.all_the_way("a")
@@ -220,7 +277,11 @@ class TestGates:
 
     def test_what_counts_is_what_the_registry_has(self, world: World) -> None:
         world.publish("a")
-        rows = [key for key, (data, _) in world.server.manifests.items() if json.loads(data).get("artifactType") == evidence.TRUTH]
+        rows = [
+            key
+            for key, (data, _) in world.server.manifests.items()
+            if json.loads(data).get("artifactType") == evidence.TRUTH
+        ]
         for key in rows:
             del world.server.manifests[key]
         with pytest.raises(ImageError, match=r"truth: no truth record"):
@@ -229,7 +290,10 @@ class TestGates:
     def test_a_failure_that_comes_later_stops_it(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
-        failed = {"tiers": {"gpu": {"state": "failed", "why": "GEMM below its floor", "tests": []}}, "simulated": False}
+        failed = {
+            "tiers": {"gpu": {"state": "failed", "why": "GEMM below its floor", "tests": []}},
+            "simulated": False,
+        }
         world.layout.attach(world.digests["a"], evidence.SMOKE, canonical(failed))
         sign(world.layout, world.digests["a"], world.keys[0])
         world.server.load(world.layout, world.digests["a"], "gpu/cuda", world.tag("a"))
@@ -258,7 +322,9 @@ class TestMajors:
             ('{"cudnn": "9.2.0", "nccl": "3.0.1"}', "nccl", r"nccl goes from 2\.21\.5 to 3\.0\.1"),
         ],
     )
-    def test_a_new_major_needs_its_own_approval_each_time(self, world: World, parts: str, part: str, why: str) -> None:
+    def test_a_new_major_needs_its_own_approval_each_time(
+        self, world: World, parts: str, part: str, why: str
+    ) -> None:
         world.publish("a")
         world.all_the_way("a")
         world.publish("b", parts=parts)
@@ -328,11 +394,15 @@ class TestCuts:
             said = world.said()
             assert said in (old, new)
             lag = {channel for channel in new if said[channel] != old[channel]}
-            assert {stand.channel: stand.state for stand in state.stands} == {one: "unfinished" if one in lag else "ok" for one in new}
+            assert {stand.channel: stand.state for stand in state.stands} == {
+                one: "unfinished" if one in lag else "ok" for one in new
+            }
             do()
             assert world.stands() == new == world.said()
             before_it = world.place.text(LINE)
-            assert len(before_it.splitlines()) == len(kept_lines(kept)) + 1  # recorded once, however often it was begun
+            assert (
+                len(before_it.splitlines()) == len(kept_lines(kept)) + 1
+            )  # recorded once, however often it was begun
         raise AssertionError("it never came to its end")
 
     def test_a_promotion(self, world: World) -> None:
@@ -378,7 +448,9 @@ class TestOthers:
         world.publish("b")
         other = Layout(tmp_path / "other")
         # Its first look at the history is over: the other one comes right before the second one, which is just ahead of the write.
-        world.server.rules.append(before("^GET .*-history", lambda: world.promote("b", "candidate", layout=other), skip=1))
+        world.server.rules.append(
+            before("^GET .*-history", lambda: world.promote("b", "candidate", layout=other), skip=1)
+        )
         with pytest.raises(ImageError, match=r"somebody else changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
@@ -409,7 +481,9 @@ class TestOthers:
             del world.server.named["gpu/cuda", LINE.history]
             del world.server.named["gpu/cuda", LINE.pointer("candidate")]
             world.promote("b", "candidate", layout=other)
-            world.server.named["gpu/cuda", LINE.pointer("candidate")] = world.digests["a"]  # our write of the tag came last
+            world.server.named["gpu/cuda", LINE.pointer("candidate")] = world.digests[
+                "a"
+            ]  # our write of the tag came last
 
         world.server.rules.append(before("^GET .*-history", overwrite, skip=3))
         with pytest.raises(ImageError, match=r"somebody else changed the channels"):
@@ -430,7 +504,10 @@ class TestOthers:
         assert found == {"candidate": "ok", "canary": "ok", "stable": "moved"}
         with pytest.raises(ImageError, match=r"--trust"):
             repair(world.place, world.layout, LINE, ())
-        assert [stand.channel for stand in repair(world.place, world.layout, LINE, load_public(world.keys[1]), settle=0)] == ["stable"]
+        assert [
+            stand.channel
+            for stand in repair(world.place, world.layout, LINE, load_public(world.keys[1]), settle=0)
+        ] == ["stable"]
         assert world.stands()["stable"] == "a"
 
     def test_an_immutable_tag_that_was_moved_is_not_promoted(self, world: World) -> None:
@@ -487,9 +564,13 @@ class TestHistory:
         world.publish("a")
         world.promote("a", "candidate")
         stranger = make_key(tmp_path, "stranger")
-        with pytest.raises(ImageError, match=r"entry 1 has no good signature: it is signed by a key that is not known here"):
+        with pytest.raises(
+            ImageError, match=r"entry 1 has no good signature: it is signed by a key that is not known here"
+        ):
             status(world.place, world.layout, LINE, load_public(stranger[1]))
-        assert not status(world.place, world.layout, LINE).verified  # nobody was asked: not verified, and not refused
+        assert not status(
+            world.place, world.layout, LINE
+        ).verified  # nobody was asked: not verified, and not refused
 
     def test_one_of_another_line_is_refused(self, world: World) -> None:
         world.publish("a")
@@ -554,7 +635,9 @@ class TestRollback:
 
     def test_it_needs_no_gate(self, moved: World) -> None:
         moved.server.manifests = {
-            key: row for key, row in moved.server.manifests.items() if json.loads(row[0]).get("artifactType") != evidence.INSPECTION
+            key: row
+            for key, row in moved.server.manifests.items()
+            if json.loads(row[0]).get("artifactType") != evidence.INSPECTION
         }
         moved.rollback()
         assert moved.stands()["stable"] == "b"
@@ -567,7 +650,9 @@ class TestRollback:
 
     def test_an_image_that_the_registry_lost_comes_from_the_store(self, moved: World) -> None:
         del moved.server.manifests["gpu/cuda", moved.digests["b"]]
-        moved.server.blobs = {key: data for key, data in moved.server.blobs.items() if b"opt/content" not in data}
+        moved.server.blobs = {
+            key: data for key, data in moved.server.blobs.items() if b"opt/content" not in data
+        }
         moved.rollback()
         assert moved.stands()["stable"] == "b"
         target = moved.place.repository(LINE)
@@ -589,7 +674,12 @@ class TestRollback:
         found = status(moved.place, moved.layout, LINE, load_public(moved.keys[1]))
         assert found.pending == 2
         said: list[str] = []
-        moved.promote("a", "known-good", say=said.append, waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]])
+        moved.promote(
+            "a",
+            "known-good",
+            say=said.append,
+            waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
+        )
         assert moved.stands()["stable"] == "a" == moved.said()["stable"]
         assert "stable of cuda:12.4-runtime-debian12" in said[0]
         assert status(moved.place, moved.layout, LINE, load_public(moved.keys[1])).pending == 0

@@ -37,11 +37,26 @@ def ref(name: str) -> str:
     return f"cuda:12.4.1-runtime-debian12-{BUILDS[name]}"
 
 
-def to_stable(layout: Layout, keys: tuple[Path, Path], *names: str, place: StorePlace | RegistryPlace | None = None) -> None:
-    waivers = [Waiver(gate, "ana", "a test") for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")]
+def to_stable(
+    layout: Layout, keys: tuple[Path, Path], *names: str, place: StorePlace | RegistryPlace | None = None
+) -> None:
+    waivers = [
+        Waiver(gate, "ana", "a test")
+        for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
+    ]
     for name in names:
         tag = ref(name).partition(":")[2]
-        promote(place or StorePlace(layout), layout, "cuda", tag, "stable", load_signer(keys[0]), by="ana", waivers=waivers, settle=0)
+        promote(
+            place or StorePlace(layout),
+            layout,
+            "cuda",
+            tag,
+            "stable",
+            load_signer(keys[0]),
+            by="ana",
+            waivers=waivers,
+            settle=0,
+        )
     assert NO_SOAK
 
 
@@ -61,7 +76,9 @@ class TestStore:
         assert gone == []
         assert set(stays) == {ref(name) for name in BUILDS}
 
-    def test_a_channel_and_its_history_stay_and_the_rest_goes(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_channel_and_its_history_stay_and_the_rest_goes(
+        self, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         to_stable(layout, keys, "a", "b")
         blobs = len(list((layout.root / "blobs/sha256").iterdir()))
         gone, _ = collect(layout, needed(layout), dry_run=True, now=NOW)
@@ -89,12 +106,16 @@ class TestStore:
         to_stable(layout, keys, "a")
         (layout.root / "channels/store").rename(layout.root / "channels/registry.example%2Fgpu")
         layout.drop_ref("cuda:12.4-runtime-debian12")
-        assert needed(layout).digests == {layout.refs()[ref("a")].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"}
+        assert needed(layout).digests == {
+            layout.refs()[ref("a")].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"
+        }
         collect(layout, needed(layout), now=NOW)
         assert set(layout.refs()) == {ref("a")}
 
     def test_what_a_class_or_a_lock_names_stays(self, layout: Layout) -> None:
-        keeps = Needed(names={ref("a"): "class a100"}, locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"})
+        keeps = Needed(
+            names={ref("a"): "class a100"}, locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"}
+        )
         _, stays = collect(layout, keeps, now=NOW)
         assert set(layout.refs()) == {ref("a"), ref("b")}
         assert stays[ref("a")] == "class a100"
@@ -104,13 +125,18 @@ class TestStore:
         from types import SimpleNamespace
 
         digest = "sha256:" + "1" * 64
-        images = [SimpleNamespace(ref=f"registry.example/gpu/{ref('a')}"), SimpleNamespace(ref=f"registry.example/cuda@{digest}")]
+        images = [
+            SimpleNamespace(ref=f"registry.example/gpu/{ref('a')}"),
+            SimpleNamespace(ref=f"registry.example/cuda@{digest}"),
+        ]
         catalog = SimpleNamespace(classes={"a100": SimpleNamespace(item=SimpleNamespace(images=images))})
         found = needed(layout, catalog)  # type: ignore[arg-type]
         assert found.names == {ref("a"): "class a100"}
         assert found.digests == {digest: "class a100"}
 
-    def test_a_history_that_cannot_be_read_lets_nothing_go(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_history_that_cannot_be_read_lets_nothing_go(
+        self, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         to_stable(layout, keys, "a")
         file = next((layout.root / "channels").glob("*/*/*.jsonl"))
         file.write_bytes(file.read_bytes()[:-5])
@@ -122,7 +148,10 @@ class TestStore:
         before = set(layout.root.rglob("*"))
         with pytest.raises(ImageError, match=r"altered"):
             collect(layout, Needed(names={ref("a"): "class a100"}), now=NOW)
-        assert set(layout.root.rglob("*")) - before <= {layout.root / "channels", layout.root / "channels/.gc-.lock"}
+        assert set(layout.root.rglob("*")) - before <= {
+            layout.root / "channels",
+            layout.root / "channels/.gc-.lock",
+        }
 
     def test_what_a_cut_pull_left_goes_when_it_is_old(self, layout: Layout) -> None:
         (layout.root / "partial").mkdir()
@@ -135,7 +164,9 @@ class TestStore:
 
 class TestRegistry:
     @pytest.fixture(params=[True, False], ids=["api", "tag"])
-    def place(self, request: pytest.FixtureRequest, layout: Layout, keys: tuple[Path, Path]) -> Iterator[RegistryPlace]:
+    def place(
+        self, request: pytest.FixtureRequest, layout: Layout, keys: tuple[Path, Path]
+    ) -> Iterator[RegistryPlace]:
         with running(Simulated(api=request.param)) as server:
             assert isinstance(server, Simulated)
             found = RegistryPlace(where(f"http://{server.host}/gpu"), server.client(tries=1), layout)
@@ -178,11 +209,19 @@ class TestRegistry:
         server.rules.append(before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere)))
         gone, stays = collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW)
         assert {item.what for item in gone} == {f"{server.host}/gpu/{ref(name)}" for name in "ab"}
-        assert stays == {f"{server.host}/gpu/{ref('c')}": f"stable of cuda:12.4-runtime-debian12 at {place.name}"}
-        assert server.tag("gpu/cuda", "12.4-runtime-debian12") == server.tag("gpu/cuda", ref("c").partition(":")[2]) == digest
+        assert stays == {
+            f"{server.host}/gpu/{ref('c')}": f"stable of cuda:12.4-runtime-debian12 at {place.name}"
+        }
+        assert (
+            server.tag("gpu/cuda", "12.4-runtime-debian12")
+            == server.tag("gpu/cuda", ref("c").partition(":")[2])
+            == digest
+        )
         assert ("gpu/cuda", digest) in server.manifests
 
-    def test_nothing_of_this_store_moves_meanwhile(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_nothing_of_this_store_moves_meanwhile(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         held: list[bool] = []
         self.server.rules.append(before("^GET .*/tags/list", lambda: held.append(collecting(layout))))
         self.server.rules.append(before("^DELETE ", lambda: held.append(collecting(layout))))
@@ -197,14 +236,27 @@ class TestRegistry:
         with pytest.raises(ImageError, match=r"--trust"):
             collect_registry(place, layout, ["cuda"], Needed(), [], now=NOW)
         with pytest.raises(ImageError, match=r"no good signature"):
-            collect_registry(place, layout, ["cuda"], Needed(), load_public(make_key(tmp_path, "other")[1]), now=NOW)
+            collect_registry(
+                place, layout, ["cuda"], Needed(), load_public(make_key(tmp_path, "other")[1]), now=NOW
+            )
 
-    def test_one_whose_age_nobody_knows_stays(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
-        self.server.load(layout, make_image(layout, build="d" * 12, content=b"d")[1], "gpu/cuda", f"12.4.1-runtime-debian12-{'d' * 12}")
-        _, stays = collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW, dry_run=True)
+    def test_one_whose_age_nobody_knows_stays(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
+        self.server.load(
+            layout,
+            make_image(layout, build="d" * 12, content=b"d")[1],
+            "gpu/cuda",
+            f"12.4.1-runtime-debian12-{'d' * 12}",
+        )
+        _, stays = collect_registry(
+            place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW, dry_run=True
+        )
         assert "nobody recorded when it was published" in stays.values()
 
-    def test_a_registry_that_does_not_delete_is_told(self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_registry_that_does_not_delete_is_told(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         self.server.rules.append(once("status", "^DELETE", 405))
         with pytest.raises(ImageError, match=r"405.*configuration allow it"):
             collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)

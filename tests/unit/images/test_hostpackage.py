@@ -13,7 +13,10 @@ from goldnode.images import hostpackage
 from goldnode.images.imagelock import LockedDeb
 
 CUDA, ML = "libcuda.so.1", "libnvidia-ml.so.1"
-DEV = {"Package": "nvidia-cuda-dev", "Depends": f"libc6, libcuda1 (>= 520) | {CUDA} (>= 520) | libcuda-11.8-1"}
+DEV = {
+    "Package": "nvidia-cuda-dev",
+    "Depends": f"libc6, libcuda1 (>= 520) | {CUDA} (>= 520) | libcuda-11.8-1",
+}
 INJ = {"Package": "libcuinj64-12.4", "Pre-Depends": f"libcuda1 (>= 550) | {CUDA} (>= 535.54.03)"}
 
 
@@ -36,7 +39,9 @@ def test_what_is_asked_of_a_driver(stanzas: list[dict[str, str]], found: dict[st
 @pytest.mark.parametrize("clause", [f"{CUDA} (= 535.1)", f"{CUDA} (<< 600)", f"{CUDA} (>= 1:5-2)"])
 def test_what_it_cannot_be_is_refused(clause: str) -> None:
     with pytest.raises(ImageError, match=r"from_host|version of a driver"):
-        hostpackage.provisions([CUDA], [{"Package": "x", "Depends": clause}, {"Package": "y", "Depends": f"{CUDA} (>= 2)"}])
+        hostpackage.provisions(
+            [CUDA], [{"Package": "x", "Depends": clause}, {"Package": "y", "Depends": f"{CUDA} (>= 2)"}]
+        )
 
 
 def test_it_is_a_function_of_what_it_provides() -> None:
@@ -53,7 +58,16 @@ def test_it_is_a_function_of_what_it_provides() -> None:
 def test_a_lock_says_more_only_of_what_is_made() -> None:
     made = hostpackage.locked({CUDA: "520"})
     assert made.model_dump()["provides"] == [f"{CUDA} (= 520)"]
-    plain = LockedDeb(name="a", version="1", architecture="all", sha256="a" * 64, size=1, path="pool/a_1_all.deb", archive="debian", why="")
+    plain = LockedDeb(
+        name="a",
+        version="1",
+        architecture="all",
+        sha256="a" * 64,
+        size=1,
+        path="pool/a_1_all.deb",
+        archive="debian",
+        why="",
+    )
     assert "provides" not in plain.model_dump()  # so that the digests of other locks are what they were
     assert not plain.made
 
@@ -73,9 +87,13 @@ def test_dpkg_takes_it(tmp_path: Path) -> None:
     made = hostpackage.locked({CUDA: "520", ML: None})
     path = tmp_path / made.file
     hostpackage.write(made, path)
-    said = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=True
+    ).stdout
     assert f"Provides: {CUDA} (= 520), {ML}\n" in said
-    files = subprocess.run(["dpkg-deb", "--contents", str(path)], capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ["dpkg-deb", "--contents", str(path)], capture_output=True, text=True, check=True
+    ).stdout
     assert sorted(line.split()[-1] for line in files.splitlines() if line.startswith("-")) == [
         "./usr/share/doc/goldnode-driver-from-host/README",
         "./usr/share/doc/goldnode-driver-from-host/copyright",
@@ -85,11 +103,25 @@ def test_dpkg_takes_it(tmp_path: Path) -> None:
     for name in ("status", "available"):
         (tmp_path / "admin" / name).touch()
     (tmp_path / "root").mkdir()
-    common = ["dpkg", "--force-not-root", "--admindir", str(tmp_path / "admin"), "--instdir", str(tmp_path / "root")]
+    common = [
+        "dpkg",
+        "--force-not-root",
+        "--admindir",
+        str(tmp_path / "admin"),
+        "--instdir",
+        str(tmp_path / "root"),
+    ]
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DPKG_MAINTSCRIPT_DEBUG": ""}
     done = subprocess.run(
-        [*common, "--log", str(tmp_path / "log"), "--install", str(path)], capture_output=True, text=True, check=False, env=environment
+        [*common, "--log", str(tmp_path / "log"), "--install", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert subprocess.run([*common, "--verify"], capture_output=True, text=True, check=True).stdout == ""
-    assert "stands for those of the host" in (tmp_path / "root/usr/share/doc/goldnode-driver-from-host/README").read_text()
+    assert (
+        "stands for those of the host"
+        in (tmp_path / "root/usr/share/doc/goldnode-driver-from-host/README").read_text()
+    )

@@ -80,11 +80,15 @@ def test_the_own_matrix_has_what_was_promised(own: Matrix) -> None:
     assert {"rocm", "oneapi"} <= {row.image.backend for row in own.images.values()}
 
 
-def test_every_image_that_is_built_has_a_lock_of_this_matrix(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_every_image_that_is_built_has_a_lock_of_this_matrix(
+    own: Matrix, locks: dict[str, ImageLock]
+) -> None:
     for name, lock in locks.items():
         parent = own.row(name).image.parent
         assert bool(lock.debs or lock.wheels), name
-        assert (lock.parent.lock if lock.parent is not None else None) == (locks[parent].digest if parent is not None else None), name
+        assert (lock.parent.lock if lock.parent is not None else None) == (
+            locks[parent].digest if parent is not None else None
+        ), name
 
 
 def test_no_image_locks_again_what_it_stands_on(own: Matrix, locks: dict[str, ImageLock]) -> None:
@@ -98,7 +102,9 @@ def test_every_image_has_the_python_of_the_smoke_runner(own: Matrix, locks: dict
         assert "python3" in {deb.name for other in own.chain(name) for deb in locks[other.name].debs}, name
 
 
-def test_parts_of_a_release_are_the_versions_that_are_locked(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_parts_of_a_release_are_the_versions_that_are_locked(
+    own: Matrix, locks: dict[str, ImageLock]
+) -> None:
     for name, lock in locks.items():
         row = own.row(name)
         locked = {wheel.name: wheel.version for wheel in lock.wheels}
@@ -111,11 +117,21 @@ def test_nothing_of_cuda_is_in_another_backend(own: Matrix, locks: dict[str, Ima
     for name, lock in locks.items():
         if own.row(name).image.backend != "cuda":
             found = [item.name for item in lock.debs] + [item.name for item in lock.wheels]
-            assert not [package for package in found if package.startswith(("nvidia-", "libcud", "libcub", "libnvidia"))], name
+            assert not [
+                package
+                for package in found
+                if package.startswith(("nvidia-", "libcud", "libcub", "libnvidia"))
+            ], name
 
 
 def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
-    drivers = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-alternative", "nvidia-kernel-support")
+    drivers = (
+        "libcuda1",
+        "libnvidia-ml1",
+        "libnvidia-ptxjitcompiler1",
+        "nvidia-alternative",
+        "nvidia-kernel-support",
+    )
     for name, lock in locks.items():
         assert not [deb.name for deb in lock.debs if deb.name in drivers], name
 
@@ -123,15 +139,23 @@ def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
 def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(own: Matrix, locks: dict[str, ImageLock]) -> None:
     for name, version in (("cuda-11.8.0-devel-debian12", "520"), ("cuda-12.4.1-devel-debian13", "550")):
         made = [deb for deb in locks[name].debs if deb.made]
-        assert [deb.provides for deb in made] == [(f"libcuda.so.1 (= {version})", f"libnvidia-ml.so.1 (= {version})")]
-        assert made[0] == hostpackage.locked(hostpackage.stated(made[0].provides))  # this goldnode makes that very file
+        assert [deb.provides for deb in made] == [
+            (f"libcuda.so.1 (= {version})", f"libnvidia-ml.so.1 (= {version})")
+        ]
+        assert made[0] == hostpackage.locked(
+            hostpackage.stated(made[0].provides)
+        )  # this goldnode makes that very file
     assert not own.row("cuda-12.4.1-runtime-debian13").from_host
 
 
 def test_a_release_has_the_parts_that_the_facts_say(own: Matrix) -> None:
-    known = {str(row["version"]): row["parts"] for row in facts.load("cuda.yml")["releases"] if "parts" in row}
+    known = {
+        str(row["version"]): row["parts"] for row in facts.load("cuda.yml")["releases"] if "parts" in row
+    }
     rows = [row for row in own.images.values() if row.image.backend == "cuda"]
-    assert {row.image.version for row in rows} <= known.keys()  # so that the inspection can tell each release of the matrix
+    assert {
+        row.image.version for row in rows
+    } <= known.keys()  # so that the inspection can tell each release of the matrix
     for row in rows:
         pinned = known[row.image.version]
         assert {name: row.parts[name] for name in row.parts.keys() & pinned.keys()} == {
@@ -175,9 +199,9 @@ def test_select_gives_parents_first(tmp_path: Path) -> None:
 
 def test_a_vendors_base_is_named_by_digest(tmp_path: Path) -> None:
     reference = "registry.example:5000/vendor/cuda@sha256:" + "a" * 64
-    text = HEAD + CUDA.replace("prefer: {debian13: debs}", f'source: {{vendor: "{reference}"}}\n        exercised: false').replace(
-        "parent: cpu-1-base", "parent: null"
-    )
+    text = HEAD + CUDA.replace(
+        "prefer: {debian13: debs}", f'source: {{vendor: "{reference}"}}\n        exercised: false'
+    ).replace("parent: cpu-1-base", "parent: null")
     row = read(tmp_path, text).row("cuda-12.4.1-base-debian12")
     assert row.vendor == reference
     assert not row.exercised
@@ -187,13 +211,25 @@ def test_a_vendors_base_is_named_by_digest(tmp_path: Path) -> None:
 
 FAULTS = [
     ("components: [cudart]", "components: [cudrt]", 'component "cudrt" is not declared. Use "cudart"'),
-    ("parent: cpu-1-base,", "parent: cpu-1-bas,", 'stands on "cpu-1-bas-debian12", which is not in the matrix. Use "cpu-1-base-debian12"'),
+    (
+        "parent: cpu-1-base,",
+        "parent: cpu-1-bas,",
+        'stands on "cpu-1-bas-debian12", which is not in the matrix. Use "cpu-1-base-debian12"',
+    ),
     ("licence: closed", "licence: clsed", 'licence "clsed" is not declared. Use "closed"'),
-    ("os: [debian12, debian13]\n        prefer", "os: [debian12, debian14]\n        prefer", 'OS "debian14" is not declared'),
+    (
+        "os: [debian12, debian13]\n        prefer",
+        "os: [debian12, debian14]\n        prefer",
+        'OS "debian14" is not declared',
+    ),
     ("wheel: nvidia-nccl-cu12, ", "", 'component "nccl" is neither a wheel nor a Debian package'),
     ("version: 2.21.5, ", "", 'component "nccl" is a wheel without a version'),
     ("layout: cuda, licence: open", "layout: cudas, licence: open", 'Use "cuda"'),
-    ("flavours:\n          base: {parent: cpu-1-base, comp", "flavors:\n          base: {parent: cpu-1-base, comp", 'Use "flavours"'),
+    (
+        "flavours:\n          base: {parent: cpu-1-base, comp",
+        "flavors:\n          base: {parent: cpu-1-base, comp",
+        'Use "flavours"',
+    ),
     ("base: {parent: cpu-1-base,", "base: {parent: runtime,", "stands on itself"),
     ("version: 12.4.1", "version: 12.4-1", "is no version"),
     ("[libcudart12]", "[LibCudart]", "is no package name"),
@@ -213,7 +249,11 @@ def test_faults_name_their_line(tmp_path: Path, right: str, wrong: str, message:
 @pytest.mark.parametrize(
     ("right", "wrong", "message"),
     [
-        ("matrix: 1", "matrix: 2", ":1: this file has format 2, and this goldnode reads 1. Install the goldnode that it was written for."),
+        (
+            "matrix: 1",
+            "matrix: 2",
+            ":1: this file has format 2, and this goldnode reads 1. Install the goldnode that it was written for.",
+        ),
         ("purity: cpu", "purity: cdua", ':11: there is no policy "cdua" in purity.yml. Use "cuda".'),
     ],
 )
@@ -224,7 +264,9 @@ def test_faults_of_the_head(tmp_path: Path, right: str, wrong: str, message: str
 
 
 def test_a_component_of_one_os_only(tmp_path: Path) -> None:
-    text = HEAD + CUDA.replace("debs: [libcudart12],", "debs: {debian13: [libcudart12]},").replace("wheel: nvidia-cuda-runtime-cu12, ", "")
+    text = HEAD + CUDA.replace("debs: [libcudart12],", "debs: {debian13: [libcudart12]},").replace(
+        "wheel: nvidia-cuda-runtime-cu12, ", ""
+    )
     with pytest.raises(ImageError, match='component "cudart" has no package on debian12'):
         read(tmp_path, text)
 
@@ -243,7 +285,9 @@ def test_unknown_names_get_the_nearest(own: Matrix) -> None:
 
 
 def test_the_schema_is_that_of_the_models() -> None:
-    assert (builtin_matrix().parents[2] / "catalog/schema/images.json").read_text(encoding="utf-8") == schema_text("images")
+    assert (builtin_matrix().parents[2] / "catalog/schema/images.json").read_text(
+        encoding="utf-8"
+    ) == schema_text("images")
 
 
 def test_list_shows_every_image(own: Matrix) -> None:
@@ -251,7 +295,9 @@ def test_list_shows_every_image(own: Matrix) -> None:
     assert done.exit_code == 0, done.output
     for name in own.images:
         assert name in done.output
-    rows = json.loads(CliRunner().invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"]).output)
+    rows = json.loads(
+        CliRunner().invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"]).output
+    )
     assert [row["name"] for row in rows] == ["cpu-1-base-debian12", "cuda-11.8.0-base-debian12"]
     assert rows[1]["redistribution"] == "private"
 
@@ -273,18 +319,26 @@ def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(own: Matrix, locks: d
             lock = locks[row.name]
             if row.name == changed:
                 other = [
-                    wheel.model_copy(update={"sha256": "0" * 64}) if wheel.name.startswith("nvidia-cudnn") else wheel
+                    wheel.model_copy(update={"sha256": "0" * 64})
+                    if wheel.name.startswith("nvidia-cudnn")
+                    else wheel
                     for wheel in lock.wheels
                 ]
                 lock = lock.model_copy(update={"wheels": other})
             if lock.parent is not None:
-                lock = lock.model_copy(update={"parent": lock.parent.model_copy(update={"lock": digests[lock.parent.image]})})
+                lock = lock.model_copy(
+                    update={"parent": lock.parent.model_copy(update={"lock": digests[lock.parent.image]})}
+                )
             digests[row.name] = lock.digest
             pairs.append((row, lock))
         return {item.image.name: item.build_id for item in recipes(pairs, tools, b"runner")}
 
     before = builds(None)
-    holders = [name for name, lock in locks.items() if any(wheel.name.startswith("nvidia-cudnn") for wheel in lock.wheels)]
+    holders = [
+        name
+        for name, lock in locks.items()
+        if any(wheel.name.startswith("nvidia-cudnn") for wheel in lock.wheels)
+    ]
     assert len(holders) >= 6
     for name in holders:
         after = builds(name)

@@ -74,13 +74,25 @@ def lock_of(row: Row, **more: object) -> ImageLock:
     return ImageLock.model_validate(content | more)
 
 
-def wheel_in(directory: Path, name: str = "demo", version: str = "1.0", requires: tuple[str, ...] = ()) -> Path:
+def wheel_in(
+    directory: Path, name: str = "demo", version: str = "1.0", requires: tuple[str, ...] = ()
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {text}" for text in requires), "", ""]
+        lines = [
+            "Metadata-Version: 2.1",
+            f"Name: {name}",
+            f"Version: {version}",
+            *(f"Requires-Dist: {text}" for text in requires),
+            "",
+            "",
+        ]
         archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines))
-        archive.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{name}-{version}.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         archive.writestr(f"{name}-{version}.dist-info/RECORD", "")
     return path
 
@@ -126,7 +138,9 @@ def test_what_is_written_is_read(rows: dict[str, Row], tmp_path: Path) -> None:
         ("image: cpu-1-base-debian12", "imag: cpu-1-base-debian12", 'Use "image"'),
     ],
 )
-def test_a_lock_that_was_changed_is_refused(rows: dict[str, Row], right: str, wrong: str, message: str) -> None:
+def test_a_lock_that_was_changed_is_refused(
+    rows: dict[str, Row], right: str, wrong: str, message: str
+) -> None:
     row = rows["cpu-1-base-debian12"]
     wheel = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested")
     path = write_lock(lock_of(row, wheels=[wheel]), row.locks)
@@ -149,14 +163,19 @@ def test_a_lock_for_something_else_is_refused(rows: dict[str, Row], tmp_path: Pa
         find_lock(row)
 
 
-def test_locks_of_a_site_come_first(rows: dict[str, Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_of_a_site_come_first(
+    rows: dict[str, Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = rows["cpu-1-base-debian12"]
     write_lock(lock_of(row), row.locks)
     write_lock(lock_of(row, resolved="2026-11-23"), tmp_path / "site")
     monkeypatch.setenv("GOLDNODE_IMAGE_LOCKS", str(tmp_path / "site"))
     assert find_lock(row).resolved == "2026-11-23"
     monkeypatch.setenv("GOLDNODE_IMAGE_LOCKS", str(tmp_path / "siet"))
-    with pytest.raises(SiteError, match=r"^GOLDNODE_IMAGE_LOCKS names .*/siet, which is not a directory\. Make it, or correct"):
+    with pytest.raises(
+        SiteError,
+        match=r"^GOLDNODE_IMAGE_LOCKS names .*/siet, which is not a directory\. Make it, or correct",
+    ):
         find_lock(row)
     assert lock_directories(row, to_write=True) == [tmp_path / "siet", row.locks]
 
@@ -165,19 +184,35 @@ def test_tags_follow_python_and_glibc_of_the_image(rows: dict[str, Row]) -> None
     system = rows["cpu-1-base-debian12"].system
     known = [str(tag) for tag in tags(system)]
     assert known[0] == "cp311-cp311-manylinux_2_36_x86_64"
-    for tag in ("cp311-cp311-manylinux_2_28_x86_64", "cp310-abi3-manylinux2014_x86_64", "py3-none-manylinux1_x86_64", "py3-none-any"):
+    for tag in (
+        "cp311-cp311-manylinux_2_28_x86_64",
+        "cp310-abi3-manylinux2014_x86_64",
+        "py3-none-manylinux1_x86_64",
+        "py3-none-any",
+    ):
         assert tag in known
     assert "cp313-cp313-manylinux_2_28_x86_64" not in known
     assert "cp311-cp311-manylinux_2_39_x86_64" not in known
 
 
 def test_an_index_page_in_both_forms() -> None:
-    page = '<a href="../../f/demo-1.0-py3-none-any.whl#sha256=%s" data-core-metadata="sha256=00">x</a><a href="demo-1.0.tar.gz">y</a>' % (
-        "a" * 64
+    page = (
+        '<a href="../../f/demo-1.0-py3-none-any.whl#sha256=%s" data-core-metadata="sha256=00">x</a><a href="demo-1.0.tar.gz">y</a>'
+        % ("a" * 64)
     )
-    assert list(_of_html(page, "http://index/simple/demo/")) == [WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, None, True)]
+    assert list(_of_html(page, "http://index/simple/demo/")) == [
+        WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, None, True)
+    ]
     document = {
-        "files": [{"filename": WHEEL, "url": f"../../f/{WHEEL}", "hashes": {"sha256": "a" * 64}, "size": 9, "core-metadata": False}]
+        "files": [
+            {
+                "filename": WHEEL,
+                "url": f"../../f/{WHEEL}",
+                "hashes": {"sha256": "a" * 64},
+                "size": 9,
+                "core-metadata": False,
+            }
+        ]
     }
     assert list(_of_json(json.loads(json.dumps(document)), "http://index/simple/demo/")) == [
         WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, 9, False)
@@ -206,20 +241,37 @@ def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, Row])
 
 
 def found_of(*wheels: tuple[str, str, tuple[str, ...]]) -> dict[str, resolve._Wheel]:
-    return {name: resolve._Wheel(name, version, f"{name}.whl", "a" * 64, "file:///x", requires) for name, version, requires in wheels}
+    return {
+        name: resolve._Wheel(name, version, f"{name}.whl", "a" * 64, "file:///x", requires)
+        for name, version, requires in wheels
+    }
 
 
 def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, Row]) -> None:
     row = rows["cpu-1-base-debian12"]
     found = found_of(
-        ("demo", "1.0", ('new>=2; python_version < "3.12"', 'old; python_version >= "3.12"', 'extra; extra == "more"', "sub[fast]")),
+        (
+            "demo",
+            "1.0",
+            (
+                'new>=2; python_version < "3.12"',
+                'old; python_version >= "3.12"',
+                'extra; extra == "more"',
+                "sub[fast]",
+            ),
+        ),
         ("new", "2.1", ()),
         ("sub", "1", ('speed; extra == "fast"',)),
         ("speed", "3", ()),
         ("old", "1", ()),
     )
     reasons, missing = resolve._reached(row, found)
-    assert reasons == {"demo": "requested", "new": "needed by demo", "sub": "needed by demo", "speed": "needed by sub"}  # and not old
+    assert reasons == {
+        "demo": "requested",
+        "new": "needed by demo",
+        "sub": "needed by demo",
+        "speed": "needed by sub",
+    }  # and not old
     assert missing == []
     del found["new"], found["speed"]
     assert resolve._reached(row, found)[1] == ["new>=2", "speed"]
@@ -229,20 +281,31 @@ def test_cuda_wheels_need_what_they_require(rows: dict[str, Row]) -> None:
     matrix = load_matrix()
     row, base = matrix.row("cuda-12.4.1-runtime-debian13"), matrix.row("cuda-12.4.1-base-debian13")
     chain = [(base, find_lock(base))]
-    cudnn = resolve._Wheel("nvidia-cudnn-cu12", "9.1.0.70", "cudnn.whl", "a" * 64, "x", ("nvidia-cublas-cu12",))
+    cudnn = resolve._Wheel(
+        "nvidia-cudnn-cu12", "9.1.0.70", "cudnn.whl", "a" * 64, "x", ("nvidia-cublas-cu12",)
+    )
     resolve._check_release(row, chain, [cudnn])  # Debian's libcublas12 is there for it
     with pytest.raises(ImageError, match="requires nvidia-nothing, which is not there"):
-        resolve._check_release(row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-nothing",))])
+        resolve._check_release(
+            row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-nothing",))]
+        )
     with pytest.raises(ImageError, match=r"requires nvidia-cublas-cu12>=13, which is 12\.4\.5\.8"):
-        resolve._check_release(row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-cublas-cu12>=13",))])
+        resolve._check_release(
+            row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-cublas-cu12>=13",))]
+        )
 
 
 def test_debs_have_the_version_that_is_declared() -> None:
     row = load_matrix().row("cuda-11.8.0-runtime-debian12")
     lock = find_lock(row)
     resolve._check_parts(row, lock)
-    other = [deb.model_copy(update={"version": "11.7.1-1"}) if deb.name == "libcublas11" else deb for deb in lock.debs]
-    with pytest.raises(ImageError, match=r'component "cublas" is declared as 11\.11\.3\.6, and libcublas11 is 11\.7\.1-1'):
+    other = [
+        deb.model_copy(update={"version": "11.7.1-1"}) if deb.name == "libcublas11" else deb
+        for deb in lock.debs
+    ]
+    with pytest.raises(
+        ImageError, match=r'component "cublas" is declared as 11\.11\.3\.6, and libcublas11 is 11\.7\.1-1'
+    ):
         resolve._check_parts(row, lock.model_copy(update={"debs": other}))
 
 
@@ -257,7 +320,9 @@ def test_an_index_of_the_site(rows: dict[str, Row], tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def fetchable(rows: dict[str, Row], tmp_path: Path, offline_pip: Path) -> tuple[list[tuple[Row, ImageLock]], Site]:
+def fetchable(
+    rows: dict[str, Row], tmp_path: Path, offline_pip: Path
+) -> tuple[list[tuple[Row, ImageLock]], Site]:
     """A row with a wheel of a directory and a package of a local archive."""
     row = rows["cpu-1-base-debian12"]
     wheel = wheel_in(offline_pip)
@@ -286,7 +351,9 @@ def fetchable(rows: dict[str, Row], tmp_path: Path, offline_pip: Path) -> tuple[
     return [(row, lock_of(row, debs=[locked_deb], wheels=[locked_wheel]))], site
 
 
-def test_the_pool_is_filled_once_and_mended(fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path) -> None:
+def test_the_pool_is_filled_once_and_mended(
+    fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path
+) -> None:
     pairs, site = fetchable
     lock, pool = pairs[0][1], tmp_path / "pool"
     assert fetch_all(pairs, pool, site=site) == lock.size
@@ -317,7 +384,9 @@ def test_what_goldnode_makes_is_not_fetched(rows: dict[str, Row], tmp_path: Path
         fetch_all(pairs, tmp_path / "no", site=Site(archives={}))
 
 
-def test_what_was_cut_off_is_continued(fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path) -> None:
+def test_what_was_cut_off_is_continued(
+    fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path
+) -> None:
     pairs, site = fetchable
     deb, pool = pairs[0][1].debs[0], tmp_path / "pool"
     (pool / "partial").mkdir(parents=True)
@@ -336,7 +405,12 @@ def test_other_bytes_are_refused(fetchable: tuple[list[tuple[Row, ImageLock]], S
     assert not pool_path(tmp_path / "pool", lock.debs[0]).exists()
     assert pool_path(tmp_path / "pool", lock.wheels[0]).exists()  # the others came all the same
     gone = lock.model_copy(
-        update={"debs": [], "wheels": [lock.wheels[0].model_copy(update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64})]}
+        update={
+            "debs": [],
+            "wheels": [
+                lock.wheels[0].model_copy(update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64})
+            ],
+        }
     )
     with pytest.raises(ImageError, match=r"demo-0\.9-py3-none-any\.whl is not in the index any more"):
         fetch_all([(row, gone)], tmp_path / "pool", site=site)
@@ -357,9 +431,21 @@ def test_an_index_that_states_another_hash_is_told_before_anything_is_fetched(
 ) -> None:
     row = rows["cpu-1-base-debian12"]
     wheel = wheel_in(offline_pip)
-    (offline_pip / "index.html").write_text(f'<a href="{wheel.name}#sha256={"d" * 64}">{wheel.name}</a>', encoding="utf-8")
-    locked = LockedWheel(name="demo", version="1.0", file=wheel.name, sha256="a" * 64, size=wheel.stat().st_size, why="requested")
-    with pytest.raises(ImageError, match=r"has other bytes in the index than were locked. Run `goldnode images lock cpu-1-base-debian12`"):
+    (offline_pip / "index.html").write_text(
+        f'<a href="{wheel.name}#sha256={"d" * 64}">{wheel.name}</a>', encoding="utf-8"
+    )
+    locked = LockedWheel(
+        name="demo",
+        version="1.0",
+        file=wheel.name,
+        sha256="a" * 64,
+        size=wheel.stat().st_size,
+        why="requested",
+    )
+    with pytest.raises(
+        ImageError,
+        match=r"has other bytes in the index than were locked. Run `goldnode images lock cpu-1-base-debian12`",
+    ):
         fetch_all([(row, lock_of(row, wheels=[locked]))], tmp_path / "pool", site=Site())
 
 
@@ -381,14 +467,20 @@ class Fake:
     def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[resolve.Moved]]:
         return [self.moved.get(row.name, []) for row, _ in locks]
 
-    def lock(self, row: Row, chain: list[tuple[Row, ImageLock]], *, keep: ImageLock | None = None) -> resolve.Locked:
+    def lock(
+        self, row: Row, chain: list[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
+    ) -> resolve.Locked:
         self.asked.append(row.name)
         below = {"image": chain[-1][0].name, "lock": chain[-1][1].digest} if chain else None
-        lock = lock_of(row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01", tools=self.tools)
+        lock = lock_of(
+            row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01", tools=self.tools
+        )
         return resolve.Locked(row, lock, keep, True)
 
 
-def test_a_good_lock_is_kept_and_a_child_follows_its_parent(rows: dict[str, Row], machine: dict[str, str]) -> None:
+def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
+    rows: dict[str, Row], machine: dict[str, str]
+) -> None:
     row = rows["cpu-1-base-debian12"]
     one = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="a" * 64, size=1, why="requested")
     Fake.answers = {row.name: [one]}
@@ -398,11 +490,16 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(rows: dict[str, Row]
     assert all("kept as it is" in line for line in lock_images([], matrix_file=row.file))
     assert Fake.asked == []
     assert list(lock_images([], matrix_file=row.file, upgrade=True)) != []
-    assert {path.name: path.read_bytes() for path in row.locks.iterdir()} == before  # asked, and the same but for the day
+    assert {
+        path.name: path.read_bytes() for path in row.locks.iterdir()
+    } == before  # asked, and the same but for the day
 
     Fake.answers[row.name] = [one.model_copy(update={"sha256": "b" * 64})]
     Fake.moved = {row.name: [resolve.Moved("changed", "demo", "demo has other bytes")]}
-    assert [problems for _, problems in check_images([], matrix_file=row.file)] == [["changed: demo has other bytes"], []]
+    assert [problems for _, problems in check_images([], matrix_file=row.file)] == [
+        ["changed: demo has other bytes"],
+        [],
+    ]
     Fake.asked = []
     lines = list(lock_images([], matrix_file=row.file))
     assert Fake.asked == ["cpu-1-base-debian12", "cpu-1-framework-debian12"]
@@ -423,4 +520,6 @@ def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], machine: dict[st
     row, child = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
     list(lock_images([], matrix_file=row.file))
     write_lock(lock_of(row, resolved="2026-12-24"), row.locks)
-    assert dict(check_images([child.name], matrix_file=row.file))[child.name] == ["it was made on an earlier lock of cpu-1-base-debian12"]
+    assert dict(check_images([child.name], matrix_file=row.file))[child.name] == [
+        "it was made on an earlier lock of cpu-1-base-debian12"
+    ]

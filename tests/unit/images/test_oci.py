@@ -30,7 +30,12 @@ def image(tmp_path: Path) -> OciImage:
             tar.addfile(info, io.BytesIO())
     layout = Layout(tmp_path / "layout")
     layer, config = layout.put(raw.getvalue(), LAYER), layout.put(b"{}", CONFIG)
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.document(), "layers": [layer.document()]}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": config.document(),
+        "layers": [layer.document()],
+    }
     return OciImage(layout, layout.put(canonical(manifest), MANIFEST).digest)
 
 

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.images.registries import BUILD, Simulated, before, dies_at_write, make_image, make_key, once, prove, running, sign
+from tests.unit.images.registries import (
+    BUILD,
+    Simulated,
+    before,
+    dies_at_write,
+    make_image,
+    make_key,
+    once,
+    prove,
+    running,
+    sign,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images import evidence
@@ -45,7 +56,11 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def image(layout: Layout, keys: tuple[Path, Path], **given: Any) -> tuple[str, str]:
-    proof = {name: given.pop(name) for name in ("inspection", "truth", "cpu", "gpu", "signed", "simulated", "papers") if name in given}
+    proof = {
+        name: given.pop(name)
+        for name in ("inspection", "truth", "cpu", "gpu", "signed", "simulated", "papers")
+        if name in given
+    }
     ref, digest = make_image(layout, **given)
     prove(layout, digest, keys[0], **proof)
     return ref, digest
@@ -53,10 +68,20 @@ def image(layout: Layout, keys: tuple[Path, Path], **given: Any) -> tuple[str, s
 
 def send(layout: Layout, ref: str, server: Simulated, keys: tuple[Path, Path], **given: Any) -> Published:
     place = where(f"http://{server.host}/gpu")
-    return publish(layout, ref, place, server.client(**given.pop("client", {})), trust=load_public(keys[1]), settle=0, **given)
+    return publish(
+        layout,
+        ref,
+        place,
+        server.client(**given.pop("client", {})),
+        trust=load_public(keys[1]),
+        settle=0,
+        **given,
+    )
 
 
-def test_the_tag_is_the_last_write_and_all_of_it_is_there(simulated: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+def test_the_tag_is_the_last_write_and_all_of_it_is_there(
+    simulated: Simulated, layout: Layout, keys: tuple[Path, Path]
+) -> None:
     ref, digest = image(layout, keys)
     done = send(layout, ref, simulated, keys)
     assert simulated.writes()[-1] == f"PUT /v2/gpu/cuda/manifests/{TAG}"
@@ -80,7 +105,9 @@ def test_a_repeat_sends_nothing(simulated: Simulated, layout: Layout, keys: tupl
     assert sum("uploads" in text for text in simulated.writes()) == uploads
 
 
-def test_any_cut_leaves_no_tag_and_a_repeat_completes_it(plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+def test_any_cut_leaves_no_tag_and_a_repeat_completes_it(
+    plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+) -> None:
     ref, digest = image(layout, keys, papers=False)
     for number in range(200):
         with running(Simulated(api=False)) as server:
@@ -101,7 +128,9 @@ def test_any_cut_leaves_no_tag_and_a_repeat_completes_it(plain: Simulated, layou
     assert number > 20  # every write of a publication was the last one once
 
 
-def test_a_lost_answer_to_the_last_write_is_no_failure(simulated: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+def test_a_lost_answer_to_the_last_write_is_no_failure(
+    simulated: Simulated, layout: Layout, keys: tuple[Path, Path]
+) -> None:
     ref, digest = image(layout, keys)
     simulated.rules.append(once("lost", f"^PUT .*{TAG}$"))
     send(layout, ref, simulated, keys)
@@ -122,7 +151,15 @@ class TestImmutableTags:
         assert simulated.tag("gpu/cuda", TAG) == digest
         assert len(simulated.writes()) == writes
 
-    def rivals(self, plain: Simulated, layout: Layout, other: Layout, keys: tuple[Path, Path], pattern: str, skip: int) -> dict[str, bool]:
+    def rivals(
+        self,
+        plain: Simulated,
+        layout: Layout,
+        other: Layout,
+        keys: tuple[Path, Path],
+        pattern: str,
+        skip: int,
+    ) -> dict[str, bool]:
         """Publish from two stores; the second begins right before a request of the first, which waits until it wrote its tag or gave up."""
         ref, _ = image(layout, keys, papers=False)
         _, rival = image(other, keys, content=b"two", papers=False)
@@ -130,10 +167,19 @@ class TestImmutableTags:
 
         def second() -> None:
             try:
-                publish(other, ref, where(f"http://{plain.host}/gpu"), plain.client(), trust=load_public(keys[1]), settle=0.5)
+                publish(
+                    other,
+                    ref,
+                    where(f"http://{plain.host}/gpu"),
+                    plain.client(),
+                    trust=load_public(keys[1]),
+                    settle=0.5,
+                )
                 done["second"] = True
             except ImageError as problem:
-                done["second"] = problem.message.split(": ")[-1] != "an immutable tag is given to one content only"
+                done["second"] = (
+                    problem.message.split(": ")[-1] != "an immutable tag is given to one content only"
+                )
 
         thread = threading.Thread(target=second)
 
@@ -154,15 +200,26 @@ class TestImmutableTags:
     def test_a_publisher_that_is_overwritten_is_told(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^PUT .*/manifests/12", 0) == {"first": True, "second": False}
+        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^PUT .*/manifests/12", 0) == {
+            "first": True,
+            "second": False,
+        }
 
     def test_a_publisher_that_comes_later_is_refused(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 2) == {"first": True, "second": False}
+        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 2) == {
+            "first": True,
+            "second": False,
+        }
 
-    def test_a_publisher_that_comes_between_wins(self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 1) == {"first": False, "second": True}
+    def test_a_publisher_that_comes_between_wins(
+        self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
+    ) -> None:
+        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 1) == {
+            "first": False,
+            "second": True,
+        }
 
     def test_two_publishers_of_the_same_content_both_succeed(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
@@ -189,7 +246,9 @@ class TestGates:
             ({"cpu": "wonderful"}, "smoke-cpu: the smoke tests of tier cpu failed"),
             ({"signed": False}, "signature: no signature is attached"),
         ],
-        ids=lambda value: value if isinstance(value, str) else "-".join(f"{key}={item}" for key, item in value.items()),
+        ids=lambda value: (
+            value if isinstance(value, str) else "-".join(f"{key}={item}" for key, item in value.items())
+        ),
     )
     def test_what_was_not_proved_is_not_published(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], given: dict[str, Any], why: str
@@ -210,7 +269,9 @@ class TestGates:
             publish(layout, ref, where(f"http://{plain.host}"), plain.client())
         assert digest
 
-    def test_a_signature_of_another_image_counts_for_nothing(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_signature_of_another_image_counts_for_nothing(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, digest = image(layout, keys, signed=False)
         _, other = image(layout, keys, build="ba9876543210", content=b"two")
         _, manifest = layout.attached(other, evidence.SIGNATURE)[0]
@@ -228,7 +289,9 @@ class TestGates:
         sign(layout, digest, keys[0])
         send(layout, ref, plain, keys)
 
-    def test_a_document_that_was_signed_for_and_is_gone_is_missed(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_document_that_was_signed_for_and_is_gone_is_missed(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, digest = image(layout, keys)
         failed = {"tiers": {"cpu": {"state": "failed", "why": "", "tests": []}}, "simulated": False}
         artefact = layout.attach(digest, evidence.SMOKE, canonical(failed)).digest
@@ -237,10 +300,15 @@ class TestGates:
         with pytest.raises(ImageError, match=r"tier cpu failed"):
             send(layout, ref, plain, keys)
         layout.detach(artefact)
-        with pytest.raises(ImageError, match=r"signature: smoke: sha256:\w+ is signed for, and is not attached.*publish it from the store"):
+        with pytest.raises(
+            ImageError,
+            match=r"signature: smoke: sha256:\w+ is signed for, and is not attached.*publish it from the store",
+        ):
             send(layout, ref, plain, keys)
         # Neither does an earlier signature help that knew nothing of it.
-        layout.attach(digest, evidence.SIGNATURE, layout.read(layout.document(earlier.digest)["layers"][0]["digest"]))
+        layout.attach(
+            digest, evidence.SIGNATURE, layout.read(layout.document(earlier.digest)["layers"][0]["digest"])
+        )
         with pytest.raises(ImageError, match=r"is signed for, and is not attached"):
             send(layout, ref, plain, keys)
 
@@ -253,20 +321,33 @@ class TestGates:
         layout.attach(digest, evidence.SIGNATURE, layout.read(manifest["layers"][0]["digest"]))
         send(layout, ref, plain, keys)
 
-    def test_one_failed_record_beside_a_passed_one_is_enough(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_one_failed_record_beside_a_passed_one_is_enough(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, digest = image(layout, keys, inspection=False)
         layout.attach(digest, evidence.INSPECTION, canonical({"passed": True, "findings": []}))
         sign(layout, digest, keys[0])
         with pytest.raises(ImageError, match=r"is foreign"):
             send(layout, ref, plain, keys)
 
-    def test_a_waiver_is_recorded_and_published(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_waiver_is_recorded_and_published(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, digest = image(layout, keys, truth=None)
         done = send(
-            layout, ref, plain, keys, waivers=[Waiver("truth", "ana", "the runner is down")], now=dt.datetime(2026, 11, 22, tzinfo=dt.UTC)
+            layout,
+            ref,
+            plain,
+            keys,
+            waivers=[Waiver("truth", "ana", "the runner is down")],
+            now=dt.datetime(2026, 11, 22, tzinfo=dt.UTC),
         )
         assert [gate.state for gate in done.gates] == ["passed", "waived", "passed", "passed"]
-        rows = [row for row in plain.client().repository("gpu/cuda").referrers(digest)[0] if row["artifactType"] == PUBLICATION]
+        rows = [
+            row
+            for row in plain.client().repository("gpu/cuda").referrers(digest)[0]
+            if row["artifactType"] == PUBLICATION
+        ]
         found = json.loads(plain.manifests["gpu/cuda", rows[0]["digest"]][0])
         record = json.loads(plain.blobs["gpu/cuda", found["layers"][0]["digest"]])
         assert record["published"] == "2026-11-22T00:00:00Z"
@@ -274,13 +355,17 @@ class TestGates:
         assert (truth["state"], truth["by"], truth["reason"]) == ("waived", "ana", "the runner is down")
         assert "missing" in truth["why"]
 
-    def test_a_waiver_of_a_gate_that_is_none_is_refused(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_waiver_of_a_gate_that_is_none_is_refused(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, _ = image(layout, keys)
         with pytest.raises(ImageError, match=r'publish has no gate "inspektion". Use "inspection"'):
             send(layout, ref, plain, keys, waivers=[Waiver("inspektion", "ana", "x")])
 
     @pytest.mark.parametrize("label", ["private", ""])
-    def test_what_may_not_be_passed_on_needs_private(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str) -> None:
+    def test_what_may_not_be_passed_on_needs_private(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str
+    ) -> None:
         ref, digest = image(layout, keys, labels={"redistribution": label, "licences": "NVIDIA-CUDA-EULA"})
         with pytest.raises(ImageError, match=r"NVIDIA-CUDA-EULA.*--private"):
             send(layout, ref, plain, keys)
@@ -297,10 +382,14 @@ class TestGates:
 
 
 class TestReadBack:
-    def test_a_blob_that_vanished_is_found(self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_a_blob_that_vanished_is_found(
+        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         ref, digest = image(layout, keys)
         layer = OciImage(layout, digest).layers[1].digest
-        plain.rules.append(before(f"^HEAD .*{layer}", lambda: plain.blobs.pop(("gpu/cuda", layer)) and None, skip=1))
+        plain.rules.append(
+            before(f"^HEAD .*{layer}", lambda: plain.blobs.pop(("gpu/cuda", layer)) and None, skip=1)
+        )
         with pytest.raises(ImageError, match=r"absent"):
             send(layout, ref, plain, keys)
         assert plain.tag("gpu/cuda", TAG) is None
@@ -314,7 +403,9 @@ class TestReadBack:
         with pytest.raises(ImageError, match=r"is altered: expected"):
             send(layout, ref, plain, keys, full=True)
         assert plain.tag("gpu/cuda", TAG) is None
-        plain.tampered = {layout.attached(digest, evidence.INSPECTION)[0][1]["layers"][0]["digest"]: b"{" + b" " * 27 + b"}"}
+        plain.tampered = {
+            layout.attached(digest, evidence.INSPECTION)[0][1]["layers"][0]["digest"]: b"{" + b" " * 27 + b"}"
+        }
         with pytest.raises(ImageError, match=r"altered"):
             send(layout, ref, plain, keys)
         assert plain.tag("gpu/cuda", TAG) is None
@@ -327,12 +418,16 @@ class TestPull:
         send(layout, ref, simulated, keys)
         return digest
 
-    def test_all_of_it_comes_back_with_its_evidence(self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str) -> None:
+    def test_all_of_it_comes_back_with_its_evidence(
+        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
+    ) -> None:
         other = Layout(tmp_path / "other")
         done = pull(other, simulated.client().repository("gpu/cuda"), published)
         assert done.ref == f"cuda:{TAG}"
         assert OciImage(other, published).read("opt/content") == b"one"
-        assert {row.digest for row, _ in other.attached(published)} == {row.digest for row, _ in layout.attached(published)}
+        assert {row.digest for row, _ in other.attached(published)} == {
+            row.digest for row, _ in layout.attached(published)
+        }
         again = pull(other, simulated.client().repository("gpu/cuda"), TAG)
         assert (again.fetched, again.there, again.digest) == (0, 3, published)
 
@@ -347,7 +442,12 @@ class TestPull:
             pull(other, target, published)
         assert {name: row.digest for name, row in other.refs().items()} == {ref: own}
         layers = {row.digest for row in OciImage(layout, published).layers}
-        assert not any(digest in request.path for digest in layers for request in simulated.log if request.method == "GET")
+        assert not any(
+            digest in request.path
+            for digest in layers
+            for request in simulated.log
+            if request.method == "GET"
+        )
         # One that comes while the layers do is seen as well.
         third = Layout(tmp_path / "third")
         simulated.rules.append(before(f"^GET .*{max(layers)}", lambda: make_image(third, content=b"another")))
@@ -362,10 +462,14 @@ class TestPull:
         _, digest = make_image(layout, labels=labels)
         plain.load(layout, digest, "gpu/cuda", "x")
         other = Layout(tmp_path / "other")
-        assert pull(other, plain.client().repository("gpu/cuda"), "x").ref == f"{plain.host}/gpu/cuda@{digest}"
+        assert (
+            pull(other, plain.client().repository("gpu/cuda"), "x").ref == f"{plain.host}/gpu/cuda@{digest}"
+        )
         assert set(other.refs()) == {f"{plain.host}/gpu/cuda@{digest}"}
 
-    def test_a_tampered_layer_leaves_no_image(self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str) -> None:
+    def test_a_tampered_layer_leaves_no_image(
+        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
+    ) -> None:
         layer = OciImage(layout, published).layers[1]
         simulated.tampered[layer.digest] = b"x" * layer.size
         other = Layout(tmp_path / "other")
@@ -379,14 +483,26 @@ class TestPull:
         self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
     ) -> None:
         with pytest.raises(ImageError, match=f'has no 12.4.1-runtime-debian13-{BUILD}. Use "{TAG}"'):
-            pull(Layout(tmp_path / "other"), simulated.client().repository("gpu/cuda"), TAG.replace("debian12", "debian13"))
+            pull(
+                Layout(tmp_path / "other"),
+                simulated.client().repository("gpu/cuda"),
+                TAG.replace("debian12", "debian13"),
+            )
 
-    def test_an_index_gives_the_image_of_the_platform(self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str) -> None:
+    def test_an_index_gives_the_image_of_the_platform(
+        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
+    ) -> None:
         size = layout.path(published).stat().st_size
-        row = {"mediaType": OciImage(layout, published).manifest["mediaType"], "digest": published, "size": size}
+        row = {
+            "mediaType": OciImage(layout, published).manifest["mediaType"],
+            "digest": published,
+            "size": size,
+        }
         rows = [row | {"platform": {"os": "linux", "architecture": "amd64"}}]
         target = simulated.client().repository("gpu/cuda")
-        target.put_manifest("multi", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}), INDEX)
+        target.put_manifest(
+            "multi", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}), INDEX
+        )
         assert pull(Layout(tmp_path / "other"), target, "multi", system="linux/amd64").digest == published
         with pytest.raises(ImageError, match=r"no image for linux/arm64"):
             pull(Layout(tmp_path / "other"), target, "multi", system="linux/arm64")
@@ -394,7 +510,12 @@ class TestPull:
 
 def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:
     ref, _ = make_image(layout)
-    assert find(layout, "cuda-12.4.1-runtime-debian12")[0] == find(layout, "cuda:12.4.1-runtime-debian12")[0] == find(layout, ref)[0] == ref
+    assert (
+        find(layout, "cuda-12.4.1-runtime-debian12")[0]
+        == find(layout, "cuda:12.4.1-runtime-debian12")[0]
+        == find(layout, ref)[0]
+        == ref
+    )
     make_image(layout, build="ba9876543210", content=b"two")
     with pytest.raises(ImageError, match=r"2 builds .* Name one of them"):
         find(layout, "cuda-12.4.1-runtime-debian12")

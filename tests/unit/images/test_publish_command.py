@@ -44,10 +44,27 @@ class Desk:
             prove(self.layout, self.digests[name], self.secret, gpu="passed")
 
     def run(self, *words: str, key: bool = True) -> Result:
-        keys = {"publish": ("--trust", str(self.public)), "status": ("--trust", str(self.public)), "pull": (), "gc": ()}
+        keys = {
+            "publish": ("--trust", str(self.public)),
+            "status": ("--trust", str(self.public)),
+            "pull": (),
+            "gc": (),
+        }
         given = keys.get(words[0], ("--key", str(self.secret))) if key else ()
-        to = ("--to", f"{self.server.host}/gpu") if words[0] not in ("pull", "gc") and "--here" not in words else ()
-        argv = ["images", words[0], "--store", str(self.layout.root), *to, *given, *(word for word in words[1:] if word != "--here")]
+        to = (
+            ("--to", f"{self.server.host}/gpu")
+            if words[0] not in ("pull", "gc") and "--here" not in words
+            else ()
+        )
+        argv = [
+            "images",
+            words[0],
+            "--store",
+            str(self.layout.root),
+            *to,
+            *given,
+            *(word for word in words[1:] if word != "--here"),
+        ]
         return CliRunner().invoke(main, argv)
 
     def good(self, *words: str) -> str:
@@ -92,7 +109,14 @@ def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
     }
     assert "NOT verified" in desk.run("status", key=False).output
     done = CliRunner().invoke(
-        main, ["images", "pull", "--store", str(tmp_path / "other"), f"{desk.server.host}/gpu/cuda@{desk.digests['a']}"]
+        main,
+        [
+            "images",
+            "pull",
+            "--store",
+            str(tmp_path / "other"),
+            f"{desk.server.host}/gpu/cuda@{desk.digests['a']}",
+        ],
     )
     assert done.output.startswith(f"{ref('a')}@{desk.digests['a']}  3 blobs fetched")
 
@@ -135,13 +159,19 @@ def test_a_store_by_itself(desk: Desk) -> None:
 def test_what_is_wrong_is_one_line(desk: Desk) -> None:
     for words, why in (
         (("publish", "cuda:12.4.1-runtime-debian13"), "is not in"),
-        (("publish", ref("a"), "--waive", "truth"), "--waive is recorded with who decided it and why. Add --by WHO --reason WHY."),
+        (
+            ("publish", ref("a"), "--waive", "truth"),
+            "--waive is recorded with who decided it and why. Add --by WHO --reason WHY.",
+        ),
         (("promote", "stabel", ref("a")), 'there is no channel "stabel". Use "stable".'),
         (("promote", "publish", ref("a")), 'there is no channel "publish".'),
         (("promote", "stable", "cuda:12.4"), "is no immutable tag"),
         (("publish", ref("a"), "--waive", "thruth"), 'publish has no gate "thruth". Use "truth".'),
         (("publish", "cuda-12.4.2-runtime-debian12"), 'Use "cuda-12.4.1-runtime-debian12".'),
-        (("publish", "cuda-12.4.1-devel-debian13"), "Build it: goldnode images build cuda-12.4.1-devel-debian13."),
+        (
+            ("publish", "cuda-12.4.1-devel-debian13"),
+            "Build it: goldnode images build cuda-12.4.1-devel-debian13.",
+        ),
         (
             ("status", "cuda:12.4-runtime-debian13x", "--here"),
             'there is no "cuda:12.4-runtime-debian13x", and store has no history of it. Use',
@@ -180,7 +210,11 @@ def _stale(lock: ImageLock, path: Path) -> None:
     ids=["good", "stale", "conflicted", "edited"],
 )
 def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[ImageLock, Path], object], said: str | None
+    desk: Desk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[ImageLock, Path], object],
+    said: str | None,
 ) -> None:
     name = "cuda-12.4.1-runtime-debian12"
     lock, path = find_lock(load_matrix().images[name]), tmp_path / "locks" / f"{name}.lock.yml"
@@ -203,12 +237,20 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
     ("words", "why"),
     [
         (("promote", "stabel", "none:x"), 'there is no channel "stabel". Use "stable".'),
-        (("promote", "stable", "none:x", "--waive", "smoke-cpuu"), 'stable has no gate "smoke-cpuu". Use "smoke-cpu".'),
-        (("promote", "stable", "none:x", "--approve-major", "nccll"), 'stable asks for no approval of "nccll". Use "nccl".'),
+        (
+            ("promote", "stable", "none:x", "--waive", "smoke-cpuu"),
+            'stable has no gate "smoke-cpuu". Use "smoke-cpu".',
+        ),
+        (
+            ("promote", "stable", "none:x", "--approve-major", "nccll"),
+            'stable asks for no approval of "nccll". Use "nccl".',
+        ),
         (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
     ],
 )
-def test_channel_and_gate_are_told_before_keys_and_names(desk: Desk, words: tuple[str, ...], why: str) -> None:
+def test_channel_and_gate_are_told_before_keys_and_names(
+    desk: Desk, words: tuple[str, ...], why: str
+) -> None:
     done = desk.run(*words, "--here", key=False)
     assert (done.exit_code, why in done.output) == (2, True), done.output
 

@@ -15,7 +15,9 @@ from goldnode.images.matrix import load_matrix
 from goldnode.images.recipe import Recipe, recipe, search_path
 
 
-def recipes(world: World, tools: dict[str, str] | None = None, smoke: bytes | None = b"runner") -> dict[str, Recipe]:
+def recipes(
+    world: World, tools: dict[str, str] | None = None, smoke: bytes | None = b"runner"
+) -> dict[str, Recipe]:
     return {item.image.name: item for item in build.recipes(world.rows(), tools or TOOLS, smoke)}
 
 
@@ -26,7 +28,9 @@ def world(tmp_path: Path) -> World:
 
 def test_it_is_a_function_of_its_inputs(world: World, tmp_path: Path) -> None:
     one, two = recipes(world), recipes(World(tmp_path / "elsewhere"))
-    assert {name: item.digest for name, item in one.items()} == {name: item.digest for name, item in two.items()}
+    assert {name: item.digest for name, item in one.items()} == {
+        name: item.digest for name, item in two.items()
+    }
     text = json.dumps([item.document for item in one.values()])
     assert str(tmp_path) not in text
 
@@ -57,7 +61,10 @@ def test_the_first_image_needs_no_engine(world: World) -> None:
     found = recipes(world)["cpu-1-base-debian12"]
     assert not found.step
     assert "engine" not in found.tools
-    assert found.environment == {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert found.environment == {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+    }
     assert "NVIDIA_REQUIRE_CUDA" not in found.environment
     assert found.files["usr/bin/goldnode-smoke"] == {"link": "../../usr/lib/goldnode/goldnode-smoke"}
 
@@ -78,7 +85,10 @@ def test_the_environment_of_cuda(world: World) -> None:
     runtime = recipes(world)["cuda-12.4.1-runtime-debian12"]
     assert runtime.environment["NV_CUDNN_VERSION"] == "9.1.0.70"
     assert runtime.environment["CUDA_VERSION"] == "12.4.1"
-    assert recipes(world)["cuda-12.4.1-devel-debian12"].environment["LIBRARY_PATH"] == "/usr/local/cuda/lib64/stubs"
+    assert (
+        recipes(world)["cuda-12.4.1-devel-debian12"].environment["LIBRARY_PATH"]
+        == "/usr/local/cuda/lib64/stubs"
+    )
 
 
 def test_a_cuda_version_is_never_without_its_requirement(world: World) -> None:
@@ -90,11 +100,23 @@ def test_a_cuda_version_is_never_without_its_requirement(world: World) -> None:
 @pytest.mark.parametrize(
     ("version", "path", "conf"),
     [
-        ("11.8.0", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64")),
-        ("12.6.3", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64")),
+        (
+            "11.8.0",
+            "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+            ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"),
+        ),
+        (
+            "12.6.3",
+            "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+            ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"),
+        ),
         ("12.8.0", "/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
         ("12.9.1", "/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
-        ("13.1.0", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64:/usr/local/cuda/lib64", ("/usr/local/cuda/lib64",)),
+        (
+            "13.1.0",
+            "/usr/local/nvidia/lib:/usr/local/nvidia/lib64:/usr/local/cuda/lib64",
+            ("/usr/local/cuda/lib64",),
+        ),
     ],
 )
 def test_the_search_path_of_each_cuda(version: str, path: str, conf: tuple[str, ...]) -> None:
@@ -120,7 +142,11 @@ def test_labels(world: World) -> None:
     assert labels["io.goldnode.min-driver"] == "525.60.13"
     assert labels["io.goldnode.redistribution"] == "private"
     assert labels["io.goldnode.cuda-compat"] == "none"
-    assert json.loads(labels["io.goldnode.parts"]) == {"cudart": "12.4.127", "cublas": "12.4.5.8", "cudnn": "9.1.0.70"}
+    assert json.loads(labels["io.goldnode.parts"]) == {
+        "cudart": "12.4.127",
+        "cublas": "12.4.5.8",
+        "cudnn": "9.1.0.70",
+    }
     assert "io.goldnode.min-driver" not in found["cpu-1-base-debian12"].all_labels
 
 
@@ -129,7 +155,11 @@ def test_what_the_image_says_of_itself(world: World) -> None:
     document = json.loads(found.image_json)
     assert document["build_id"] == found.build_id
     assert document["cuda_home"] == "/usr/local/cuda-12.4"
-    assert [row["name"] for row in document["wheels"]] == ["nvidia_cuda_runtime_cu12", "nvidia_cublas_cu12", "nvidia_cudnn_cu12"]
+    assert [row["name"] for row in document["wheels"]] == [
+        "nvidia_cuda_runtime_cu12",
+        "nvidia_cublas_cu12",
+        "nvidia_cudnn_cu12",
+    ]
 
 
 def test_a_lock_made_on_another_parent_is_refused(world: World) -> None:
@@ -137,7 +167,10 @@ def test_a_lock_made_on_another_parent_is_refused(world: World) -> None:
     parents = {item.image.name: item for item in build.recipes(rows, TOOLS)}
     world.wheels["cuda-12.4.1-base-debian12"]["nvidia_cuda_runtime_cu12"] = "12.4.128"
     row, lock = next(pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-runtime-debian12")
-    with pytest.raises(ImageError, match=r"made on another lock of .*Run `goldnode images lock cuda-12\.4\.1-runtime-debian12`"):
+    with pytest.raises(
+        ImageError,
+        match=r"made on another lock of .*Run `goldnode images lock cuda-12\.4\.1-runtime-debian12`",
+    ):
         recipe(row, lock, parents["cuda-12.4.1-base-debian12"], TOOLS)
 
 
@@ -167,7 +200,9 @@ def test_debians_toolkit_has_the_stubs_where_the_linker_is_led(world: World) -> 
     rows = {row.name: (row, lock) for row, lock in world.rows()}
     parent = recipes(world)["cuda-12.4.1-runtime-debian12"]
     files = recipe(*rows["cuda-12.4.1-devel-debian12"], parent, TOOLS).files
-    assert files["usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs"] == {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
+    assert files["usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs"] == {
+        "link": "/usr/lib/x86_64-linux-gnu/stubs"
+    }
     assert "usr/local/cuda-12.4/lib" not in files
     # Builds look for the compiler in CUDA's own directory; Debian's there finds no gcc of its own (seen with 11.8 on Debian 12).
     assert files["usr/local/cuda-12.4/bin/ptxas"] == {"link": "/usr/bin/ptxas"}
@@ -180,5 +215,7 @@ def test_the_compiler_of_wheels_finds_libraries_where_its_profile_looks() -> Non
     """nvcc.profile of NVIDIA's wheel 13.5.37: LIBRARIES =+ "-L$(TOP)/lib/stubs" "-L$(TOP)/lib"."""
     rows = load_matrix(None).select(("cuda-13.5.0-devel-debian13",), exercised=True)
     found = {item.image.name: item for item in build.recipes([(row, find_lock(row)) for row in rows], TOOLS)}
-    assert found["cuda-13.5.0-devel-debian13"].files["usr/local/cuda-13.5/lib"] == {"link": "targets/x86_64-linux/lib"}
+    assert found["cuda-13.5.0-devel-debian13"].files["usr/local/cuda-13.5/lib"] == {
+        "link": "targets/x86_64-linux/lib"
+    }
     assert "usr/local/cuda-13.5/lib" not in found["cuda-13.5.0-runtime-debian13"].files

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.images.registries import Response, Simulated, always, make_image, make_key, once, prove, running
+from tests.unit.images.registries import (
+    Response,
+    Simulated,
+    always,
+    make_image,
+    make_key,
+    once,
+    prove,
+    running,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images import registry_auth
@@ -42,7 +51,9 @@ def blob(layout: Layout, size: int = 100_000) -> Descriptor:
     return layout.put(os.urandom(size), "application/octet-stream")
 
 
-@pytest.mark.parametrize("text", ["", "Registry.example/GPU", "user:secret@registry.example", "registry.example/gpu:tag", "a b"])
+@pytest.mark.parametrize(
+    "text", ["", "Registry.example/GPU", "user:secret@registry.example", "registry.example/gpu:tag", "a b"]
+)
 def test_what_names_no_registry_is_refused(text: str) -> None:
     with pytest.raises(ImageError, match=r"names no registry"):
         where(text)
@@ -55,24 +66,34 @@ def test_a_registry_is_read_with_its_prefix() -> None:
 
 
 class TestUploads:
-    def test_a_small_blob_goes_in_one_piece_and_is_not_sent_twice(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_small_blob_goes_in_one_piece_and_is_not_sent_twice(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         target, row = simulated.client().repository("cuda"), blob(layout)
         assert target.push_blob(row, layout.path(row.digest))
         assert not target.push_blob(row, layout.path(row.digest))
         assert [text.split()[0] for text in simulated.writes()] == ["POST", "PUT"]
         assert simulated.blobs["cuda", row.digest] == layout.read(row.digest)
 
-    def test_a_cut_part_goes_on_behind_the_last_byte_that_arrived(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_cut_part_goes_on_behind_the_last_byte_that_arrived(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         moved: list[int] = []
         target, row = simulated.client(chunk=30_000, moved=moved.append).repository("cuda"), blob(layout)
         simulated.rules.append(once("half", "^PATCH", skip=1))
         target.push_blob(row, layout.path(row.digest))
         assert simulated.blobs["cuda", row.digest] == layout.read(row.digest)
-        starts = [int(request.headers["content-range"].split("-")[0]) for request in simulated.log if request.method == "PATCH"]
+        starts = [
+            int(request.headers["content-range"].split("-")[0])
+            for request in simulated.log
+            if request.method == "PATCH"
+        ]
         assert starts == [0, 30_000, 45_000, 75_000]  # half of the second part had come
         assert sum(moved) == row.size
 
-    def test_an_upload_that_the_registry_forgot_begins_anew(self, simulated: Simulated, layout: Layout) -> None:
+    def test_an_upload_that_the_registry_forgot_begins_anew(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         target, row = simulated.client(chunk=30_000).repository("cuda"), blob(layout)
         simulated.rules += [once("drop", "^PATCH", skip=1), once("status", "^GET .*uploads", 404)]
         target.push_blob(row, layout.path(row.digest))
@@ -85,13 +106,17 @@ class TestUploads:
         target.push_blob(row, layout.path(row.digest))
         assert simulated.blobs["cuda", row.digest] == layout.read(row.digest)
 
-    def test_a_lost_answer_to_the_last_request_is_no_failure(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_lost_answer_to_the_last_request_is_no_failure(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         target, row = simulated.client().repository("cuda"), blob(layout)
         simulated.rules.append(once("lost", "^PUT"))
         target.push_blob(row, layout.path(row.digest))
         assert sum(text.startswith("PUT") for text in simulated.writes()) == 1
 
-    def test_a_registry_that_is_gone_is_told_after_all_tries(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_registry_that_is_gone_is_told_after_all_tries(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         target, row = simulated.client().repository("cuda"), blob(layout)
         simulated.rules.append(always("drop", "uploads"))
         with pytest.raises(UnreachableError, match=r"cannot be reached.*not sent again"):
@@ -129,7 +154,9 @@ class TestUploads:
 class TestPulls:
     def pull(self, simulated: Simulated, layout: Layout, size: int = 1_000_000) -> tuple[Descriptor, bytes]:
         data = os.urandom(size)
-        row = Descriptor("application/octet-stream", "sha256:" + __import__("hashlib").sha256(data).hexdigest(), size)
+        row = Descriptor(
+            "application/octet-stream", "sha256:" + __import__("hashlib").sha256(data).hexdigest(), size
+        )
         simulated.blobs["cuda", row.digest] = data
         return row, data
 
@@ -152,7 +179,9 @@ class TestPulls:
         assert layout.read(row.digest) == data
         assert not partial.exists()
 
-    def test_a_wrong_start_of_an_earlier_run_is_thrown_away(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_wrong_start_of_an_earlier_run_is_thrown_away(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row, data = self.pull(simulated, layout)
         partial = layout.root / "partial" / row.digest.removeprefix("sha256:")
         partial.parent.mkdir()
@@ -160,8 +189,12 @@ class TestPulls:
         simulated.client().repository("cuda").pull_blob(row, layout)
         assert layout.read(row.digest) == data
 
-    @pytest.mark.parametrize("other", [b"other", b"y" * 1_000_000, b"y" * 1_000_001], ids=["shorter", "altered", "longer"])
-    def test_a_tampered_blob_never_gets_its_name(self, simulated: Simulated, layout: Layout, other: bytes) -> None:
+    @pytest.mark.parametrize(
+        "other", [b"other", b"y" * 1_000_000, b"y" * 1_000_001], ids=["shorter", "altered", "longer"]
+    )
+    def test_a_tampered_blob_never_gets_its_name(
+        self, simulated: Simulated, layout: Layout, other: bytes
+    ) -> None:
         row, _ = self.pull(simulated, layout)
         simulated.tampered[row.digest] = other
         with pytest.raises(ImageError, match=r"altered|ends after 5 of"):
@@ -175,9 +208,13 @@ class TestPulls:
         assert layout.read(row.digest) == data
         assert not simulated.client().repository("cuda").pull_blob(row, layout)
 
-    def test_a_full_disk_says_so_and_keeps_what_came(self, simulated: Simulated, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_says_so_and_keeps_what_came(
+        self, simulated: Simulated, layout: Layout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         row, _ = self.pull(simulated, layout)
-        monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        monkeypatch.setattr(
+            os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
         with pytest.raises(ImageError, match=r"disk of .* is full.*goldnode images gc"):
             simulated.client().repository("cuda").pull_blob(row, layout)
         assert not layout.has(row.digest)
@@ -199,7 +236,9 @@ class TestLogins:
     def test_basic(self, layout: Layout) -> None:
         with running(Simulated(login=("me", "s3cret"))) as server:
             assert isinstance(server, Simulated)
-            assert server.client(logins=lambda host, name: Login("me", "s3cret")).repository("cuda").tags() == []
+            assert (
+                server.client(logins=lambda host, name: Login("me", "s3cret")).repository("cuda").tags() == []
+            )
             with pytest.raises(RefusedError, match=r"401.*docker login") as refused:
                 server.client(logins=lambda host, name: Login("me", "wr0ng")).repository("cuda").tags()
             assert "wr0ng" not in str(refused.value)
@@ -213,15 +252,21 @@ class TestLogins:
             assert isinstance(server, Simulated)
             if login is None and kind == "identity":
                 server._refused = _identity(server)  # type: ignore[method-assign]
-            given = {"password": Login("me", "s3cret"), "identity": Login("", "refresh", "identity"), "token": Login("", "t0", "token")}[
-                kind
-            ]
+            given = {
+                "password": Login("me", "s3cret"),
+                "identity": Login("", "refresh", "identity"),
+                "token": Login("", "t0", "token"),
+            }[kind]
             row = blob(layout, 10)
-            server.client(logins=lambda host, name: given).repository("cuda").push_blob(row, layout.path(row.digest))
+            server.client(logins=lambda host, name: given).repository("cuda").push_blob(
+                row, layout.path(row.digest)
+            )
             assert ("cuda", row.digest) in server.blobs
 
     def test_a_login_is_not_sent_without_tls_to_another_machine(self) -> None:
-        registry = Registry("registry.example:80", plain_http=True, logins=lambda host, name: Login("me", "s3cret"))
+        registry = Registry(
+            "registry.example:80", plain_http=True, logins=lambda host, name: Login("me", "s3cret")
+        )
         with pytest.raises(ImageError, match=r"without TLS"):
             registry._login("cuda")
 
@@ -253,7 +298,9 @@ class TestDockerConfiguration:
     def write(self, home: Path, data: object) -> None:
         (home / "config.json").write_text(json.dumps(data))
 
-    def helper(self, home: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str, status: int = 0) -> None:
+    def helper(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str, status: int = 0
+    ) -> None:
         program = home / f"docker-credential-{name}"
         program.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{says}'\nexit {status}\n")
         program.chmod(0o755)
@@ -262,20 +309,33 @@ class TestDockerConfiguration:
     def test_none(self) -> None:
         assert registry_auth.login("registry.example") is None
 
-    @pytest.mark.parametrize("key", ["registry.example:5000", "https://registry.example:5000", "https://registry.example:5000/v2/"])
+    @pytest.mark.parametrize(
+        "key", ["registry.example:5000", "https://registry.example:5000", "https://registry.example:5000/v2/"]
+    )
     def test_a_written_login(self, home: Path, key: str) -> None:
         self.write(home, {"auths": {key: {"auth": base64.b64encode(b"me:a:b").decode()}}})
         assert registry_auth.login("registry.example:5000", "gpu/cuda") == Login("me", "a:b")
         assert registry_auth.login("registry.example") is None
 
     def test_the_longest_path_that_fits_counts(self, home: Path) -> None:
-        rows = {"r.example": {"username": "all", "password": "x"}, "r.example/gpu": {"username": "gpu", "password": "x"}}
+        rows = {
+            "r.example": {"username": "all", "password": "x"},
+            "r.example/gpu": {"username": "gpu", "password": "x"},
+        }
         self.write(home, {"auths": rows})
         assert registry_auth.login("r.example", "gpu/cuda").user == "gpu"  # type: ignore[union-attr]
         assert registry_auth.login("r.example", "cpu").user == "all"  # type: ignore[union-attr]
 
     def test_tokens(self, home: Path) -> None:
-        self.write(home, {"auths": {"r.example": {"auth": "bWU6", "identitytoken": "i"}, "s.example": {"registrytoken": "t"}}})
+        self.write(
+            home,
+            {
+                "auths": {
+                    "r.example": {"auth": "bWU6", "identitytoken": "i"},
+                    "s.example": {"registrytoken": "t"},
+                }
+            },
+        )
         assert registry_auth.login("r.example") == Login("me", "i", "identity")
         assert registry_auth.login("s.example") == Login("", "t", "token")
 
@@ -286,12 +346,16 @@ class TestDockerConfiguration:
         assert registry_auth.login("r.example") == Login("me", "s3cret")
         assert registry_auth.login("other.example") == Login("", "refresh", "identity")
 
-    def test_a_helper_without_the_login_leaves_it_to_what_is_written(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_helper_without_the_login_leaves_it_to_what_is_written(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.helper(home, monkeypatch, "none", "credentials not found in native keychain", 1)
         self.write(home, {"credsStore": "none", "auths": {"r.example": {"username": "me", "password": "p"}}})
         assert registry_auth.login("r.example") == Login("me", "p")
 
-    def test_a_helper_that_fails_is_told_without_what_it_printed(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_helper_that_fails_is_told_without_what_it_printed(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.helper(home, monkeypatch, "bad", "s3cret leaked", 3)
         self.write(home, {"credsStore": "bad"})
         with pytest.raises(ImageError, match=r"status 3") as problem:
@@ -333,7 +397,9 @@ class TestAnswers:
 
     @pytest.mark.parametrize("kind", ["basic", "password", "identity", "token"])
     @pytest.mark.parametrize("asks", ["nothing", "Basic", "Bearer"])
-    def test_a_redirect_elsewhere_gets_no_login(self, simulated: Simulated, layout: Layout, asks: str, kind: str) -> None:
+    def test_a_redirect_elsewhere_gets_no_login(
+        self, simulated: Simulated, layout: Layout, asks: str, kind: str
+    ) -> None:
         with running(Simulated(login=("me", "s3cret"), token=kind != "basic")) as front:
             assert isinstance(front, Simulated)
             row = blob(layout, 10)
@@ -351,17 +417,29 @@ class TestAnswers:
                 return found
 
             def asking(request):  # type: ignore[no-untyped-def]
-                return elsewhere(request) if request.path == "/token" else Response(401, {"WWW-Authenticate": challenge})
+                return (
+                    elsewhere(request)
+                    if request.path == "/token"
+                    else Response(401, {"WWW-Authenticate": challenge})
+                )
 
             front.answer = answer  # type: ignore[method-assign]
             given = {"identity": Login("", "refresh", "identity"), "token": Login("", "t0", "token")}
-            target = front.client(logins=lambda host, name: given.get(kind, Login("me", "s3cret"))).repository("cuda")
+            target = front.client(
+                logins=lambda host, name: given.get(kind, Login("me", "s3cret"))
+            ).repository("cuda")
             if asks == "nothing":
                 assert target.read_blob(row) == layout.read(row.digest)
             else:
                 simulated.answer = asking  # type: ignore[method-assign]
-                for read in (lambda: target.read_blob(row), lambda: target.pull_blob(row, Layout(layout.root.parent / "other"))):
-                    with pytest.raises(RefusedError, match=rf"{simulated.host}, where {front.host} sends, answers 401.*ask for no login"):
+                for read in (
+                    lambda: target.read_blob(row),
+                    lambda: target.pull_blob(row, Layout(layout.root.parent / "other")),
+                ):
+                    with pytest.raises(
+                        RefusedError,
+                        match=rf"{simulated.host}, where {front.host} sends, answers 401.*ask for no login",
+                    ):
                         read()
             assert simulated.log
             for request in simulated.log:
@@ -381,13 +459,18 @@ class TestReferrers:
             assert push_evidence(layout, digest, target, Published("", digest)) == (8, api)
             rows, by_api = target.referrers(digest)
             assert by_api is api
-            assert {row["digest"] for row in rows} == {descriptor.digest for descriptor, _ in layout.attached(digest)}
+            assert {row["digest"] for row in rows} == {
+                descriptor.digest for descriptor, _ in layout.attached(digest)
+            }
             assert (server.tag("cuda", referrers_tag(digest)) is None) is api
 
     def test_rows_that_another_writer_took_away_are_added_again(self, layout: Layout, key: Path) -> None:
         with running(Simulated(api=False)) as server:
             assert isinstance(server, Simulated)
-            target, empty = server.client().repository("cuda"), canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+            target, empty = (
+                server.client().repository("cuda"),
+                canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
+            )
             _, digest = make_image(layout)
             other = {"mediaType": MANIFEST, "digest": "sha256:" + "1" * 64, "size": 1, "artifactType": "x"}
             row = {"mediaType": MANIFEST, "digest": "sha256:" + "2" * 64, "size": 1, "artifactType": "y"}

@@ -12,12 +12,21 @@ from goldnode.errors import ImageError
 from goldnode.images.require import Machine, Reader, admits, admitted, minimum_driver, requirement
 
 CUDAS = tuple(facts_workload.cudas())
-DRIVERS = tuple(str(item[0]) for row in load("nvidia_drivers.yml")["branches"] for item in row["point_releases"])
+DRIVERS = tuple(
+    str(item[0]) for row in load("nvidia_drivers.yml")["branches"] for item in row["point_releases"]
+)
 BRANDS = {"A100-SXM4-40GB": "tesla", "L4": "tesla"}
 
 
 def host(driver: str, gpu: str) -> Host:
-    return Host(subject="a node", vendor="nvidia", branch=driver.partition(".")[0], driver=driver, gpus=(facts.gpu(gpu),), unknown="warn")
+    return Host(
+        subject="a node",
+        vendor="nvidia",
+        branch=driver.partition(".")[0],
+        driver=driver,
+        gpus=(facts.gpu(gpu),),
+        unknown="warn",
+    )
 
 
 def runs(cuda: str, driver: str, gpu: str = "L4") -> bool:

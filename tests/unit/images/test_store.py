@@ -27,7 +27,15 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_counts_while_its_manifest_is_there(tmp_path: Path) -> None:
     store = Store(tmp_path)
     found = store.layout.put(canonical({"config": {}, "layers": []}), MANIFEST)
-    built = Built("cpu-1-base-debian12", "0123456789ab", "sha256:" + "1" * 64, "sha256:" + "2" * 64, found.digest, {"zlib": "1"}, 1.5)
+    built = Built(
+        "cpu-1-base-debian12",
+        "0123456789ab",
+        "sha256:" + "1" * 64,
+        "sha256:" + "2" * 64,
+        found.digest,
+        {"zlib": "1"},
+        1.5,
+    )
     store.record(built)
     assert store.built() == {"0123456789ab": built}
     store.layout.path(found.digest).unlink()

@@ -67,13 +67,17 @@ class Node:
         opened = mode == "report" or not reasons
         state = {"mode": mode, "open": opened, "reasons": reasons, "told": None}
         (self.root / "run/gate.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
-        (self.root / "state/gate.json").write_text(json.dumps({"drained": None, "mode": mode}, indent=1, sort_keys=True) + "\n")
+        (self.root / "state/gate.json").write_text(
+            json.dumps({"drained": None, "mode": mode}, indent=1, sort_keys=True) + "\n"
+        )
         (self.root / "run/pass").unlink(missing_ok=True)
         if opened:
             (self.root / "run/pass").write_text("1 900\n")
 
     def checked(self, age: float = 5, code: Any = 0, text: str | None = None) -> None:
-        found = json.dumps(verdict(finding("gpu.count", "mismatch"), code=code) | {"uptime": UPTIME - age}, indent=1)
+        found = json.dumps(
+            verdict(finding("gpu.count", "mismatch"), code=code) | {"uptime": UPTIME - age}, indent=1
+        )
         (self.root / "run/verdict.json").write_text(found if text is None else text)
 
     def run(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,9 +85,25 @@ class Node:
         (self.root / "uptime").write_text(f"{UPTIME} 0.00\n")
         program.write_text(text.replace("/proc/uptime", str(self.root / "uptime")))
         shell = [self.shell, "sh"] if self.shell == "busybox" else [self.shell]
-        places = {"GOLDNODE_RUN": "run", "GOLDNODE_STATE": "state", "GOLDNODE_PATH": "bin", "SCONTROL": "slurm"}
-        env = {**os.environ, **{key: str(self.root / name) for key, name in places.items()}, "SLURMD_NODENAME": "n1"}
-        return subprocess.run([*shell, str(program), *arguments], env=env, capture_output=True, text=True, timeout=30, check=False)
+        places = {
+            "GOLDNODE_RUN": "run",
+            "GOLDNODE_STATE": "state",
+            "GOLDNODE_PATH": "bin",
+            "SCONTROL": "slurm",
+        }
+        env = {
+            **os.environ,
+            **{key: str(self.root / name) for key, name in places.items()},
+            "SLURMD_NODENAME": "n1",
+        }
+        return subprocess.run(
+            [*shell, str(program), *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
 
     def health(self) -> tuple[str, str]:
         """Run the health check program; Slurm's state and reason afterwards."""
@@ -120,7 +140,9 @@ def test_while_checks_are_made_the_gate_alone_acts(node: Node) -> None:
         assert node.health() == ("IDLE", "")
     node.slurm("IDLE+DRAIN", "goldnode: gpu.count: 7 (want 8)")
     node.gate("drain", [])
-    assert node.health() == ("IDLE+DRAIN", "goldnode: gpu.count: 7 (want 8)"), "the gate takes back what the gate has done"
+    assert node.health() == ("IDLE+DRAIN", "goldnode: gpu.count: 7 (want 8)"), (
+        "the gate takes back what the gate has done"
+    )
     assert node.calls == 0
 
 
@@ -148,7 +170,10 @@ def test_no_verdict_drains_too(node: Node, what: str) -> None:
     else:
         node.checked(age=-100000)
     state, reason = node.health()
-    assert (state, reason.startswith("goldnode: health check: no verdict since this boot")) == ("IDLE+DRAIN", True)
+    assert (state, reason.startswith("goldnode: health check: no verdict since this boot")) == (
+        "IDLE+DRAIN",
+        True,
+    )
 
 
 def test_what_a_person_drained_stays_drained(node: Node) -> None:
@@ -247,7 +272,13 @@ def test_the_plugin_says_one_line(node: Node, code: Any, reasons: list[str], rc:
 
 
 def test_the_plugin_does_not_know_what_nobody_has_checked(node: Node) -> None:
-    cases: list[dict[str, Any]] = [{"age": current.LIMIT + 60}, {"age": -1000}, {"text": "{"}, {"text": ""}, {}]
+    cases: list[dict[str, Any]] = [
+        {"age": current.LIMIT + 60},
+        {"age": -1000},
+        {"text": "{"},
+        {"text": ""},
+        {},
+    ]
     for case in cases:
         node.checked(**case)
         if not case:
@@ -260,7 +291,11 @@ def test_the_plugin_does_not_know_what_nobody_has_checked(node: Node) -> None:
 def test_its_configuration_keeps_to_the_contract() -> None:
     config = json.loads((INTEGRATIONS / "kubernetes/node-problem-detector.json").read_text())
     assert config["pluginConfig"]["max_output_length"] == 80
-    assert {rule["condition"] for rule in config["rules"]} == {row["type"] for row in config["conditions"]} == {"GPUNodeSanity"}
+    assert (
+        {rule["condition"] for rule in config["rules"]}
+        == {row["type"] for row in config["conditions"]}
+        == {"GPUNodeSanity"}
+    )
     assert config["rules"][0]["path"] == "/usr/lib/goldnode/npd-plugin"
 
 
@@ -270,7 +305,9 @@ def test_its_configuration_keeps_to_the_contract() -> None:
 def test_labels_are_what_kubernetes_takes(node: Node) -> None:
     labels = (INTEGRATIONS / "kubernetes/labels").read_text()
     told = verdict(**{"class": "h100_sxm5", "class_digest": "sha256:" + "ab" * 32})
-    (node.root / "run/metrics.prom").write_text(metrics.text(told, {**CAPTURE, "driver": {"loaded": "580.82 -x/", "cuda": "13.0"}}))
+    (node.root / "run/metrics.prom").write_text(
+        metrics.text(told, {**CAPTURE, "driver": {"loaded": "580.82 -x/", "cuda": "13.0"}})
+    )
     assert node.run(labels).stdout.splitlines() == [
         "goldnode/class=h100_sxm5",
         "goldnode/class-hash=abababababab",
@@ -281,7 +318,10 @@ def test_labels_are_what_kubernetes_takes(node: Node) -> None:
     patch = json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"]
     assert set(patch) == {"goldnode/class", "goldnode/class-hash", "goldnode/driver", "goldnode/cuda"}
     assert patch["goldnode/cuda"] is None
-    assert all(value is None or re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value) for value in patch.values())
+    assert all(
+        value is None or re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value)
+        for value in patch.values()
+    )
     (node.root / "run/metrics.prom").unlink()
     assert set(json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"].values()) == {None}
     assert node.run(labels).stdout == ""
@@ -302,14 +342,18 @@ def test_the_rights_are_those_that_labels_need() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_passes_the_rules() -> None:
     for words in (("check", "rules", "goldnode.rules.yml"), ("test", "rules", "goldnode.test.yml")):
-        done = subprocess.run(["promtool", *words], cwd=INTEGRATIONS / "prometheus", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["promtool", *words], cwd=INTEGRATIONS / "prometheus", capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_rule_has_a_test_and_asks_for_metrics_that_exist() -> None:
     rules = yaml.safe_load((INTEGRATIONS / "prometheus/goldnode.rules.yml").read_text())["groups"][0]["rules"]
     tests = yaml.safe_load((INTEGRATIONS / "prometheus/goldnode.test.yml").read_text())["tests"]
-    assert {rule["alert"] for rule in rules} == {row["alertname"] for test in tests for row in test["alert_rule_test"]}
+    assert {rule["alert"] for rule in rules} == {
+        row["alertname"] for test in tests for row in test["alert_rule_test"]
+    }
     for rule in rules:
         names = set(re.findall(r"goldnode_[a-z_]+", rule["expr"]))
         assert names <= set(metrics.METRICS), rule["alert"]

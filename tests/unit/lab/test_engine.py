@@ -35,12 +35,24 @@ class Recorder:
     ("error", "installed", "host", "said"),
     [
         ("Permission denied", True, None, "refuses this user. Run as root, or join the group docker"),
-        ("No such file or directory", False, None, "no Docker engine on this machine. Run scripts/demo as root"),
+        (
+            "No such file or directory",
+            False,
+            None,
+            "no Docker engine on this machine. Run scripts/demo as root",
+        ),
         ("No such file or directory", True, None, "no Docker engine answers at the local socket"),
-        ("Connection refused", False, "tcp://10.0.0.1:2375", "no Docker engine answers at tcp://10.0.0.1:2375"),
+        (
+            "Connection refused",
+            False,
+            "tcp://10.0.0.1:2375",
+            "no Docker engine answers at tcp://10.0.0.1:2375",
+        ),
     ],
 )
-def test_no_engine_is_explained(monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, said: str) -> None:
+def test_no_engine_is_explained(
+    monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, said: str
+) -> None:
     def fail(**_: object) -> None:
         raise DockerException(f"Error while fetching server API version: {error}")
 
@@ -72,7 +84,9 @@ def test_nothing_is_installed_without_root(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/apt-get")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(engine.EngineError, match=r"lacks docker\.io gpg\. Run as root, or: sudo apt-get install"):
+    with pytest.raises(
+        engine.EngineError, match=r"lacks docker\.io gpg\. Run as root, or: sudo apt-get install"
+    ):
         engine.install(["docker.io", "gpg"], yes=True, say=nothing)
     assert run.calls == []
 
@@ -114,7 +128,9 @@ def test_a_failed_installation_shows_what_apt_said(monkeypatch: pytest.MonkeyPat
         engine.install(["gpg"], yes=True, say=nothing)
 
 
-@pytest.mark.parametrize("record", ["", "no number", pytest.param(str(os.getpid()), id="this process"), "4194304"])
+@pytest.mark.parametrize(
+    "record", ["", "no number", pytest.param(str(os.getpid()), id="this process"), "4194304"]
+)
 def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
     """Nothing recorded, nonsense, a number that is now another process (this one), one of no process."""
     if record:
@@ -124,7 +140,13 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pid", "kept"), [("1", False), ("0", False), ("not a number", False), pytest.param(str(os.getpid()), True, id="this process")]
+    ("pid", "kept"),
+    [
+        ("1", False),
+        ("0", False),
+        ("not a number", False),
+        pytest.param(str(os.getpid()), True, id="this process"),
+    ],
 )
 def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, kept: bool) -> None:
     record = tmp_path / "docker.pid"

@@ -75,7 +75,9 @@ def test_a_node_whose_builds_share_a_cache_is_else_a_bare_one() -> None:
 
 
 def test_a_mirror_of_files_is_not_given_to_nodes_that_cannot_see_it() -> None:
-    local = Site(archives={name: SiteArchive(url=f"file:///srv/{name}") for name in ("debian", "debian-security")})
+    local = Site(
+        archives={name: SiteArchive(url=f"file:///srv/{name}") for name in ("debian", "debian-security")}
+    )
     assert not [path for path, _ in images.recipe("debian12", "bare", local).overlay if "sources" in path]
 
 
@@ -83,13 +85,19 @@ def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
     for name, release in images.RELEASES.items():
         overlay = dict(images.recipe(name, "warm", site()).overlay)
         assert overlay.get("etc/os-release", "") == release.os_release
-        assert ("standin" in name) == ("SIMULATED by goldnode" in release.os_release) == (release.calls_itself != release.codename)
+        assert (
+            ("standin" in name)
+            == ("SIMULATED by goldnode" in release.os_release)
+            == (release.calls_itself != release.codename)
+        )
     assert images.RELEASES["ubuntu2404-standin"].calls_itself == "noble"
 
 
 @pytest.mark.parametrize(("os_name", "flavour"), [("debian11", "bare"), ("debian12", "hot")])
 def test_unknown_names_are_refused(os_name: str, flavour: str) -> None:
-    with pytest.raises(images.ImageError, match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm"):
+    with pytest.raises(
+        images.ImageError, match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm"
+    ):
         images.recipe(os_name, flavour, site())
 
 
@@ -102,4 +110,6 @@ def test_snapshot_names_follow_their_key() -> None:
 def test_tar_holds_files_and_leaves_directories_alone() -> None:
     data = images.tar_of({"root/.ssh/authorized_keys": b"key"}, 0o600)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        assert [(entry.name, entry.mode, entry.uid) for entry in tar] == [("root/.ssh/authorized_keys", 0o600, 0)]
+        assert [(entry.name, entry.mode, entry.uid) for entry in tar] == [
+            ("root/.ssh/authorized_keys", 0o600, 0)
+        ]

@@ -42,10 +42,16 @@ class FakeExec:
         self.api = self
         self._statuses = iter(statuses)
 
-    def exec_create(self, container: str, command: list[str], environment: dict[str, str] | None) -> dict[str, str]:
+    def exec_create(
+        self, container: str, command: list[str], environment: dict[str, str] | None
+    ) -> dict[str, str]:
         return {"Id": "1"}
 
-    base_url, api_version, content = "http://engine", "1.41", b"\x01\0\0\0\0\0\0\x02sa\x02\0\0\0\0\0\0\x03id\n"
+    base_url, api_version, content = (
+        "http://engine",
+        "1.41",
+        b"\x01\0\0\0\0\0\0\x02sa\x02\0\0\0\0\0\0\x03id\n",
+    )
 
     def post(self, url: str, **_: object) -> FakeExec:
         assert url == "http://engine/v1.41/exec/1/start"
@@ -131,15 +137,21 @@ def test_an_unknown_node_is_named_with_the_nearest(tmp_path: Path) -> None:
         lab(tmp_path, FakeContainer("demo", "node1", "l4", 1)).node("node2")
 
 
-def test_a_node_of_another_image_is_not_taken_for_the_asked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_of_another_image_is_not_taken_for_the_asked_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = lab(tmp_path, FakeContainer("demo", "node1", "l4", 1))
     monkeypatch.setattr(made, "_network", lambda: None)
     monkeypatch.setattr(made, "_key_pair", lambda: None)
-    with pytest.raises(nodes.LabError, match="runs goldnode-lab/debian12-bare:0 in group l4, asked for mine in l4"):
+    with pytest.raises(
+        nodes.LabError, match="runs goldnode-lab/debian12-bare:0 in group l4, asked for mine in l4"
+    ):
         made.up([nodes.NodeSpec("node1", "l4", image="mine")])
 
 
-def test_a_node_without_room_for_an_engine_is_not_taken_for_one_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_room_for_an_engine_is_not_taken_for_one_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = lab(tmp_path, FakeContainer("demo", "node1", "l4", 1))
     monkeypatch.setattr(made, "_network", lambda: None)
     monkeypatch.setattr(made, "_key_pair", lambda: None)
@@ -148,12 +160,16 @@ def test_a_node_without_room_for_an_engine_is_not_taken_for_one_with_it(tmp_path
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_what_an_engine_inside_a_node_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: bool) -> None:
+def test_what_an_engine_inside_a_node_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: bool
+) -> None:
     made = lab(tmp_path)
     monkeypatch.setattr(made.client, "info", dict, raising=False)
     options = made._options(nodes.NodeSpec("node1", "l4", engine=engine), 1)
     assert ("NET_ADMIN" in options["cap_add"]) == engine
-    assert [mount["Target"] for mount in options.get("mounts", ())] == (list(nodes.ENGINE_STATE) if engine else [])
+    assert [mount["Target"] for mount in options.get("mounts", ())] == (
+        list(nodes.ENGINE_STATE) if engine else []
+    )
     assert (f"{images.LABEL}.engine" in options["labels"]) == engine
 
 

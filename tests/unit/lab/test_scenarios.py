@@ -14,7 +14,9 @@ from goldnode.lab.images import RELEASES
 ROOT = Path(__file__).parents[3]
 BASE = yaml.safe_load((ROOT / ".config/molecule/config.yml").read_text())
 # Of these each is a release on the stand-in archive; the one other goes between real stacks.
-SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml") if path.parent.name != "stacks")
+SCENARIOS = sorted(
+    path.parent.name for path in ROOT.glob("molecule/*/molecule.yml") if path.parent.name != "stacks"
+)
 
 
 def place(value: str) -> Path:
@@ -70,13 +72,17 @@ def test_scenarios_name_a_class_of_their_stack(scenario: str, monkeypatch: pytes
     node_class = catalog.classes[env["GOLDNODE_SCENARIO_CLASS"]].item
     assert node_class.stack == env["GOLDNODE_SCENARIO_STACK"]
     system = catalog.stacks[node_class.stack].item.os
-    assert f"{system.id}{system.version}".replace(".", "") == env["GOLDNODE_SCENARIO_OS"].removesuffix("-standin")
+    assert f"{system.id}{system.version}".replace(".", "") == env["GOLDNODE_SCENARIO_OS"].removesuffix(
+        "-standin"
+    )
     assert scenario == env["GOLDNODE_SCENARIO_OS"]
 
 
 def test_the_scenario_of_real_stacks_names_what_its_legs_go_between(monkeypatch: pytest.MonkeyPatch) -> None:
     found = yaml.safe_load((ROOT / "molecule/stacks/molecule.yml").read_text())
-    assert found["scenario"]["test_sequence"].index("side_effect") < found["scenario"]["test_sequence"].index("verify")
+    assert found["scenario"]["test_sequence"].index("side_effect") < found["scenario"]["test_sequence"].index(
+        "verify"
+    )
     for name in found["ansible"]["playbooks"].values():
         assert yaml.safe_load((ROOT / "molecule/stacks" / name).read_text())
     env = found["ansible"]["env"]

@@ -50,7 +50,16 @@ class Archive:
     stanzas: list[dict[str, str]] = field(default_factory=list)
     published: int = field(default_factory=lambda: int(time.time()) - 1000)
 
-    def add(self, name: str, version: str, *, depends: str = "", source: str = "", provides: str = "", salt: str = "") -> None:
+    def add(
+        self,
+        name: str,
+        version: str,
+        *,
+        depends: str = "",
+        source: str = "",
+        provides: str = "",
+        salt: str = "",
+    ) -> None:
         """Offer one package; `salt` changes its bytes (that is, its hash)."""
         architecture = "amd64"
         place = "" if self.flat else f"pool/main/{name[0]}/{source or name}/"
@@ -71,7 +80,9 @@ class Archive:
         self.stanzas.append({key: value for key, value in fields.items() if value})
 
     def remove(self, name: str, version: str) -> None:
-        self.stanzas = [item for item in self.stanzas if (item["Package"], item["Version"]) != (name, version)]
+        self.stanzas = [
+            item for item in self.stanzas if (item["Package"], item["Version"]) != (name, version)
+        ]
 
     @property
     def flat(self) -> bool:
@@ -87,7 +98,9 @@ class Archive:
         digest = hashlib.sha256(text.encode()).hexdigest()
         release = "Origin: Test\nLabel: Test\nDate: Sat, 21 Nov 2026 00:00:00 UTC\nArchitectures: amd64\n"
         if not self.flat:
-            release += f"Suite: {self.suite}\nCodename: {self.suite}\nComponents: {' '.join(self.components)}\n"
+            release += (
+                f"Suite: {self.suite}\nCodename: {self.suite}\nComponents: {' '.join(self.components)}\n"
+            )
         release += f"SHA256:\n {digest} {len(text.encode())} {index}\n"
         (base / "Release").write_text(release, encoding="utf-8")
         self.key.gpg("--output", str(base / "InRelease"), "--clear-sign", str(base / "Release"))
@@ -122,12 +135,16 @@ def base(archive: Archive) -> None:
     archive.add("dkms", "3.0.10-8", depends="gcc")
 
 
-def driver(archive: Archive, upstream: str, *, revision: str = "-1", firmware: bool = True, fabric: bool = False) -> None:
+def driver(
+    archive: Archive, upstream: str, *, revision: str = "-1", firmware: bool = True, fabric: bool = False
+) -> None:
     """Offer a driver family in the shapes of Debian's 535 packages, each bound to its exact siblings."""
     version = upstream + revision
     source = "nvidia-graphics-drivers"
     if firmware:
-        archive.add("firmware-nvidia-gsp", version, source=source, provides=f"firmware-nvidia-gsp (= {upstream})")
+        archive.add(
+            "firmware-nvidia-gsp", version, source=source, provides=f"firmware-nvidia-gsp (= {upstream})"
+        )
     archive.add(
         "nvidia-kernel-dkms",
         version,
@@ -154,7 +171,12 @@ def rest_of_driver(archive: Archive) -> None:
     archive.add("glx-alternative-nvidia", "1.2.2", source="glx-alternatives", depends="libc6")
 
 
-TOOLKIT = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1")
+TOOLKIT = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+)
 
 
 def engine(archive: Archive) -> None:
@@ -167,5 +189,12 @@ def engine(archive: Archive) -> None:
 def toolkit(archive: Archive, version: str, *names: str) -> None:
     """Offer the container toolkit's packages at one version, all of them unless named. The hook asks for the others at the same one."""
     for name in names or TOOLKIT:
-        depends = ", ".join(f"{other} (= {version})" for other in TOOLKIT[1:]) if name == TOOLKIT[0] else "libc6"
-        archive.add(name, version, source="libnvidia-container" if name.startswith("lib") else "nvidia-container-toolkit", depends=depends)
+        depends = (
+            ", ".join(f"{other} (= {version})" for other in TOOLKIT[1:]) if name == TOOLKIT[0] else "libc6"
+        )
+        archive.add(
+            name,
+            version,
+            source="libnvidia-container" if name.startswith("lib") else "nvidia-container-toolkit",
+            depends=depends,
+        )

@@ -84,7 +84,9 @@ class Place:
                 "source": "test",
                 "keys": [{"fingerprint": self.key.fingerprint, "owner": "test"}],
             }
-        (self.root / "catalog/archives.yml").write_text(yaml.safe_dump({"archives": archives}), encoding="utf-8")
+        (self.root / "catalog/archives.yml").write_text(
+            yaml.safe_dump({"archives": archives}), encoding="utf-8"
+        )
 
     def site(self, **urls: str) -> None:
         """Write the site: address by archive id, each with the test's key."""

@@ -43,11 +43,18 @@ def build_files(archive: Archive, scratch: Path, bulky: str = "libcuda1") -> Non
         file = archive.root / stanza["Filename"]
         if not tree.exists():
             (tree / "DEBIAN").mkdir(parents=True)
-            control = "".join(f"{key}: {value}\n" for key, value in stanza.items() if key not in ("Filename", "Size", "SHA256"))
+            control = "".join(
+                f"{key}: {value}\n"
+                for key, value in stanza.items()
+                if key not in ("Filename", "Size", "SHA256")
+            )
             (tree / "DEBIAN/control").write_text(control, encoding="utf-8")
             if stanza["Package"] == bulky:
                 (tree / "usr/share").mkdir(parents=True)
-                blocks = (hashlib.sha256(bytes([number % 251, number // 251])).digest() for number in range(BULK // 32))
+                blocks = (
+                    hashlib.sha256(bytes([number % 251, number // 251])).digest()
+                    for number in range(BULK // 32)
+                )
                 (tree / "usr/share/bulk").write_bytes(b"".join(blocks))
         file.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
@@ -72,13 +79,25 @@ def full_archive(root: Path, key: SigningKey, scratch: Path) -> Archive:
     return made
 
 
-def use_mirror(place: Place, url: str, *, mirror: Path, signing_key: Path, key: Path | None = None, nodes: str | None = None) -> None:
+def use_mirror(
+    place: Place,
+    url: str,
+    *,
+    mirror: Path,
+    signing_key: Path,
+    key: Path | None = None,
+    nodes: str | None = None,
+) -> None:
     """Write a site whose archive "near" is at `url`, with a mirror."""
     place.key.export(place.root / "keys/test.asc")
     section = {"directory": str(mirror), "signing_key": str(signing_key)}
     section |= {"key": str(key)} if key else {}
     section |= {"url": nodes} if nodes else {}
-    site = {"archives": {"near": {"url": url, "key": "keys/test.asc"}}, "locks": str(place.root / "locks"), "mirror": section}
+    site = {
+        "archives": {"near": {"url": url, "key": "keys/test.asc"}},
+        "locks": str(place.root / "locks"),
+        "mirror": section,
+    }
     (place.root / "site.yml").write_text(yaml.safe_dump(site), encoding="utf-8")
 
 
@@ -182,11 +201,16 @@ class Setting:
         else:
             subprocess.run(["cp", "-a", str(made), str(self.directory)], check=True)
         self.server.asked.clear()
-        return Publication.read(next(path for path in self.directory.glob("stacks/small/*") if not path.is_symlink()))
+        return Publication.read(
+            next(path for path in self.directory.glob("stacks/small/*") if not path.is_symlink())
+        )
 
     def run(self, *arguments: str) -> Result:
         """`goldnode mirror …` on this catalog and site."""
-        variables = {"GOLDNODE_CATALOG": str(self.place.root / "catalog"), "GOLDNODE_SITE": str(self.place.root / "site.yml")}
+        variables = {
+            "GOLDNODE_CATALOG": str(self.place.root / "catalog"),
+            "GOLDNODE_SITE": str(self.place.root / "site.yml"),
+        }
         return CliRunner(env=variables).invoke(main, ["mirror", *arguments])
 
     def package(self, name: str) -> LockedPackage:
@@ -205,7 +229,9 @@ class Setting:
 def tree(directory: Path) -> dict[str, str]:
     """Every file below a directory and its hash; of a link, where it leads."""
     return {
-        str(path.relative_to(directory)): f"-> {path.readlink()}" if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(directory)): f"-> {path.readlink()}"
+        if path.is_symlink()
+        else hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
         if path.is_symlink() or path.is_file()
     }

@@ -39,7 +39,9 @@ def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) 
             "Depends": f"firmware-nvidia-gsp (= {DRIVER}) | firmware-nvidia-gsp-{DRIVER}, nvidia-kernel-support--v1, dkms (>= 3.0.3-4~)",
             "Provides": f"nvidia-kernel-{DRIVER}, nvidia-kernel-dkms-any (= {DRIVER})",
         },
-        "nvidia-driver": {"Depends": f"nvidia-kernel-dkms (= {DRIVER}-1) | nvidia-kernel-{DRIVER} | nvidia-open-kernel-{DRIVER}"},
+        "nvidia-driver": {
+            "Depends": f"nvidia-kernel-dkms (= {DRIVER}-1) | nvidia-kernel-{DRIVER} | nvidia-open-kernel-{DRIVER}"
+        },
     }
     names = ("dkms", "gcc-12", f"linux-headers-{RELEASE}", "nvidia-kernel-dkms", image)
     values: dict[str, Any] = {
@@ -51,7 +53,10 @@ def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) 
         "driver_version": DRIVER,
         "module": "nvidia-current",
         "trees": (Tree("nvidia-current", "nvidia-kernel-dkms", f"{DRIVER}-1"),),
-        "packages": {name: Download(name, "6.1.192-2" if name == image else "1", "", 1, f"{at:064x}") for at, name in enumerate(names)},
+        "packages": {
+            name: Download(name, "6.1.192-2" if name == image else "1", "", 1, f"{at:064x}")
+            for at, name in enumerate(names)
+        },
         "stanzas": stanzas if stanzas is not None else known,
         "installed": ("dkms", "gcc-12"),
         "unpacked": (f"linux-headers-{RELEASE}", "nvidia-kernel-dkms"),
@@ -82,7 +87,13 @@ def result(of: Inputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any
 
 
 def module(name: str = "nvidia", **more: str) -> bytes:
-    fields = {"version": DRIVER, "license": "NVIDIA", "depends": "drm", "name": name, "vermagic": f"{RELEASE} SMP preempt mod_unload "}
+    fields = {
+        "version": DRIVER,
+        "license": "NVIDIA",
+        "depends": "drm",
+        "name": name,
+        "vermagic": f"{RELEASE} SMP preempt mod_unload ",
+    }
     return elf.module([(key, value) for key, value in (fields | more).items() if value])
 
 
@@ -95,16 +106,27 @@ def kept(directory: Path, **files: bytes) -> Path:
 
 def source(directory: Path) -> Path:
     """A DKMS package with a copyright file."""
-    deb = Deb("nvidia-kernel-dkms", "1", "source", "r", "s", files={"/usr/share/doc/nvidia-kernel-dkms/copyright": "terms of the source\n"})
+    deb = Deb(
+        "nvidia-kernel-dkms",
+        "1",
+        "source",
+        "r",
+        "s",
+        files={"/usr/share/doc/nvidia-kernel-dkms/copyright": "terms of the source\n"},
+    )
     path = directory / "source.deb"
     deb.build(path)
     return path
 
 
-def made(directory: Path, of: Inputs, body: bytes, signing: modpackage.Signing | None = None, **more: Any) -> modpackage.ModulePackage:
+def made(
+    directory: Path, of: Inputs, body: bytes, signing: modpackage.Signing | None = None, **more: Any
+) -> modpackage.ModulePackage:
     directory.mkdir()
     out = kept(directory / "kept", nvidia_current=body)
-    return modpackage.make(of, result(of, **more), out, directory, {"nvidia-kernel-dkms": source(directory)}, signing)
+    return modpackage.make(
+        of, result(of, **more), out, directory, {"nvidia-kernel-dkms": source(directory)}, signing
+    )
 
 
 def contents(deb: Path) -> dict[str, bytes]:
@@ -135,7 +157,10 @@ def test_package_depends_on_exactly_its_kernel_and_gives_what_drivers_ask(tmp_pa
 
 def test_a_driver_that_asks_for_the_dkms_package_by_name_gets_it(tmp_path: Path) -> None:
     stanzas = {
-        "nvidia-kernel-dkms": {"Depends": "dkms (>= 3.0.3), nvidia-modprobe", "Provides": f"nvidia-kernel-{DRIVER}"},
+        "nvidia-kernel-dkms": {
+            "Depends": "dkms (>= 3.0.3), nvidia-modprobe",
+            "Provides": f"nvidia-kernel-{DRIVER}",
+        },
         "nvidia-driver-cuda": {"Depends": "nvidia-kernel-dkms (= 1) | nvidia-kernel-open-dkms (= 1)"},
     }
     found = fields(made(tmp_path / "a", inputs(stanzas), module()).file)
@@ -147,7 +172,9 @@ def test_a_driver_that_asks_for_the_dkms_package_by_name_gets_it(tmp_path: Path)
 def test_same_inputs_same_bytes_and_a_new_build_another_version(tmp_path: Path) -> None:
     first, second = (made(tmp_path / name, inputs(), module()) for name in "ab")
     assert first.file.read_bytes() == second.file.read_bytes()
-    data = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(first.file)], capture_output=True, check=True).stdout
+    data = subprocess.run(
+        ["dpkg-deb", "--fsys-tarfile", str(first.file)], capture_output=True, check=True
+    ).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         assert {(member.mtime, member.uid, member.mode & 0o022) for member in tar} == {(inputs().epoch, 0, 0)}
     packages = {**inputs().packages, "gcc-12": Download("gcc-12", "2", "", 1, "f" * 64)}
@@ -155,7 +182,10 @@ def test_same_inputs_same_bytes_and_a_new_build_another_version(tmp_path: Path) 
     assert other.version != first.version
 
 
-@pytest.mark.parametrize(("how", "magic"), [("", b"\x7fELF"), ("xz", b"\xfd7zXZ"), ("zst", b"\x28\xb5\x2f\xfd"), ("gz", b"\x1f\x8b")])
+@pytest.mark.parametrize(
+    ("how", "magic"),
+    [("", b"\x7fELF"), ("xz", b"\xfd7zXZ"), ("zst", b"\x28\xb5\x2f\xfd"), ("gz", b"\x1f\x8b")],
+)
 def test_modules_are_compressed_as_their_kernel_does(tmp_path: Path, how: str, magic: bytes) -> None:
     package = made(tmp_path / "a", inputs(), module(), compression=how, place="/usr/lib/modules")
     name = f"/usr/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko{'.' + how if how else ''}"
@@ -174,13 +204,31 @@ def test_modules_are_compressed_as_their_kernel_does(tmp_path: Path, how: str, m
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     for name in ("one", "two"):
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN=site {name}", "-days", "1"]
-        subprocess.run([*command, "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.crt"], check=True, capture_output=True)
+        command = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            f"/CN=site {name}",
+            "-days",
+            "1",
+        ]
+        subprocess.run(
+            [*command, "-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.crt"],
+            check=True,
+            capture_output=True,
+        )
     return tmp_path
 
 
 def signing_site(keys: Path, key: str, certificate: str) -> Site:
-    return Site(module_signing=SiteSigning(key=str(keys / key), certificate=str(keys / certificate)), file=keys / "site.yml")
+    return Site(
+        module_signing=SiteSigning(key=str(keys / key), certificate=str(keys / certificate)),
+        file=keys / "site.yml",
+    )
 
 
 def test_signed_modules_carry_the_sites_name_and_the_package_no_key(tmp_path: Path, keys: Path) -> None:
@@ -194,7 +242,9 @@ def test_signed_modules_carry_the_sites_name_and_the_package_no_key(tmp_path: Pa
     assert made(tmp_path / "c", inputs(), module(), signing).file.read_bytes() == package.file.read_bytes()
     whole = b"".join(contents(package.file).values())
     assert b"PRIVATE KEY" not in whole
-    der = subprocess.run(["openssl", "pkey", "-in", keys / "one.key", "-outform", "DER"], capture_output=True, check=True).stdout
+    der = subprocess.run(
+        ["openssl", "pkey", "-in", keys / "one.key", "-outform", "DER"], capture_output=True, check=True
+    ).stdout
     assert der[40:80] not in whole
 
 
@@ -231,7 +281,10 @@ def test_good_modules_have_no_fault(tmp_path: Path) -> None:
     ("change", "why"),
     [
         ({"nvidia_current_uvm": None}, "dkms.conf names nvidia-current-uvm"),
-        ({"nvidia_current": module(vermagic="6.1.0-57-amd64 SMP ")}, "vermagic is 6.1.0-57-amd64 SMP, want 6.1.0-56-amd64"),
+        (
+            {"nvidia_current": module(vermagic="6.1.0-57-amd64 SMP ")},
+            "vermagic is 6.1.0-57-amd64 SMP, want 6.1.0-56-amd64",
+        ),
         ({"nvidia_current": module(version="535.1")}, "version is 535.1, want 535.309.01"),
         ({"nvidia_current": module(license="Dual MIT/GPL")}, "not that of the proprietary flavour"),
         ({"nvidia_current": module(license="")}, "carries no licence"),
@@ -256,8 +309,14 @@ def test_faults(tmp_path: Path, change: dict[str, bytes | None], why: str) -> No
             '  MODPOST\nERROR: modpost: "drm_x" [nvidia-drm.ko] undefined!\nmake[1]: *** b\n',
             'ERROR: modpost: "drm_x" [nvidia-drm.ko] undefined!',
         ),
-        ("a.c:1:10: fatal error: drm/drmP.h: No such file or directory\n", "a.c:1:10: fatal error: drm/drmP.h: No such file or directory"),
-        ("make: *** No rule to make target 'modules'.  Stop.\n", "make: *** No rule to make target 'modules'.  Stop."),
+        (
+            "a.c:1:10: fatal error: drm/drmP.h: No such file or directory\n",
+            "a.c:1:10: fatal error: drm/drmP.h: No such file or directory",
+        ),
+        (
+            "make: *** No rule to make target 'modules'.  Stop.\n",
+            "make: *** No rule to make target 'modules'.  Stop.",
+        ),
         ("nothing\n", None),
     ],
 )
@@ -289,8 +348,12 @@ def test_a_failed_build_is_kept_and_not_made_again(monkeypatch: pytest.MonkeyPat
     assert directory == tmp_path / "modules" / inputs().key
 
 
-@pytest.mark.parametrize("problem", [KeyboardInterrupt(), ModulesError("the build was cut off: No space left on device")])
-def test_an_interrupted_build_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, problem: BaseException) -> None:
+@pytest.mark.parametrize(
+    "problem", [KeyboardInterrupt(), ModulesError("the build was cut off: No space left on device")]
+)
+def test_an_interrupted_build_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, problem: BaseException
+) -> None:
     with pytest.raises(type(problem)):
         run(monkeypatch, tmp_path, problem)
     assert builder.read_result(tmp_path / "modules" / inputs().key) is None
@@ -346,12 +409,16 @@ def prebuilt_document(
     if found is not None:
         modules.write_modules(found, tmp_path / "locks")
     mirror = SiteMirror(directory="mirror", url=url)
-    site = PLAIN.model_copy(update={"modules": "prebuilt", "mirror": mirror, "locks": "locks", "file": tmp_path / "site.yml"})
+    site = PLAIN.model_copy(
+        update={"modules": "prebuilt", "mirror": mirror, "locks": "locks", "file": tmp_path / "site.yml"}
+    )
     return class_document("a100", catalog, site, {"r580": LOCK}, on=DAY)
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert modules.load_modules(modules.write_modules(built(signer="site: one"), tmp_path)) == built(signer="site: one")
+    assert modules.load_modules(modules.write_modules(built(signer="site: one"), tmp_path)) == built(
+        signer="site: one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,7 +430,9 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         (built(), "secure_boot: true\n", "says secure_boot, and these modules are not signed"),
     ],
 )
-def test_a_missing_or_stale_file_is_refused(tmp_path: Path, found: modules.BuiltModules | None, stack: str, why: str | None) -> None:
+def test_a_missing_or_stale_file_is_refused(
+    tmp_path: Path, found: modules.BuiltModules | None, stack: str, why: str | None
+) -> None:
     with pytest.raises(ModulesError, match=why or "has none"):
         prebuilt_document(tmp_path, found, stack=stack)
 
@@ -385,7 +454,12 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
     names = [row["name"] for row in found["packages"]]
     assert names == ["libcuda1", "nvidia-fabricmanager", "nvidia-modules-6.1.0-56-amd64"]
     driver = found["driver"]
-    assert (driver["built"], driver["dkms"], driver["signed"], driver["signer"]) == ("prebuilt", None, True, "site one")
+    assert (driver["built"], driver["dkms"], driver["signed"], driver["signer"]) == (
+        "prebuilt",
+        None,
+        True,
+        "site one",
+    )
     assert "nvidia-kernel-open-dkms" in found["fence"]
     assert "nvidia-modules-6.1.0-56-amd64" in asked
     assert found["site"]["archives"][0]["command"] == "modules build"

@@ -34,7 +34,11 @@ def test_lock(path: Path) -> None:
     assert names == sorted(set(names))
     stack = {item.name: item for item in lock.packages if item.set == "stack"}
     driver = entry.item.driver
-    wanted = {f"linux-image-{lock.kernel_release}", f"linux-headers-{lock.kernel_release}", *entry.item.packages}
+    wanted = {
+        f"linux-image-{lock.kernel_release}",
+        f"linux-headers-{lock.kernel_release}",
+        *entry.item.packages,
+    }
     wanted |= set(driver.packages) if driver is not None else set()
     wanted |= set(entry.item.runtime.packages) if entry.item.runtime is not None else set()
     assert wanted == {name for name, item in stack.items() if item.requested}
@@ -62,10 +66,15 @@ def test_resolves_against_the_real_archive(path: Path) -> None:
         lock = resolve(entry, CATALOG, Site())
     except LockError as problem:
         # A kernel that a stack names exactly leaves the archive one day. Only where that is what is reported, it is no failure.
-        if f'kernel release "{entry.item.kernel.release}"' not in str(problem) or "the archives have" not in str(problem):
+        if f'kernel release "{entry.item.kernel.release}"' not in str(
+            problem
+        ) or "the archives have" not in str(problem):
             raise
         pytest.skip(f"not verified here: {problem}")
-    asked = [{item.name for item in one.packages if item.requested and item.part != "kernel"} for one in (lock, committed)]
+    asked = [
+        {item.name for item in one.packages if item.requested and item.part != "kernel"}
+        for one in (lock, committed)
+    ]
     assert asked[0] == asked[1]
     kernel = entry.item.kernel
     assert lock.kernel_release.startswith(kernel.release or f"{kernel.series}.")

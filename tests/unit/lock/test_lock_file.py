@@ -29,15 +29,31 @@ def line_of(text: str, start: str) -> int:
 @pytest.mark.parametrize(
     ("edit", "error", "at", "says"),
     [
-        pytest.param(other_hash, EditedLockError, "digest:", f"edited after goldnode wrote it.*`goldnode lock {NAME}`", id="hash"),
         pytest.param(
-            lambda text: text.replace('version: "', 'version: "9', 1), EditedLockError, "digest:", "edited after goldnode", id="version"
+            other_hash,
+            EditedLockError,
+            "digest:",
+            f"edited after goldnode wrote it.*`goldnode lock {NAME}`",
+            id="hash",
         ),
         pytest.param(
-            lambda text: "\n".join(text.splitlines()[:-1]) + "\n", EditedLockError, "digest:", "edited after goldnode", id="line-cut-off"
+            lambda text: text.replace('version: "', 'version: "9', 1),
+            EditedLockError,
+            "digest:",
+            "edited after goldnode",
+            id="version",
         ),
         pytest.param(
-            lambda text: text.replace(next(line for line in text.splitlines() if "name: kmod," in line) + "\n", ""),
+            lambda text: "\n".join(text.splitlines()[:-1]) + "\n",
+            EditedLockError,
+            "digest:",
+            "edited after goldnode",
+            id="line-cut-off",
+        ),
+        pytest.param(
+            lambda text: text.replace(
+                next(line for line in text.splitlines() if "name: kmod," in line) + "\n", ""
+            ),
             EditedLockError,
             "digest:",
             "edited after goldnode",
@@ -57,10 +73,28 @@ def line_of(text: str, start: str) -> int:
             '"digest" is ".*expected',
             id="digest",
         ),
-        pytest.param(lambda text: text[: text.rindex("path:")], LockError, None, "not valid YAML.*--upgrade", id="cut-in-a-row"),
-        pytest.param(lambda text: text[: text.index("packages:")], LockError, "lock:", '"packages" is missing.*--upgrade', id="cut-before"),
+        pytest.param(
+            lambda text: text[: text.rindex("path:")],
+            LockError,
+            None,
+            "not valid YAML.*--upgrade",
+            id="cut-in-a-row",
+        ),
+        pytest.param(
+            lambda text: text[: text.index("packages:")],
+            LockError,
+            "lock:",
+            '"packages" is missing.*--upgrade',
+            id="cut-before",
+        ),
         pytest.param(lambda text: "", LockError, None, "the document is empty.*--upgrade", id="empty"),
-        pytest.param(lambda text: text.replace("intent:", "intend:"), LockError, "intend:", 'Use "intent"', id="unknown-key"),
+        pytest.param(
+            lambda text: text.replace("intent:", "intend:"),
+            LockError,
+            "intend:",
+            'Use "intent"',
+            id="unknown-key",
+        ),
         pytest.param(
             lambda text: text.replace("lock: 1", "lock: 2"),
             LockError,
@@ -68,13 +102,25 @@ def line_of(text: str, start: str) -> int:
             "schema 2, and this goldnode reads schema 1",
             id="newer-schema",
         ),
-        pytest.param(lambda text: text.replace("lock: 1", "lock: one"), LockError, "lock:", '"lock" is "one"', id="schema-of-no-kind"),
         pytest.param(
-            lambda text: text.replace("stack: ", "<<<<<<< ours\nstack: ", 1), LockError, None, "not valid YAML", id="unresolved-merge"
+            lambda text: text.replace("lock: 1", "lock: one"),
+            LockError,
+            "lock:",
+            '"lock" is "one"',
+            id="schema-of-no-kind",
+        ),
+        pytest.param(
+            lambda text: text.replace("stack: ", "<<<<<<< ours\nstack: ", 1),
+            LockError,
+            None,
+            "not valid YAML",
+            id="unresolved-merge",
         ),
     ],
 )
-def test_damage(tmp_path: Path, edit: Callable[[str], str], error: type[LockError], at: str | None, says: str) -> None:
+def test_damage(
+    tmp_path: Path, edit: Callable[[str], str], error: type[LockError], at: str | None, says: str
+) -> None:
     path = tmp_path / COMMITTED.name
     text = edit(COMMITTED.read_text(encoding="utf-8"))
     assert text != COMMITTED.read_text(encoding="utf-8")
@@ -97,12 +143,16 @@ def test_a_lock_under_the_name_of_another_stack(tmp_path: Path, monkeypatch: pyt
 def test_comments_are_no_edit_and_an_edited_lock_can_be_read_for_its_versions(tmp_path: Path) -> None:
     text = COMMITTED.read_text(encoding="utf-8")
     path = tmp_path / COMMITTED.name
-    path.write_text(text.replace("packages:\n", "# reviewed by the platform team\npackages:\n"), encoding="utf-8")
+    path.write_text(
+        text.replace("packages:\n", "# reviewed by the platform team\npackages:\n"), encoding="utf-8"
+    )
     assert load_lock(path) == load_lock(COMMITTED)
     path.write_text(other_hash(text), encoding="utf-8")
     lock, fault = read_lock(path)
     assert isinstance(fault, EditedLockError)
-    assert [item.version for item in lock.packages] == [item.version for item in load_lock(COMMITTED).packages]
+    assert [item.version for item in lock.packages] == [
+        item.version for item in load_lock(COMMITTED).packages
+    ]
 
 
 def changed(lock: Lock) -> Lock:
@@ -110,7 +160,9 @@ def changed(lock: Lock) -> Lock:
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace"])
-def test_a_write_that_is_cut_off_leaves_the_old_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+def test_a_write_that_is_cut_off_leaves_the_old_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
     lock = load_lock(COMMITTED)
     path = write_lock(lock, tmp_path)
 
@@ -135,5 +187,9 @@ def test_the_file_is_its_content_and_nothing_else(tmp_path: Path) -> None:
     first = write_lock(lock, tmp_path / "a").read_bytes()
     again = write_lock(Lock.model_validate(lock.model_dump()), tmp_path / "b").read_bytes()
     assert first == again == dump_lock(lock).encode()
-    differ = [(a, b) for a, b in zip(first.splitlines(), dump_lock(changed(lock)).encode().splitlines(), strict=True) if a != b]
+    differ = [
+        (a, b)
+        for a, b in zip(first.splitlines(), dump_lock(changed(lock)).encode().splitlines(), strict=True)
+        if a != b
+    ]
     assert [a.split(b":")[0] for a, _ in differ] == [b"digest", b"resolved"]

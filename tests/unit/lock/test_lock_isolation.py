@@ -77,7 +77,10 @@ sys.stdout.write(dump_lock(lock))
 def namespace() -> list[str] | None:
     """The command that runs another one in a mount namespace of its own, where this user may."""
     for command in (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"]):
-        if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+        ):
             return command
     return None
 
@@ -115,10 +118,14 @@ def hostile(tmp_path: Path, near: Archive, key: SigningKey) -> Iterator[Path]:
     assert not (tmp_path / "sprung").exists(), "a hook of the machine's apt ran"
 
 
-def test_hostile_directories_of_apt_change_nothing_and_stay_as_they_are(place: Place, near: Archive, hostile: Path, tmp_path: Path) -> None:
+def test_hostile_directories_of_apt_change_nothing_and_stay_as_they_are(
+    place: Place, near: Archive, hostile: Path, tmp_path: Path
+) -> None:
     command = namespace()
     if command is None:
-        pytest.skip("this user may not make a mount namespace, so the machine's apt directories cannot be covered")
+        pytest.skip(
+            "this user may not make a mount namespace, so the machine's apt directories cannot be covered"
+        )
     expected = dump_lock(resolve(*place.load(), today=dt.date(2026, 11, 21)))
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "hostile.conf").write_text(HOSTILE.format(trap=tmp_path / "sprung"))

@@ -32,7 +32,11 @@ def by_name(lock: Lock) -> dict[str, str]:
 
 def test_the_set_that_moves_as_one(place: Place, near: Archive) -> None:
     lock = locked(place)
-    assert (lock.kernel_release, lock.driver_version, lock.resolved) == ("6.1.0-50-amd64", "535.261.03", "2026-11-21")
+    assert (lock.kernel_release, lock.driver_version, lock.resolved) == (
+        "6.1.0-50-amd64",
+        "535.261.03",
+        "2026-11-21",
+    )
     found = {item.name: (item.set, item.part, item.requested, item.why) for item in lock.packages}
     asked, head = "requested by the stack", "linux-headers-6.1.0-50-amd64"
     assert found == {
@@ -59,7 +63,9 @@ def test_the_set_that_moves_as_one(place: Place, near: Archive) -> None:
         stanza = record[item.name]
         assert (item.sha256, str(item.size)) == (stanza["SHA256"], stanza["Size"])
         assert (item.archive, item.path) == ("near", stanza["Filename"])
-    assert [entry.model_dump() for entry in lock.archives] == [{"id": "near", "suite": "bookworm", "components": ["main"]}]
+    assert [entry.model_dump() for entry in lock.archives] == [
+        {"id": "near", "suite": "bookworm", "components": ["main"]}
+    ]
 
 
 def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path: Path) -> None:
@@ -105,7 +111,9 @@ def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path:
         ),
     ],
 )
-def test_kernel_choice(place: Place, tmp_path: Path, key: SigningKey, kernels: list[tuple[str, str, bool, bool]], chosen: str) -> None:
+def test_kernel_choice(
+    place: Place, tmp_path: Path, key: SigningKey, kernels: list[tuple[str, str, bool, bool]], chosen: str
+) -> None:
     archive = Archive(tmp_path / "near", key)
     shapes.base(archive)
     for release, version, image, headers in kernels:
@@ -138,7 +146,9 @@ def test_driver_that_is_not_whole_is_passed_over(place: Place, near: Archive) ->
     lock = locked(place)
     assert lock.driver_version == "535.261.03"
     # Its siblings went with it, although the archive has newer ones.
-    assert {by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")} == {"535.261.03-1"}
+    assert {by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")} == {
+        "535.261.03-1"
+    }
 
 
 def test_driver_exact_older_version(place: Place, near: Archive) -> None:
@@ -156,7 +166,11 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
         pytest.param(
             {"driver_version": "535.247.01"},
             VanishedError,
-            ["small.yml:", "nvidia-kernel-dkms 535.247.01 is in none of the archives near", "have 535.261.03"],
+            [
+                "small.yml:",
+                "nvidia-kernel-dkms 535.247.01 is in none of the archives near",
+                "have 535.261.03",
+            ],
             id="driver-version",
         ),
         pytest.param(
@@ -197,7 +211,9 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
         ),
     ],
 )
-def test_what_is_not_there(place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]) -> None:
+def test_what_is_not_there(
+    place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]
+) -> None:
     place.stack(**({"end_of_life": {"date": "2024-01-01", "source": "facts"}} | changes))
     with pytest.raises(error) as caught:
         locked(place)
@@ -217,7 +233,9 @@ def test_no_whole_driver(place: Place, near: Archive) -> None:
     near.remove("firmware-nvidia-gsp", "535.261.03-1")
     near.add("firmware-nvidia-gsp", "535.247.01-1")
     near.publish()
-    with pytest.raises(LockError, match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp"):
+    with pytest.raises(
+        LockError, match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp"
+    ):
         locked(place)
 
 
@@ -229,7 +247,9 @@ def test_apt_finds_no_way(place: Place, near: Archive) -> None:
         locked(place)
 
 
-def test_flat_archive_and_fabric_manager(place: Place, near: Archive, tmp_path: Path, key: SigningKey) -> None:
+def test_flat_archive_and_fabric_manager(
+    place: Place, near: Archive, tmp_path: Path, key: SigningKey
+) -> None:
     near.stanzas = [item for item in near.stanzas if item.get("Source") != "nvidia-graphics-drivers"]
     near.publish()
     flat = Archive(tmp_path / "flat", key, suite="/", components=())
@@ -261,7 +281,9 @@ def test_flat_archive_and_fabric_manager(place: Place, near: Archive, tmp_path: 
 
 
 @pytest.mark.parametrize("below", ["near-flat", "near/flat"])
-def test_address_that_begins_another(place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str) -> None:
+def test_address_that_begins_another(
+    place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str
+) -> None:
     """The address of Debian's security archive begins with that of Debian's archive."""
     flat = Archive(tmp_path / below, key, suite="/", components=())
     flat.add("extra", "1-1")
@@ -269,18 +291,30 @@ def test_address_that_begins_another(place: Place, near: Archive, tmp_path: Path
     place.site(near=f"file://{tmp_path}/near", flat=f"file://{tmp_path}/{below}")
     place.stack(archives=["near", "flat"], packages=["extra"])
     extra = next(item for item in locked(place).packages if item.name == "extra")
-    assert (extra.archive, extra.path, extra.set, extra.part) == ("flat", "extra_1-1_amd64.deb", "stack", "runtime")
+    assert (extra.archive, extra.path, extra.set, extra.part) == (
+        "flat",
+        "extra_1-1_amd64.deb",
+        "stack",
+        "runtime",
+    )
 
 
 def test_packages_of_other_modules(place: Place, near: Archive) -> None:
     near.add("mofed-dkms", "24.10-1", source="mofed", depends="dkms, mofed-common")
     near.add("mofed-common", "24.10-1", source="mofed")
     near.publish()
-    rows = [{"name": name, "package": "mofed-dkms", "dkms": "mofed", "before_driver": True} for name in ("ib_core", "mlx5_core")]
+    rows = [
+        {"name": name, "package": "mofed-dkms", "dkms": "mofed", "before_driver": True}
+        for name in ("ib_core", "mlx5_core")
+    ]
     place.stack(modules=[*rows, {"name": "nvidia-current-peermem", "after": ["ib_core"]}])
-    found = {item.name: (item.version, item.set, item.part, item.requested) for item in locked(place).packages}
+    found = {
+        item.name: (item.version, item.set, item.part, item.requested) for item in locked(place).packages
+    }
     assert found["mofed-dkms"] == ("24.10-1", "stack", "module", True)
-    assert found["mofed-common"] == ("24.10-1", "stack", "module", False), "what comes of the same source moves along"
+    assert found["mofed-common"] == ("24.10-1", "stack", "module", False), (
+        "what comes of the same source moves along"
+    )
     assert found["dkms"][1] == "base"
 
 
@@ -329,10 +363,14 @@ def test_vanished_and_changed(place: Place, near: Archive) -> None:
     ]
 
 
-def test_nothing_of_this_machines_apt_leaks_in(place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_this_machines_apt_leaks_in(
+    place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = locked(place)
     trap = tmp_path / "trap.conf"
-    trap.write_text('APT::Install-Recommends "true"; Dir::State::lists "/nowhere"; APT::Default-Release "no";\n')
+    trap.write_text(
+        'APT::Install-Recommends "true"; Dir::State::lists "/nowhere"; APT::Default-Release "no";\n'
+    )
     monkeypatch.setenv("APT_CONFIG", str(trap))
     assert locked(place) == expected
 
@@ -425,7 +463,9 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
     first = write_lock(lock, tmp_path / "first")
     assert find_lock(entry, site)[1] == first
     (tmp_path / "nothing/small.lock.yml").mkdir()
-    with pytest.raises(LockError, match=r"nothing/small\.lock\.yml: this is a directory, expected a lock\. Move it away\."):
+    with pytest.raises(
+        LockError, match=r"nothing/small\.lock\.yml: this is a directory, expected a lock\. Move it away\."
+    ):
         find_lock(entry, site)
     monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}/gone")
     with pytest.raises(SiteError, match=r"GOLDNODE_LOCKS names .*/gone, which is not a directory"):
@@ -459,7 +499,9 @@ def test_stale_lock(place: Place, near: Archive, changes: dict[str, Any], stale:
 
 def test_lock_of_another_stack(place: Place, near: Archive) -> None:
     entry, _, site = place.load()
-    write_lock(locked(place).model_copy(update={"stack": "large"}), entry.file.parent).rename(entry.file.with_name("small.lock.yml"))
+    write_lock(locked(place).model_copy(update={"stack": "large"}), entry.file.parent).rename(
+        entry.file.with_name("small.lock.yml")
+    )
     with pytest.raises(LockError, match='lock of stack "large", not of "small"'):
         find_lock(entry, site)
 
@@ -476,7 +518,9 @@ def test_damaged_lock_names_its_line(place: Place, near: Archive) -> None:
     assert caught.value.line == number + 1
 
 
-def test_offline_needs_a_cache_and_uses_it(place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_needs_a_cache_and_uses_it(
+    place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Over http: apt reads the indexes of a file: archive in place, so there is nothing it could keep.
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     place.site(near=f"http://127.0.0.1:{server.server_port}/near")
@@ -505,7 +549,9 @@ def test_an_archive_that_stops_answering_is_no_old_answer(
 
 
 @pytest.mark.parametrize("below", ["near-flat", "near/flat"])
-def test_which_archive_offers_what(place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str) -> None:
+def test_which_archive_offers_what(
+    place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str
+) -> None:
     flat = Archive(tmp_path / below, key, suite="/", components=())
     for archive in (flat, near):
         archive.add("extra", "1-1")
@@ -515,22 +561,35 @@ def test_which_archive_offers_what(place: Place, near: Archive, tmp_path: Path, 
     guard = Archive(tmp_path / "near", key, suite="bookworm-security")
     guard.add("extra", "1-3")
     guard.publish()
-    place.site(near=f"file://{tmp_path}/near", flat=f"file://{tmp_path}/{below}", guard=f"file://{tmp_path}/near")
+    place.site(
+        near=f"file://{tmp_path}/near", flat=f"file://{tmp_path}/{below}", guard=f"file://{tmp_path}/near"
+    )
     place.stack(archives=["near", "flat", "guard"])
     lock = locked(place)
     with apt_root(apt_sources(*place.load()), "amd64") as root:
         root.update()
-        assert root.origins(["extra"]) == {("extra", "1-1"): {"near", "flat"}, ("extra", "1-2"): {"flat"}, ("extra", "1-3"): {"guard"}}
+        assert root.origins(["extra"]) == {
+            ("extra", "1-1"): {"near", "flat"},
+            ("extra", "1-2"): {"flat"},
+            ("extra", "1-3"): {"guard"},
+        }
     place.stack(archives=["near", "flat", "guard"], packages=["extra"])
     with open_archives(*place.load()) as archives:
         old = lock.model_copy(
-            update={"packages": [*lock.packages, lock.packages[0].model_copy(update={"name": "extra", "version": "1-1"})]}
+            update={
+                "packages": [
+                    *lock.packages,
+                    lock.packages[0].model_copy(update={"name": "extra", "version": "1-1"}),
+                ]
+            }
         )
         assert archives.newer(old, ["flat", "near"]) == {"extra": ("1-2", "flat")}
         assert archives.newer(old, ["flat", "guard"]) == {"extra": ("1-3", "guard")}
 
 
-def test_a_version_that_only_the_given_status_has_is_offered_by_nobody(place: Place, near: Archive, tmp_path: Path) -> None:
+def test_a_version_that_only_the_given_status_has_is_offered_by_nobody(
+    place: Place, near: Archive, tmp_path: Path
+) -> None:
     status = tmp_path / "status"
     status.write_text(
         "Package: libcuda1\nStatus: install ok installed\nVersion: 535.999.01-1\nArchitecture: amd64\nMaintainer: n <n@example.org>\nDescription: t\n"

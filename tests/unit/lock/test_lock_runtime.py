@@ -66,7 +66,9 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
         for name in TOOLKIT:
             near.remove(name, version)
     near.publish()
-    with pytest.raises(LockError, match=r"1\.17\.7 is the newest there is, and .*CVE-2026-24260.*safe floor is 1\.19\.1"):
+    with pytest.raises(
+        LockError, match=r"1\.17\.7 is the newest there is, and .*CVE-2026-24260.*safe floor is 1\.19\.1"
+    ):
         locked(place)
 
 
@@ -74,13 +76,23 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
     ("toolkit", "error", "says"),
     [
         pytest.param(
-            {"version": "1.21.0"}, VanishedError, r"1\.21\.0 is not complete.*1\.17\.7, 1\.19\.1, 1\.20\.0|1\.20\.0", id="version"
+            {"version": "1.21.0"},
+            VanishedError,
+            r"1\.21\.0 is not complete.*1\.17\.7, 1\.19\.1, 1\.20\.0|1\.20\.0",
+            id="version",
         ),
-        pytest.param({"packages": [*TOOLKIT, "nvidia-docker2"]}, VanishedError, 'package "nvidia-docker2" is in none', id="package"),
+        pytest.param(
+            {"packages": [*TOOLKIT, "nvidia-docker2"]},
+            VanishedError,
+            'package "nvidia-docker2" is in none',
+            id="package",
+        ),
     ],
 )
 @pytest.mark.usefixtures("near")
-def test_what_the_archives_do_not_have(place: Place, toolkit: dict[str, Any], error: type[GoldnodeError], says: str) -> None:
+def test_what_the_archives_do_not_have(
+    place: Place, toolkit: dict[str, Any], error: type[GoldnodeError], says: str
+) -> None:
     with pytest.raises(error, match=says) as caught:
         locked(place, **toolkit)
     assert caught.value.line is not None
@@ -98,8 +110,18 @@ def test_no_version_is_whole(place: Place, near: Archive) -> None:
 def test_amd_needs_no_package(place: Place, near: Archive) -> None:
     near.add("firmware-amd-graphics", "2025-1")
     near.publish()
-    amd = {"vendor": "amd", "branch": None, "flavour": None, "dkms": None, "lockstep": [], "packages": ["firmware-amd-graphics"]}
-    place.stack(runtime={**RUNTIME, "toolkit": {"vendor": "amd"}}, **{f"driver_{key}": value for key, value in amd.items()})
+    amd = {
+        "vendor": "amd",
+        "branch": None,
+        "flavour": None,
+        "dkms": None,
+        "lockstep": [],
+        "packages": ["firmware-amd-graphics"],
+    }
+    place.stack(
+        runtime={**RUNTIME, "toolkit": {"vendor": "amd"}},
+        **{f"driver_{key}": value for key, value in amd.items()},
+    )
     lock = resolve(*place.load())
     assert {item.name for item in lock.packages if item.part == "runtime"} == set(RUNTIME["packages"])
 
@@ -107,8 +129,14 @@ def test_amd_needs_no_package(place: Place, near: Archive) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        pytest.param({"toolkit": {"vendor": "amd"}}, "a container toolkit for amd on a stack whose driver is nvidia", id="other-vendor"),
-        pytest.param({"toolkit": {"vendor": "nvidia"}}, "NVIDIA's toolkit needs `packages`", id="no-packages"),
+        pytest.param(
+            {"toolkit": {"vendor": "amd"}},
+            "a container toolkit for amd on a stack whose driver is nvidia",
+            id="other-vendor",
+        ),
+        pytest.param(
+            {"toolkit": {"vendor": "nvidia"}}, "NVIDIA's toolkit needs `packages`", id="no-packages"
+        ),
         pytest.param({"package": "docker-ce"}, '"docker-ce" is not among `packages`', id="package"),
     ],
 )

@@ -20,7 +20,11 @@ from goldnode.lock.update import Mode, Update, check, update
 
 # The facts say of no 545 driver whether it builds on 6.1, so that each test says what is known.
 BRANCH, DRIVER = "545", "545.10.01"
-STACK: dict[str, Any] = {"archives": ["near", "guard"], "driver_branch": BRANCH, "end_of_life": {"date": "2024-01-01", "source": "facts"}}
+STACK: dict[str, Any] = {
+    "archives": ["near", "guard"],
+    "driver_branch": BRANCH,
+    "end_of_life": {"date": "2024-01-01", "source": "facts"},
+}
 
 
 @pytest.fixture
@@ -73,7 +77,12 @@ def moved(made: Update) -> set[str]:
     return {change.name for change in made.diff.changes}
 
 
-KERNEL = {"linux-image-6.1.0-56-amd64", "linux-headers-6.1.0-56-amd64", "linux-headers-6.1.0-56-common", "linux-kbuild-6.1"}
+KERNEL = {
+    "linux-image-6.1.0-56-amd64",
+    "linux-headers-6.1.0-56-amd64",
+    "linux-headers-6.1.0-56-common",
+    "linux-kbuild-6.1",
+}
 
 
 def test_kernel_and_module_move_and_all_else_stays(site: Place, near: Archive, guard: Archive) -> None:
@@ -91,7 +100,9 @@ def test_kernel_and_module_move_and_all_else_stays(site: Place, near: Archive, g
     assert load_lock(made.file) == made.lock
 
 
-def test_a_newer_kernel_of_the_ordinary_archive_is_no_security_update(site: Place, near: Archive, guard: Archive) -> None:
+def test_a_newer_kernel_of_the_ordinary_archive_is_no_security_update(
+    site: Place, near: Archive, guard: Archive
+) -> None:
     shapes.kernel(near, "6.1.0-99-amd64", "6.1.300-1")
     near.publish()
     made = lane(site)
@@ -102,11 +113,20 @@ def test_a_newer_kernel_of_the_ordinary_archive_is_no_security_update(site: Plac
 def test_the_newest_does_not_build_so_the_newest_that_does(site: Place, guard: Archive) -> None:
     cve(guard, 56, "6.1.192-2")
     cve(guard, 57, "6.1.195-1")
-    built(site, "6.1.0-57-amd64", False, "nv-linux.h:21:10: fatal error: asm/set_memory.h: No such file or directory")
+    built(
+        site,
+        "6.1.0-57-amd64",
+        False,
+        "nv-linux.h:21:10: fatal error: asm/set_memory.h: No such file or directory",
+    )
     built(site, "6.1.0-56-amd64", True)
     made = lane(site)
     assert made.lane is not None
-    assert (made.action, made.lane.state, made.lock.kernel_release) == ("written", "held-back", "6.1.0-56-amd64")
+    assert (made.action, made.lane.state, made.lock.kernel_release) == (
+        "written",
+        "held-back",
+        "6.1.0-56-amd64",
+    )
     text = "\n".join(made.lane.lines())
     assert f"not taken: kernel 6.1.0-57-amd64: driver {DRIVER} does not build" in text
     assert "the compiler says: nv-linux.h:21:10: fatal error" in text
@@ -134,7 +154,11 @@ def test_the_driver_moves_where_only_a_newer_one_builds(site: Place, near: Archi
     built(site, "6.1.0-56-amd64", True, driver="545.20.02")
     made = lane(site)
     assert made.lane is not None
-    assert (made.lane.state, made.lock.kernel_release, made.lock.driver_version) == ("moved", "6.1.0-56-amd64", "545.20.02")
+    assert (made.lane.state, made.lock.kernel_release, made.lock.driver_version) == (
+        "moved",
+        "6.1.0-56-amd64",
+        "545.20.02",
+    )
     assert moved(made) == KERNEL | {
         "firmware-nvidia-gsp",
         "libcuda1",
@@ -156,7 +180,9 @@ def test_what_nobody_knows_is_not_taken_unless_told_to(site: Place, guard: Archi
     assert any(note.startswith("not verified: no source says whether") for note in told.lane.notes)
 
 
-def test_other_modules_that_were_not_tried_count_as_unknown(site: Place, near: Archive, guard: Archive) -> None:
+def test_other_modules_that_were_not_tried_count_as_unknown(
+    site: Place, near: Archive, guard: Archive
+) -> None:
     near.add("gdrdrv-dkms", "2.4-1", depends="dkms")
     near.publish()
     site.stack(**STACK, modules=[{"name": "gdrdrv", "package": "gdrdrv-dkms", "dkms": "gdrdrv"}])
@@ -179,11 +205,15 @@ def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archi
     made = lane(site)
     assert made.lane is not None
     assert (made.lane.state, made.lock.kernel_release) == ("held-back", "6.1.0-56-amd64")
-    assert "kernel 6.1.0-57-amd64: driver 545.10.01 cannot be taken: apt finds no way" in "\n".join(made.lane.lines())
+    assert "kernel 6.1.0-57-amd64: driver 545.10.01 cannot be taken: apt finds no way" in "\n".join(
+        made.lane.lines()
+    )
 
 
 @pytest.mark.parametrize("changes", [{"driver": None}, {"driver_vendor": "amd"}], ids=["cpu", "rocm"])
-def test_a_stack_without_a_module_of_its_own_just_moves(site: Place, near: Archive, guard: Archive, changes: dict[str, Any]) -> None:
+def test_a_stack_without_a_module_of_its_own_just_moves(
+    site: Place, near: Archive, guard: Archive, changes: dict[str, Any]
+) -> None:
     if changes.get("driver_vendor"):
         near.add("firmware-amd-graphics", "2025-1")
         near.publish()
@@ -218,11 +248,16 @@ def test_other_security_updates_are_named_and_wait(site: Place, guard: Archive) 
         "nvidia-kernel-support",
     }
     text = "\n".join(made.lane.lines())
-    assert "pending: libcuda1 545.10.01-1 -> 545.10.02-1 (guard), held on nodes; `--upgrade-package libcuda1`" in text
+    assert (
+        "pending: libcuda1 545.10.01-1 -> 545.10.02-1 (guard), held on nodes; `--upgrade-package libcuda1`"
+        in text
+    )
     assert "note: driver branch 545 has no version that fixes its newest bulletin" in text
     told = check(*site.load())
     assert not told.wrong
-    assert {one.package for one in told.problems if one.kind == "security"} == {one.package.name for one in made.lane.pending}
+    assert {one.package for one in told.problems if one.kind == "security"} == {
+        one.package.name for one in made.lane.pending
+    }
 
 
 def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
@@ -264,11 +299,16 @@ def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guar
     built(site, "6.1.0-56-amd64", False, "error: too many arguments")
     made = lane(site)
     assert made.lane is not None
-    assert any("small.yml:" in note and "no newer kernel is one that the driver builds on" in note for note in made.lane.notes)
+    assert any(
+        "small.yml:" in note and "no newer kernel is one that the driver builds on" in note
+        for note in made.lane.notes
+    )
     assert not any("name a newer" in note for note in made.lane.notes)
 
 
-def test_the_command_and_its_exit_states(site: Place, guard: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_and_its_exit_states(
+    site: Place, guard: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOLDNODE_CATALOG", str(site.root / "catalog"))
     monkeypatch.setenv("GOLDNODE_SITE", str(site.root / "site.yml"))
 
@@ -304,10 +344,15 @@ def test_a_result_decides_before_the_facts(tmp_path: Path) -> None:
     row["built"] = "2026-11-21T00:00:00Z"
     (tmp_path / "one.json").write_text(json.dumps(row))
     assert known_build(*asked, results=tmp_path).outcome == "ok"  # type: ignore[arg-type]
-    assert known_build(*asked[:3], "proprietary", results=tmp_path).source != known_build(*asked, results=tmp_path).source  # type: ignore[arg-type]
+    assert (
+        known_build(*asked[:3], "proprietary", results=tmp_path).source
+        != known_build(*asked, results=tmp_path).source
+    )  # type: ignore[arg-type]
 
 
-def test_results_of_a_site_without_a_mirror_are_in_the_cache(site: Place, guard: Archive, tmp_path: Path) -> None:
+def test_results_of_a_site_without_a_mirror_are_in_the_cache(
+    site: Place, guard: Archive, tmp_path: Path
+) -> None:
     cve(guard, 56, "6.1.192-2")
     built(site, "6.1.0-56-amd64", True)
     text = (site.root / "site.yml").read_text()

@@ -77,16 +77,29 @@ def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, firs
     second_day(near)
     made = run(place, mode=Mode.UPGRADE)
     assert made.action == "written"
-    assert dump_lock(made.lock) == dump_lock(resolve(*place.load(), today=SECOND)), "an upgrade is a resolution from nothing"
+    assert dump_lock(made.lock) == dump_lock(resolve(*place.load(), today=SECOND)), (
+        "an upgrade is a resolution from nothing"
+    )
     found = moves(made)
     assert found["linux-image-6.1.0-56-amd64"] == ("6.1.176-1", "6.1.192-2", "newer kernel (near)")
     assert found["linux-headers-6.1.0-56-common"] == ("6.1.176-1", "6.1.192-2", "newer kernel (near)")
-    assert found["nvidia-alternative"] == ("535.261.03-1", "535.309.01-0+deb12u1", "driver 535.261.03 -> 535.309.01 (near)")
+    assert found["nvidia-alternative"] == (
+        "535.261.03-1",
+        "535.309.01-0+deb12u1",
+        "driver 535.261.03 -> 535.309.01 (near)",
+    )
     assert found["gcc"] == ("4:12.2.0-3", "4:12.2.0-4", "newer version (near)")
     assert made.diff.reboot == "kernel 6.1.0-56-amd64 has to be booted"
     text = made.diff.text()
-    assert text.splitlines()[:3] == ["kernel: 6.1.0-50-amd64 -> 6.1.0-56-amd64", "driver: 535.261.03 -> 535.309.01", "kernel:"]
-    assert re.search(r"linux-image-6.1.0-50-amd64 -> linux-image-6.1.0-56-amd64 +6.1.176-1 -> 6.1.192-2 +newer kernel", text)
+    assert text.splitlines()[:3] == [
+        "kernel: 6.1.0-50-amd64 -> 6.1.0-56-amd64",
+        "driver: 535.261.03 -> 535.309.01",
+        "kernel:",
+    ]
+    assert re.search(
+        r"linux-image-6.1.0-50-amd64 -> linux-image-6.1.0-56-amd64 +6.1.176-1 -> 6.1.192-2 +newer kernel",
+        text,
+    )
     assert [line for line in text.splitlines() if line.endswith(":") or ", free on nodes" in line] == [
         "kernel:",
         "driver:",
@@ -99,7 +112,9 @@ def test_upgrade_with_nothing_newer_leaves_the_file(place: Place, near: Archive,
     assert run(place, mode=Mode.UPGRADE).action == "kept"
 
 
-def test_only_what_vanished_moves_and_what_was_built_with_it(place: Place, near: Archive, first: Update) -> None:
+def test_only_what_vanished_moves_and_what_was_built_with_it(
+    place: Place, near: Archive, first: Update
+) -> None:
     second_day(near)
     near.remove("gcc", "4:12.2.0-3")
     near.publish()
@@ -127,14 +142,22 @@ def test_what_was_built_from_one_source_moves_together(place: Place, near: Archi
     assert (set(moves(made)), made.notes) == ({"binutils", "libbinutils"}, ())
 
 
-def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(place: Place, near: Archive, first: Update) -> None:
+def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(
+    place: Place, near: Archive, first: Update
+) -> None:
     second_day(near)
     near.remove("libcuda1", "535.261.03-1")
     near.publish()
     made = run(place)
     assert made.lock.kernel_release == "6.1.0-50-amd64"
     assert made.lock.driver_version == "535.309.01"
-    assert set(moves(made)) == {"libcuda1", "firmware-nvidia-gsp", "nvidia-alternative", "nvidia-kernel-dkms", "nvidia-kernel-support"}
+    assert set(moves(made)) == {
+        "libcuda1",
+        "firmware-nvidia-gsp",
+        "nvidia-alternative",
+        "nvidia-kernel-dkms",
+        "nvidia-kernel-support",
+    }
     assert made.diff.reboot == "the GPU driver is replaced"
 
 
@@ -145,7 +168,9 @@ def test_a_newer_revision_of_the_kept_driver_waits(place: Place, near: Archive, 
     place.stack(packages=["extra"])
     made = run(place)
     assert by_name(made.lock)["libcuda1"] == "535.261.03-1"
-    assert [(change.kind, change.name, change.reason) for change in made.diff.changes] == [("new", "extra", "the stack asks for it")]
+    assert [(change.kind, change.name, change.reason) for change in made.diff.changes] == [
+        ("new", "extra", "the stack asks for it")
+    ]
 
 
 def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archive, first: Update) -> None:
@@ -159,11 +184,16 @@ def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archiv
     assert by_name(made.lock)["gcc"] == "4:12.2.0-3"
     place.stack()
     again = run(place)
-    assert again.lock.driver_version == "535.309.01", "the intent asks for no version now, so the locked one stays"
+    assert again.lock.driver_version == "535.309.01", (
+        "the intent asks for no version now, so the locked one stays"
+    )
     place.stack(driver=None)
     gone = run(place).diff
     assert {change.kind for change in gone.changes} == {"removed"}
-    assert {change.reason for change in gone.changes} == {"the stack asks for it no more", "nothing needs it any more"}
+    assert {change.reason for change in gone.changes} == {
+        "the stack asks for it no more",
+        "nothing needs it any more",
+    }
     assert gone.size < 0
 
 
@@ -173,17 +203,30 @@ def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archiv
         pytest.param("gcc", {"gcc"}, id="base"),
         pytest.param(
             "libcuda1",
-            {"libcuda1", "firmware-nvidia-gsp", "nvidia-alternative", "nvidia-kernel-dkms", "nvidia-kernel-support"},
+            {
+                "libcuda1",
+                "firmware-nvidia-gsp",
+                "nvidia-alternative",
+                "nvidia-kernel-dkms",
+                "nvidia-kernel-support",
+            },
             id="driver",
         ),
         pytest.param(
             "linux-image-6.1.0-50-amd64",
-            {"linux-image-6.1.0-56-amd64", "linux-headers-6.1.0-56-amd64", "linux-headers-6.1.0-56-common", "linux-kbuild-6.1"},
+            {
+                "linux-image-6.1.0-56-amd64",
+                "linux-headers-6.1.0-56-amd64",
+                "linux-headers-6.1.0-56-common",
+                "linux-kbuild-6.1",
+            },
             id="kernel",
         ),
     ],
 )
-def test_upgrade_of_one_package(place: Place, near: Archive, first: Update, name: str, moved: set[str]) -> None:
+def test_upgrade_of_one_package(
+    place: Place, near: Archive, first: Update, name: str, moved: set[str]
+) -> None:
     second_day(near)
     assert set(moves(run(place, packages=[name]))) == moved
 
@@ -204,14 +247,19 @@ def test_base_packages_that_cannot_stay_are_told(place: Place, near: Archive, fi
     assert by_name(made.lock)["libcuda1"] == "535.261.03-1"
 
 
-def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(place: Place, near: Archive, first: Update) -> None:
+def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
+    place: Place, near: Archive, first: Update
+) -> None:
     second_day(near)
     text = first.file.read_text(encoding="utf-8")
     good = next(item for item in first.lock.packages if item.name == "libcuda1").sha256
     first.file.write_text(text.replace(good, "b" * 64), encoding="utf-8")
     told = looked(place)
     assert [(one.kind, one.wrong) for one in told.problems[:2]] == [("edited", True), ("changed", True)]
-    assert "libcuda1 535.261.03-1 has other bytes than were locked, or the lock was edited by hand" in told.problems[1].message
+    assert (
+        "libcuda1 535.261.03-1 has other bytes than were locked, or the lock was edited by hand"
+        in told.problems[1].message
+    )
     made = run(place)
     assert made.action == "written"
     assert [(change.name, change.kind, change.reason) for change in made.diff.changes] == [
@@ -230,7 +278,9 @@ def test_a_broken_lock_is_replaced_only_by_an_upgrade(place: Place, near: Archiv
     made = run(place, mode=Mode.UPGRADE)
     assert made.notes[0].startswith("the lock that was there could not be read")
     assert load_lock(made.file) == made.lock
-    first.file.write_text(first.file.read_text(encoding="utf-8").replace("lock: 1", "lock: 2"), encoding="utf-8")
+    first.file.write_text(
+        first.file.read_text(encoding="utf-8").replace("lock: 1", "lock: 2"), encoding="utf-8"
+    )
     with pytest.raises(LockError, match="schema 2"):
         run(place, mode=Mode.UPGRADE)
 
@@ -253,7 +303,9 @@ def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, fi
     assert {path.name for path in first.file.parent.iterdir()} == {"small.yml", "small.lock.yml"}
 
 
-def test_the_lock_in_force_is_kept_wherever_it_lies(place: Place, near: Archive, first: Update, tmp_path: Path) -> None:
+def test_the_lock_in_force_is_kept_wherever_it_lies(
+    place: Place, near: Archive, first: Update, tmp_path: Path
+) -> None:
     second_day(near)
     entry, catalog, site = place.load()
     site = site.model_copy(update={"locks": "of-site"})
@@ -262,7 +314,10 @@ def test_the_lock_in_force_is_kept_wherever_it_lies(place: Place, near: Archive,
     assert moved.file == tmp_path / "of-site/small.lock.yml"
     assert load_lock(first.file) == first.lock
     # A directory that was named has its own lock or none.
-    assert update(entry, catalog, site, today=SECOND, out=tmp_path / "out").lock.kernel_release == "6.1.0-56-amd64"
+    assert (
+        update(entry, catalog, site, today=SECOND, out=tmp_path / "out").lock.kernel_release
+        == "6.1.0-56-amd64"
+    )
 
 
 # Two days
@@ -294,12 +349,18 @@ AMD = {
     ("stack", "expected"),
     [
         pytest.param({}, {"gcc", "libcuda1", "nvidia-alternative", "kernel"}, id="nvidia"),
-        pytest.param({"packages": ["datacenter-gpu-manager"]}, {"gcc", "libcuda1", "nvidia-alternative", "kernel", "dcgm"}, id="dcgm"),
+        pytest.param(
+            {"packages": ["datacenter-gpu-manager"]},
+            {"gcc", "libcuda1", "nvidia-alternative", "kernel", "dcgm"},
+            id="dcgm",
+        ),
         pytest.param(AMD, {"gcc", "rocminfo", "kernel"}, id="rocm"),
         pytest.param(DRIVERLESS, {"gcc", "kernel"}, id="cpu"),
     ],
 )
-def test_locks_of_two_days_differ_only_in_what_moved(place: Place, near: Archive, stack: dict[str, Any], expected: set[str]) -> None:
+def test_locks_of_two_days_differ_only_in_what_moved(
+    place: Place, near: Archive, stack: dict[str, Any], expected: set[str]
+) -> None:
     near.add("firmware-amd-graphics", "20230210-5", source="firmware-nonfree")
     near.add("rocminfo", "5.2.3-2", depends="libhsa-runtime64-1")
     near.add("libhsa-runtime64-1", "5.2.3-3")
@@ -308,15 +369,28 @@ def test_locks_of_two_days_differ_only_in_what_moved(place: Place, near: Archive
     place.stack(**stack)
     one = resolve(*place.load(), today=FIRST)
     second_day(near)
-    for name, old, new in (("rocminfo", "5.2.3-2", "5.2.3-4"), ("datacenter-gpu-manager", "1:3.3.9", "1:4.6.0-1")):
+    for name, old, new in (
+        ("rocminfo", "5.2.3-2", "5.2.3-4"),
+        ("datacenter-gpu-manager", "1:3.3.9", "1:4.6.0-1"),
+    ):
         near.remove(name, old)
         near.add(name, new, depends="libhsa-runtime64-1" if name == "rocminfo" else "libc6")
     near.publish()
     two = resolve(*place.load(), today=SECOND)
     before, after = row(one), row(two)
     differ = {name for name in before.keys() & after.keys() if before[name] != after[name]}
-    driver = {"firmware-nvidia-gsp", "libcuda1", "nvidia-alternative", "nvidia-kernel-dkms", "nvidia-kernel-support"}
-    wanted = {"gcc"} | ({"linux-kbuild-6.1"} if "kernel" in expected else set()) | (driver if "libcuda1" in expected else set())
+    driver = {
+        "firmware-nvidia-gsp",
+        "libcuda1",
+        "nvidia-alternative",
+        "nvidia-kernel-dkms",
+        "nvidia-kernel-support",
+    }
+    wanted = (
+        {"gcc"}
+        | ({"linux-kbuild-6.1"} if "kernel" in expected else set())
+        | (driver if "libcuda1" in expected else set())
+    )
     wanted |= {"rocminfo"} & expected | ({"datacenter-gpu-manager"} if "dcgm" in expected else set())
     assert differ == wanted
     assert {re.sub("-5[06]-", "-N-", name) for name in before.keys() ^ after.keys()} == {
@@ -324,7 +398,11 @@ def test_locks_of_two_days_differ_only_in_what_moved(place: Place, near: Archive
         "linux-headers-6.1.0-N-amd64",
         "linux-headers-6.1.0-N-common",
     }
-    header = [line.split(":")[0] for line in dump_lock(one).splitlines() if line not in dump_lock(two) and not line.startswith("  - ")]
+    header = [
+        line.split(":")[0]
+        for line in dump_lock(one).splitlines()
+        if line not in dump_lock(two) and not line.startswith("  - ")
+    ]
     assert set(header) - {"driver_version"} == {"digest", "resolved", "kernel_release"}
     told = {change.name for change in compare_locks(one, two).changes}
     assert told == differ | set(after.keys() - before.keys())
@@ -349,7 +427,13 @@ def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first:
         ("kernel", "linux-image-6.1.0-56-amd64"),
         *[
             ("newer", name)
-            for name in ("firmware-nvidia-gsp", "libcuda1", "nvidia-alternative", "nvidia-kernel-dkms", "nvidia-kernel-support")
+            for name in (
+                "firmware-nvidia-gsp",
+                "libcuda1",
+                "nvidia-alternative",
+                "nvidia-kernel-dkms",
+                "nvidia-kernel-support",
+            )
         ],
         ("newer", None),
     ]
@@ -371,7 +455,11 @@ def test_a_check_when_no_lock_could_be_made(place: Place, near: Archive, first: 
     near.remove("kmod", "30-1")
     near.publish()
     told = looked(place)
-    assert [(one.kind, one.wrong) for one in told.problems] == [("vanished", True), ("unresolved", True), ("unresolved", False)]
+    assert [(one.kind, one.wrong) for one in told.problems] == [
+        ("vanished", True),
+        ("unresolved", True),
+        ("unresolved", False),
+    ]
 
 
 def test_a_check_writes_nothing(place: Place, near: Archive, first: Update) -> None:
@@ -409,9 +497,14 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
     near.publish()
     done = goldnode(place, monkeypatch, "--check")
     assert done.exit_code == 1
-    assert "vanished: libcuda1 535.261.03-1 has vanished; the archives have 535.309.01-0+deb12u1" in done.stdout
+    assert (
+        "vanished: libcuda1 535.261.03-1 has vanished; the archives have 535.309.01-0+deb12u1" in done.stdout
+    )
     assert "`goldnode lock small` would change:" in done.stdout
-    assert "1 of 16 locked packages. Run `goldnode lock small`, or install from a mirror that kept them." in done.stderr
+    assert (
+        "1 of 16 locked packages. Run `goldnode lock small`, or install from a mirror that kept them."
+        in done.stderr
+    )
     done = goldnode(place, monkeypatch, "--check", "--format", "json")
     found = json.loads(done.stdout)
     assert (done.exit_code, found["good"], found["schema"]) == (1, False, "goldnode.lock-report/1")
@@ -439,10 +532,14 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
         (("--diff", "/etc/hostname", "--upgrade"), "--diff compares files"),
     ],
 )
-def test_options_that_contradict_each_other(place: Place, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str) -> None:
+def test_options_that_contradict_each_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
     done = goldnode(place, monkeypatch, *arguments)
     assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
 
 
-def test_writing_a_lock_twice_is_one_text(place: Place, first: Update, tmp_path: Path, key: SigningKey) -> None:
+def test_writing_a_lock_twice_is_one_text(
+    place: Place, first: Update, tmp_path: Path, key: SigningKey
+) -> None:
     assert write_lock(first.lock, tmp_path / "again").read_bytes() == first.file.read_bytes()

@@ -33,7 +33,11 @@ def test_published_and_current(setting: Setting, pair: tuple[str, Path, Path]) -
     setting.fetch()
     found = setting.publish()
     hashes = [item.sha256 for item in setting.lock.packages]
-    assert found.id == publication_id(hashes) == hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()[:16]
+    assert (
+        found.id
+        == publication_id(hashes)
+        == hashlib.sha256("\n".join(sorted(hashes)).encode()).hexdigest()[:16]
+    )
     assert found.directory == setting.directory / "stacks/small" / found.id
     assert (setting.directory / "stacks/small/current").readlink() == Path(found.id)
     assert Publication.read(found.directory) == found
@@ -58,7 +62,10 @@ def test_the_same_lock_gives_the_same_indexes(setting: Setting, tmp_path: Path) 
         second = tree(again.publish("small", setting.lock, signer=signer).directory)
     assert first.keys() == second.keys()
     differ = {name for name in first if first[name] != second[name]}
-    assert differ <= {"publication.json", "dists/goldnode/InRelease"}  # the time of day, in the record and in the signature
+    assert differ <= {
+        "publication.json",
+        "dists/goldnode/InRelease",
+    }  # the time of day, in the record and in the signature
 
 
 def test_a_package_of_ones_own_stands_in_for_others(setting: Setting, tmp_path: Path) -> None:
@@ -78,12 +85,25 @@ def test_a_package_of_ones_own_stands_in_for_others(setting: Setting, tmp_path: 
     (tree_of_it / "DEBIAN").mkdir(parents=True)
     (tree_of_it / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
     deb = tmp_path / "module.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", str(tree_of_it), str(deb)], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "--build", str(tree_of_it), str(deb)],
+        check=True,
+        capture_output=True,
+    )
     sha256 = setting.mirror.add(deb)
     assert setting.mirror.path(sha256).read_bytes() == deb.read_bytes()
-    values = setting.package("nvidia-kernel-dkms").model_dump() | {"name": "prebuilt-module", "sha256": sha256, "size": deb.stat().st_size}
+    values = setting.package("nvidia-kernel-dkms").model_dump() | {
+        "name": "prebuilt-module",
+        "sha256": sha256,
+        "size": deb.stat().st_size,
+    }
     extra = LockedPackage.model_validate(values)
-    without = ["nvidia-kernel-dkms", "linux-headers-6.1.0-50-amd64", "linux-headers-6.1.0-50-common", "linux-kbuild-6.1"]
+    without = [
+        "nvidia-kernel-dkms",
+        "linux-headers-6.1.0-50-amd64",
+        "linux-headers-6.1.0-50-common",
+        "linux-kbuild-6.1",
+    ]
     with site_signer(setting.place.load()[2]) as signer:
         plain = setting.mirror.publish("small", setting.lock, signer=signer)
         found = setting.mirror.publish("small", setting.lock, [extra], signer=signer, without=without)

@@ -61,7 +61,9 @@ def test_what_an_earlier_run_left_is_continued(setting: Setting) -> None:
     assert list(setting.mirror.partial.iterdir()) == []
 
 
-@pytest.mark.parametrize("left", [b"x" * 1000, b"x" * (BULK * 2), None], ids=["wrong", "too-long", "whole-but-wrong"])
+@pytest.mark.parametrize(
+    "left", [b"x" * 1000, b"x" * (BULK * 2), None], ids=["wrong", "too-long", "whole-but-wrong"]
+)
 def test_what_an_earlier_run_left_may_be_the_fault(setting: Setting, left: bytes | None) -> None:
     item = setting.package(BULKY)
     setting.mirror.partial.mkdir(parents=True)
@@ -156,11 +158,14 @@ def fetch_with(setting: Setting, *, timeout: float) -> list[Any]:
 
     _, catalog, site = setting.place.load()
     wanted = setting.mirror.wanted([setting.lock], catalog, site)
-    return Fetcher(setting.mirror.partial, setting.mirror.keep, pause=0, transport=Transport(timeout=timeout)).fetch(wanted)
+    return Fetcher(
+        setting.mirror.partial, setting.mirror.keep, pause=0, transport=Transport(timeout=timeout)
+    ).fetch(wanted)
 
 
 @pytest.mark.parametrize(
-    ("status", "times", "kind"), [(503, 2, None), (503, 99, "unreachable"), (429, 1, None), (403, 99, "refused"), (410, 99, "vanished")]
+    ("status", "times", "kind"),
+    [(503, 2, None), (503, 99, "unreachable"), (429, 1, None), (403, 99, "refused"), (410, 99, "vanished")],
 )
 def test_what_a_server_answers(setting: Setting, status: int, times: int, kind: str | None) -> None:
     def fault(handler: Any, path: Path) -> bool:
@@ -178,7 +183,9 @@ def test_what_a_server_answers(setting: Setting, status: int, times: int, kind: 
 
 
 def test_a_server_that_is_not_there(setting: Setting) -> None:
-    use_mirror(setting.place, "http://127.0.0.1:9", mirror=setting.directory, signing_key=setting.place.root / "none")
+    use_mirror(
+        setting.place, "http://127.0.0.1:9", mirror=setting.directory, signing_key=setting.place.root / "none"
+    )
     faults = setting.fetch()
     assert {found.kind for found in faults} == {"unreachable"}
     assert len(faults) == len(setting.lock.packages)
@@ -201,7 +208,13 @@ def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
 ) -> None:
     spoil, kind, says = SPOILT[how]
     if scheme == "file":
-        use_mirror(setting.place, f"file://{setting.server.root}", mirror=setting.directory, signing_key=pair[1], key=pair[2])
+        use_mirror(
+            setting.place,
+            f"file://{setting.server.root}",
+            mirror=setting.directory,
+            signing_key=pair[1],
+            key=pair[2],
+        )
     item, path = setting.package(BULKY), setting.upstream(BULKY)
     good = path.read_bytes()
     path.write_bytes(spoil(good)) if spoil else path.unlink()
@@ -222,9 +235,15 @@ def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
         assert setting.server.names() == [BULKY]
 
 
-def test_files_that_do_not_fit_are_refused_before_they_are_fetched(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.lock.mirror.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(MirrorError, match=r"the files to be fetched take 1 MB, and 0 MB are free\. Make room"):
+def test_files_that_do_not_fit_are_refused_before_they_are_fetched(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "goldnode.lock.mirror.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})()
+    )
+    with pytest.raises(
+        MirrorError, match=r"the files to be fetched take 1 MB, and 0 MB are free\. Make room"
+    ):
         setting.fetch()
     assert setting.server.asked == []
 
@@ -239,7 +258,9 @@ def test_credentials_are_apts(tmp_path: Path) -> None:
     (more / "ignored").write_text("machine other.example.org login x password y\n")
     places = (tmp_path / "auth.conf", more)
     assert credentials("https://mirror.example.org/debian/pool/x.deb", places) == ("one", "a b")
-    assert credentials("http://mirror.example.org/debian/pool/x.deb", places) is None  # without a scheme: https only
+    assert (
+        credentials("http://mirror.example.org/debian/pool/x.deb", places) is None
+    )  # without a scheme: https only
     assert credentials("http://plain.example.org:8080/debian/x.deb", places) == ("two", "b")
     assert credentials("http://plain.example.org:8080/other/x.deb", places) is None
     assert credentials("https://other.example.org/", places) is None
@@ -252,15 +273,29 @@ def test_credentials_are_apts(tmp_path: Path) -> None:
         ({}, {}, "http://a.example/", ""),
         ({"acquire::http::proxy": "http://p:1"}, {}, "http://a.example/", "http://p:1"),
         ({"acquire::http::proxy": "http://p:1"}, {}, "https://a.example/", "http://p:1"),
-        ({"acquire::http::proxy": "http://p:1", "acquire::https::proxy": "http://q:2"}, {}, "https://a.example/", "http://q:2"),
-        ({"acquire::http::proxy": "http://p:1", "acquire::http::proxy::a.example": "DIRECT"}, {}, "http://a.example/", ""),
+        (
+            {"acquire::http::proxy": "http://p:1", "acquire::https::proxy": "http://q:2"},
+            {},
+            "https://a.example/",
+            "http://q:2",
+        ),
+        (
+            {"acquire::http::proxy": "http://p:1", "acquire::http::proxy::a.example": "DIRECT"},
+            {},
+            "http://a.example/",
+            "",
+        ),
         ({"acquire::http::proxy::a.example": "http://p:1"}, {}, "http://b.example/", ""),
         ({}, {"http_proxy": "http://e:3"}, "http://a.example/", "http://e:3"),
         ({}, {"http_proxy": "http://e:3", "no_proxy": "a.example"}, "http://a.example/", ""),
     ],
 )
 def test_proxies_are_apts(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], environment: dict[str, str], url: str, proxy: str
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    environment: dict[str, str],
+    url: str,
+    proxy: str,
 ) -> None:
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)

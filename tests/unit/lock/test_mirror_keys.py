@@ -64,14 +64,20 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
 
 def expired(maker: Maker, _: Path) -> tuple[Path, Path]:
     key = maker.key("old")
-    maker.gpg(key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y")
+    maker.gpg(
+        key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y"
+    )
     maker.gpg(key, "--yes", "--delete-secret-and-public-key", key.fingerprint)
     return maker.files(key)
 
 
 def revoked(maker: Maker, _: Path) -> tuple[Path, Path]:
     key = maker.key("revoked")
-    certificate = (key.home / "openpgp-revocs.d" / f"{key.fingerprint}.rev").read_text().replace(":-----BEGIN", "-----BEGIN")
+    certificate = (
+        (key.home / "openpgp-revocs.d" / f"{key.fingerprint}.rev")
+        .read_text()
+        .replace(":-----BEGIN", "-----BEGIN")
+    )
     maker.gpg(key, "--import", text=certificate)
     return maker.files(key)
 
@@ -95,7 +101,9 @@ def public_only(maker: Maker, _: Path) -> tuple[Path, Path]:
 def expired_at_nodes(maker: Maker, _: Path) -> tuple[Path, Path]:
     """The secret key was extended, and nodes still have the public key that ends."""
     key = maker.key("another")
-    maker.gpg(key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y")
+    maker.gpg(
+        key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y"
+    )
     rows = maker.gpg(key, "--with-colons", "--list-keys", "ended").splitlines()
     ended = next(row.split(":")[9] for row in rows if row.startswith("fpr:"))
     public = key.home / "public.asc"
@@ -137,13 +145,25 @@ ALONE = [(case, says) for case, says in CASES if case not in (foreign, expired_a
     [(*row, True) for row in CASES] + [(*row, False) for row in ALONE],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_refused_before_anything_is_fetched(setting: Setting, maker: Maker, tmp_path: Path, case: Case, says: str, named: bool) -> None:
+def test_refused_before_anything_is_fetched(
+    setting: Setting, maker: Maker, tmp_path: Path, case: Case, says: str, named: bool
+) -> None:
     secret, public = case(maker, tmp_path)
-    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public if named else None)
+    use_mirror(
+        setting.place,
+        setting.server.url,
+        mirror=setting.directory,
+        signing_key=secret,
+        key=public if named else None,
+    )
     result = setting.run("small")
     assert result.exit_code == 2, result.output
     assert says in result.output
-    assert str(secret.parent) in result.output or str(public.parent) in result.output or "passphrase" in result.output
+    assert (
+        str(secret.parent) in result.output
+        or str(public.parent) in result.output
+        or "passphrase" in result.output
+    )
     assert setting.server.asked == []
     assert setting.stacks() == []
 
@@ -155,13 +175,18 @@ def test_no_key_at_all(setting: Setting) -> None:
     path.write_text(yaml.safe_dump(site))
     result = setting.run("small")
     assert (result.exit_code, setting.server.asked) == (2, [])
-    assert "the site names no key to sign the mirror with. Make one with `goldnode mirror key --out DIR`" in result.output
+    assert (
+        "the site names no key to sign the mirror with. Make one with `goldnode mirror key --out DIR`"
+        in result.output
+    )
     del site["mirror"]
     path.write_text(yaml.safe_dump(site))
     assert "the site names no mirror" in setting.run("small").output
 
 
-def test_a_key_of_the_users_own_keyring(setting: Setting, maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_the_users_own_keyring(
+    setting: Setting, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = maker.key("own")
     monkeypatch.setenv("GNUPGHOME", str(key.home))
     use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=Path(key.fingerprint))
@@ -176,7 +201,9 @@ def test_a_key_of_the_users_own_keyring(setting: Setting, maker: Maker, monkeypa
     assert "your keyring has no secret key 0000" in setting.run("small").output
 
 
-def test_a_new_key_signs_what_is_published_anew(setting: Setting, maker: Maker, pair: tuple[str, Path, Path]) -> None:
+def test_a_new_key_signs_what_is_published_anew(
+    setting: Setting, maker: Maker, pair: tuple[str, Path, Path]
+) -> None:
     assert setting.run("small").exit_code == 0
     before = {path: path.read_bytes() for path in setting.directory.glob("stacks/small/*/dists/**/Packages*")}
     key = maker.key("next")
@@ -184,7 +211,10 @@ def test_a_new_key_signs_what_is_published_anew(setting: Setting, maker: Maker, 
     use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public)
     result = setting.run("verify")
     assert result.exit_code == 1
-    assert f"signature: {next(iter(before)).parents[2] / 'InRelease'}: it is signed by another key" in result.output
+    assert (
+        f"signature: {next(iter(before)).parents[2] / 'InRelease'}: it is signed by another key"
+        in result.output
+    )
     assert setting.run("small").exit_code == 0
     assert setting.run("verify").exit_code == 0
     assert {path: path.read_bytes() for path in before} == before
@@ -213,10 +243,17 @@ def test_a_killed_run_leaves_no_secret_key_for_long(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     _, secret, _ = create(tmp_path, "somebody")
     program = "import os, sys; from goldnode.lock import signing as s; from pathlib import Path\n"
-    program += "with s.open_signer(sys.argv[1], Path()) as key: print(key.home, flush=True); sys.stdin.readline()"
+    program += (
+        "with s.open_signer(sys.argv[1], Path()) as key: print(key.home, flush=True); sys.stdin.readline()"
+    )
     homes: list[Path] = []
     running = [
-        subprocess.Popen([sys.executable, "-c", program, str(secret)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(secret)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     for process in running:

@@ -64,7 +64,9 @@ def dying(setting: Setting, where: str, count: int = 1) -> None:
         ("pathlib:Path.symlink_to", 1, True),
     ],
 )
-def test_killed_anywhere_the_next_run_finishes(setting: Setting, where: str, count: int, published: bool) -> None:
+def test_killed_anywhere_the_next_run_finishes(
+    setting: Setting, where: str, count: int, published: bool
+) -> None:
     dying(setting, where, count)
     whole = [path for path in setting.directory.glob("stacks/small/*") if not path.name.startswith(".")]
     assert bool(whole) is published
@@ -78,7 +80,9 @@ def test_killed_anywhere_the_next_run_finishes(setting: Setting, where: str, cou
     result = setting.run("small")
     assert result.exit_code == 0, result.output
     assert not kept & set(setting.server.names())
-    assert setting.stacks() == sorted([publication_id(item.sha256 for item in setting.lock.packages), "current"])
+    assert setting.stacks() == sorted(
+        [publication_id(item.sha256 for item in setting.lock.packages), "current"]
+    )
     assert setting.run("verify").exit_code == 0
 
 
@@ -90,7 +94,9 @@ def test_a_lock_that_apt_cannot_install_is_not_published_and_the_earlier_one_sta
     stack = setting.directory / "stacks/small"
     # Another lock: one package less of the base.
     lock = setting.lock
-    shorter = lock.model_copy(update={"packages": [item for item in lock.packages if item.name != "linux-libc-dev"]})
+    shorter = lock.model_copy(
+        update={"packages": [item for item in lock.packages if item.name != "linux-libc-dev"]}
+    )
     setting.lock = shorter
     with pytest.raises(MirrorError, match="does not hold with apt, so it is not published"):
         setting.publish()
@@ -100,12 +106,17 @@ def test_a_lock_that_apt_cannot_install_is_not_published_and_the_earlier_one_sta
 def test_two_runs_at_once(setting: Setting) -> None:
     command = [sys.executable, "-m", "goldnode.cli", "mirror"]
     with setting.mirror.writing():
-        refused = subprocess.run([*command, "small"], env=environment(setting), capture_output=True, text=True, check=False)
+        refused = subprocess.run(
+            [*command, "small"], env=environment(setting), capture_output=True, text=True, check=False
+        )
         assert refused.returncode == 2
         assert f"another run is writing this mirror: process {os.getpid()}. Wait for it" in refused.stderr
         assert setting.server.asked == []
         waiting = subprocess.Popen(
-            [*command, "fetch", "small", "--wait", "300"], env=environment(setting), stdout=subprocess.PIPE, text=True
+            [*command, "fetch", "small", "--wait", "300"],
+            env=environment(setting),
+            stdout=subprocess.PIPE,
+            text=True,
         )
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(3)
@@ -121,7 +132,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 350 kB."""
     place = tmp_path / "disk"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=350k", "tmpfs", str(place)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=350k", "tmpfs", str(place)], capture_output=True, check=False
+    ).returncode:
         pytest.skip("this user cannot mount a small file system")
     yield place
     subprocess.run(["umount", str(place)], check=True)
@@ -145,11 +158,15 @@ def test_a_disk_that_fills_while_files_come(
     subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
     setting.server.asked.clear()
     assert setting.run("small").exit_code == 0
-    assert not {item.name for item in setting.lock.packages if item.sha256 in kept} & set(setting.server.names())
+    assert not {item.name for item in setting.lock.packages if item.sha256 in kept} & set(
+        setting.server.names()
+    )
     assert setting.run("verify").exit_code == 0
 
 
-def test_a_disk_that_fills_while_it_is_published(setting: Setting, small_disk: Path, pair: tuple[str, Path, Path]) -> None:
+def test_a_disk_that_fills_while_it_is_published(
+    setting: Setting, small_disk: Path, pair: tuple[str, Path, Path]
+) -> None:
     subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
     directory = small_disk / "mirror"
     use_mirror(setting.place, setting.server.url, mirror=directory, signing_key=pair[1], key=pair[2])
@@ -175,24 +192,35 @@ def test_a_mirror_that_cannot_be_written(setting: Setting) -> None:
 
 def test_a_lock_edited_by_hand(setting: Setting) -> None:
     lock = setting.lock
-    other = [item.model_copy(update={"version": "535.999-1"}) if item.name == "libcuda1" else item for item in lock.packages]
+    other = [
+        item.model_copy(update={"version": "535.999-1"}) if item.name == "libcuda1" else item
+        for item in lock.packages
+    ]
     setting.fetch()
     setting.lock = lock.model_copy(update={"packages": other})
     with pytest.raises(
-        MirrorError, match=r"libcuda1 535\.999-1 amd64, and it is libcuda1 535\.261\.03-1 amd64\. Lock again; a lock is not to be edited"
+        MirrorError,
+        match=r"libcuda1 535\.999-1 amd64, and it is libcuda1 535\.261\.03-1 amd64\. Lock again; a lock is not to be edited",
     ):
         setting.publish()
     assert setting.stacks() == []
 
 
 def test_nothing_is_published_of_files_that_are_not_there(setting: Setting) -> None:
-    with pytest.raises(MirrorError, match=r"16 of 16 files are not in the mirror, the first is .*\. Run `goldnode mirror small`"):
+    with pytest.raises(
+        MirrorError,
+        match=r"16 of 16 files are not in the mirror, the first is .*\. Run `goldnode mirror small`",
+    ):
         setting.publish()
 
 
 def test_what_was_fetched_is_published_and_verified_without_a_network(setting: Setting) -> None:
     assert setting.fetch() == []
-    offline = ["unshare", "--map-root-user", "--net"]  # a network namespace without a route, or even an address
+    offline = [
+        "unshare",
+        "--map-root-user",
+        "--net",
+    ]  # a network namespace without a route, or even an address
     if subprocess.run([*offline, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine makes no network namespaces")
     assert not subprocess.run([*offline, "ip", "route"], capture_output=True, text=True, check=True).stdout

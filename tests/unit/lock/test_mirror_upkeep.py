@@ -38,7 +38,9 @@ def stored(setting: Setting) -> Path:
 
 
 def pooled(setting: Setting, publication: Publication) -> Path:
-    return publication.directory / str(next(row["pool"] for row in publication.packages if row["name"] == NAME))
+    return publication.directory / str(
+        next(row["pool"] for row in publication.packages if row["name"] == NAME)
+    )
 
 
 def packages(publication: Publication) -> Path:
@@ -85,7 +87,11 @@ Damage = Callable[[Setting, Publication], object]
 # What is done, the words it is told with, and who mends it: --repair, `goldnode mirror STACK`, or nobody.
 DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "store-spoilt": (lambda s, p: spoil(stored(s)), "its name says another", "repair"),
-    "store-gone": (lambda s, p: stored(s).unlink(), f"is not there; {NAME} 535.261.03-1 of stack small needs it", "repair"),
+    "store-gone": (
+        lambda s, p: stored(s).unlink(),
+        f"is not there; {NAME} 535.261.03-1 of stack small needs it",
+        "repair",
+    ),
     "store-empty": (emptied, "its name says another", "repair"),
     "pool-gone": (lambda s, p: pooled(s, p).unlink(), "is not there", "repair"),
     "pool-other": (unlinked, f"has other bytes than {NAME} 535.261.03-1", "repair"),
@@ -94,16 +100,26 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
         "is no file of a mirror's store",
         "nobody",
     ),
-    "index-spoilt": (lambda s, p: spoil(packages(p)), "has other bytes than the signed Release says", "publish"),
+    "index-spoilt": (
+        lambda s, p: spoil(packages(p)),
+        "has other bytes than the signed Release says",
+        "publish",
+    ),
     "index-gone": (lambda s, p: packages(p).unlink(), "is not there", "publish"),
     "release-spoilt": (
-        lambda s, p: signed(p).write_text(signed(p).read_text().replace("Origin: goldnode", "Origin: somebody")),
+        lambda s, p: signed(p).write_text(
+            signed(p).read_text().replace("Origin: goldnode", "Origin: somebody")
+        ),
         "the signature is bad",
         "publish",
     ),
     "release-gone": (lambda s, p: signed(p).unlink(), "is not there", "publish"),
     "record-fewer": (fewer, "names other packages than the directory's name stands for", "nobody"),
-    "record-torn": (lambda s, p: (p.directory / "publication.json").write_text("{"), "this is no record of a publication", "publish"),
+    "record-torn": (
+        lambda s, p: (p.directory / "publication.json").write_text("{"),
+        "this is no record of a publication",
+        "publish",
+    ),
     "current-nowhere": (
         astray,
         "leads to no publication",
@@ -114,7 +130,11 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damage_is_named_and_mended(setting: Setting, published: Publication, what: str) -> None:
-    whole = {name: digest for name, digest in tree(setting.directory).items() if "InRelease" not in name and "publication.json" not in name}
+    whole = {
+        name: digest
+        for name, digest in tree(setting.directory).items()
+        if "InRelease" not in name and "publication.json" not in name
+    }
     damage, says, remedy = DAMAGES[what]
     damage(setting, published)
     found = setting.run("verify")
@@ -182,7 +202,9 @@ def move_on(setting: Setting) -> None:
     extra = setting.package("kmod").model_copy(
         update={"name": "kmod-more", "sha256": setting.mirror.add(path), "size": path.stat().st_size}
     )
-    lock = setting.lock.model_copy(update={"resolved": "2026-11-21", "packages": [*setting.lock.packages[1:], extra]})
+    lock = setting.lock.model_copy(
+        update={"resolved": "2026-11-21", "packages": [*setting.lock.packages[1:], extra]}
+    )
     write_lock(lock, setting.place.root / "locks")
 
 
@@ -196,13 +218,24 @@ def channel(setting: Setting, publication: Publication, _: Path) -> None:
 
 def history(setting: Setting, _: Publication, nodes: Path) -> None:
     digest = setting.lock.digest
-    record = {"schema": "goldnode.run/1", "hosts": {"gpu01": {"class": "x", "class_digest": "sha256:0", "lock_digest": digest}}}
+    record = {
+        "schema": "goldnode.run/1",
+        "hosts": {"gpu01": {"class": "x", "class_digest": "sha256:0", "lock_digest": digest}},
+    }
     nodes.mkdir()
     (nodes / "run.json").write_text(json.dumps(record))
 
 
 def earlier(setting: Setting, _: Publication, nodes: Path) -> None:
-    nodes.write_text(json.dumps({"schema": "goldnode.applied/1", "lock_digest": "sha256:1", "earlier_lock_digest": setting.lock.digest}))
+    nodes.write_text(
+        json.dumps(
+            {
+                "schema": "goldnode.applied/1",
+                "lock_digest": "sha256:1",
+                "earlier_lock_digest": setting.lock.digest,
+            }
+        )
+    )
 
 
 def second_lock(setting: Setting, _: Publication, __: Path) -> None:
@@ -231,7 +264,12 @@ Keeper = Callable[[Setting, Publication, Path], None]
     ids=lambda value: value.__name__ if callable(value) else None,
 )
 def test_what_is_still_needed_stays(
-    setting: Setting, published: Publication, tmp_path: Path, keeper: Keeper, publication_stays: bool, files_stay: bool
+    setting: Setting,
+    published: Publication,
+    tmp_path: Path,
+    keeper: Keeper,
+    publication_stays: bool,
+    files_stay: bool,
 ) -> None:
     old(setting, published)
     move_on(setting)
@@ -267,10 +305,14 @@ def test_what_is_young_or_current_stays(setting: Setting, published: Publication
     result = setting.run("gc", "--keep-days", "0")
     assert f"gone: stacks/small/{published.id}" in result.output
     assert setting.stacks() == []
-    assert {path.name for path in setting.mirror.store.glob("*/*")} >= {item.sha256 for item in setting.lock.packages[1:]}
+    assert {path.name for path in setting.mirror.store.glob("*/*")} >= {
+        item.sha256 for item in setting.lock.packages[1:]
+    }
 
 
-def test_what_cannot_be_read_is_no_leave_to_throw_away(setting: Setting, published: Publication, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_no_leave_to_throw_away(
+    setting: Setting, published: Publication, tmp_path: Path
+) -> None:
     old(setting, published)
     move_on(setting)
     before = tree(setting.directory)
@@ -282,7 +324,9 @@ def test_what_cannot_be_read_is_no_leave_to_throw_away(setting: Setting, publish
     ):
         kept = path.read_text() if path.exists() else None
         path.write_text(text)
-        result = setting.run("gc", "--keep-days", "0", *(["--nodes", str(path)] if path.name == "nodes.json" else []))
+        result = setting.run(
+            "gc", "--keep-days", "0", *(["--nodes", str(path)] if path.name == "nodes.json" else [])
+        )
         assert result.exit_code == 2, result.output
         assert str(path) in result.output
         path.unlink()
@@ -302,7 +346,9 @@ def test_what_cannot_be_read_is_no_leave_to_throw_away(setting: Setting, publish
 def test_the_status_lists_what_is_published(setting: Setting, published: Publication) -> None:
     result = setting.run("status")
     assert result.exit_code == 0
-    assert [line.split()[:3] for line in result.output.splitlines()[1:]] == [["small", published.id, "current"]]
+    assert [line.split()[:3] for line in result.output.splitlines()[1:]] == [
+        ["small", published.id, "current"]
+    ]
 
 
 def test_help_tells_both_spellings(setting: Setting) -> None:
@@ -320,5 +366,8 @@ def test_needed_names_who_needs_it(setting: Setting, published: Publication) -> 
     assert set(keep.hashes) == published.hashes
     assert issubclass(GoldnodeError, Exception)
     assert (
-        LockedPackage.model_validate({key: value for key, value in published.packages[0].items() if key != "pool"}) in setting.lock.packages
+        LockedPackage.model_validate(
+            {key: value for key, value in published.packages[0].items() if key != "pool"}
+        )
+        in setting.lock.packages
     )

@@ -32,8 +32,13 @@ def test_rsa_with_a_subkey_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("joined", ["armored", "binary"])
-def test_keyring_of_two_and_choosing_one(key: SigningKey, other_key: SigningKey, tmp_path: Path, joined: str) -> None:
-    parts = [one.export(tmp_path / name, armored=joined == "armored").read_bytes() for name, one in (("a", key), ("b", other_key))]
+def test_keyring_of_two_and_choosing_one(
+    key: SigningKey, other_key: SigningKey, tmp_path: Path, joined: str
+) -> None:
+    parts = [
+        one.export(tmp_path / name, armored=joined == "armored").read_bytes()
+        for name, one in (("a", key), ("b", other_key))
+    ]
     ring = b"".join(parts)
     assert openpgp.primary_fingerprints(ring) == [key.fingerprint, other_key.fingerprint]
     chosen = keys.select(ring, [other_key.fingerprint])
@@ -62,7 +67,10 @@ def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
     ("damage", "says"),
     [
         (lambda data: b"", "no OpenPGP public key"),
-        (lambda data: b"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n", "no OpenPGP public key"),
+        (
+            lambda data: b"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n",
+            "no OpenPGP public key",
+        ),
         (lambda data: openpgp.dearmor(data)[:-5], "cut short"),
         (lambda data: openpgp.dearmor(data)[:1], "cut short"),
         (lambda data: b"\x99\x00\x03\x03ab", "version 3"),

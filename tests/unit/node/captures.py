@@ -46,7 +46,11 @@ def gpu(index: int = 0, address: str | None = None) -> Json:
         "architecture": "Hopper",
         "inforom": {"image": "G520.0200.00.05", "valid": True},
         "memory": {"total_mib": 81559, "used_mib": 1, "bar1_mib": 131072},
-        "pcie": {"gen": {"current": 5, "max": 5, "device_max": 5}, "width": {"current": 16, "max": 16}, "replay": 0},
+        "pcie": {
+            "gen": {"current": 5, "max": 5, "device_max": 5},
+            "width": {"current": 16, "max": 16},
+            "replay": 0,
+        },
         "pstate": 0,
         "utilization": {"gpu": 0, "memory": 0},
         "persistence_mode": True,
@@ -70,7 +74,14 @@ def gpu(index: int = 0, address: str | None = None) -> Json:
         "repair": {"channel_pending": False, "tpc_pending": False},
         "unrepairable_memory": False,
         "recovery_action": "none",
-        "power": {"limit_w": 700.0, "enforced_w": 700.0, "default_w": 700.0, "min_w": 200.0, "max_w": 700.0, "draw_w": 71.5},
+        "power": {
+            "limit_w": 700.0,
+            "enforced_w": 700.0,
+            "default_w": 700.0,
+            "min_w": 200.0,
+            "max_w": 700.0,
+            "draw_w": 71.5,
+        },
         "clocks": {
             "current": {"graphics_mhz": 345, "sm_mhz": 345, "memory_mhz": 2619},
             "max": {"graphics_mhz": 1980, "sm_mhz": 1980, "memory_mhz": 2619},
@@ -195,7 +206,11 @@ def healthy(count: int = 8) -> Json:
             },
             "secure_boot": False,
             "modules": ["nvidia", "nvidia_uvm", "nvidia_modeset"],
-            "module_files": {"6.12.1-amd64": {"nvidia": {"version": "580.95.05", "license": "Dual MIT/GPL", "signer": None}}},
+            "module_files": {
+                "6.12.1-amd64": {
+                    "nvidia": {"version": "580.95.05", "license": "Dual MIT/GPL", "signer": None}
+                }
+            },
         },
         "driver": {
             "vendor": "nvidia",
@@ -210,9 +225,16 @@ def healthy(count: int = 8) -> Json:
         },
         "gpus": [gpu(index, address) for index, address in enumerate(found)],
         "gpu_error": None,
-        "nvswitches": [{"address": f"0000:0{n}:00.0", "pci_id": "10de:22a3", "driver": "nvidia-nvswitch"} for n in (5, 6, 7, 8)],
+        "nvswitches": [
+            {"address": f"0000:0{n}:00.0", "pci_id": "10de:22a3", "driver": "nvidia-nvswitch"}
+            for n in (5, 6, 7, 8)
+        ],
         "fabric_manager": {"installed": "580.95.05", "active": True},
-        "devices": {**{f"/dev/nvidia{n}": "0666" for n in range(count)}, "/dev/nvidiactl": "0666", "/dev/nvidia-uvm": "0666"},
+        "devices": {
+            **{f"/dev/nvidia{n}": "0666" for n in range(count)},
+            "/dev/nvidiactl": "0666",
+            "/dev/nvidia-uvm": "0666",
+        },
         "pci": pci(count),
         "numa": {
             "nodes": {
@@ -225,7 +247,14 @@ def healthy(count: int = 8) -> Json:
             },
             "distances": {},
         },
-        "events": {"sources": ["kmsg"], "truncated": False, "boot_id": BOOT, "last_seq": 4711, "rows": [], "error": None},
+        "events": {
+            "sources": ["kmsg"],
+            "truncated": False,
+            "boot_id": BOOT,
+            "last_seq": 4711,
+            "rows": [],
+            "error": None,
+        },
         "cpu": {
             "model": "Example CPU",
             "sockets": 2,
@@ -328,7 +357,9 @@ def healthy(count: int = 8) -> Json:
             "version": "26.1.5",
             "toolkit": "1.17.8",
             "active": True,
-            "cdi": [{"file": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "devices": count, "missing": []}],
+            "cdi": [
+                {"file": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "devices": count, "missing": []}
+            ],
         },
         "services": {
             "nvidia-persistenced.service": {
@@ -350,7 +381,8 @@ def healthy(count: int = 8) -> Json:
         },
         "packages": {"drift": [], "free": [], "total": 40},
         "pressure": {
-            name: {"some_us": 1000000, "full_us": 500000, "some_avg10": 0.0, "full_avg10": 0.0} for name in ("io", "memory", "cpu")
+            name: {"some_us": 1000000, "full_us": 500000, "some_avg10": 0.0, "full_avg10": 0.0}
+            for name in ("io", "memory", "cpu")
         },
         "time_sync": {"synchronised": True, "clock": 1795341600.0},
         "blocked": [],
@@ -362,7 +394,11 @@ def spoiled(capture: Json, *changes: Any) -> Json:
     The slash separates where keys hold dots: ``pci/0000:18:00.0/link/width``."""
     found = copy.deepcopy(capture)
     for path, value in zip(changes[::2], changes[1::2], strict=True):
-        _put(found, str(path).split("/" if "/" in path.lstrip("/") and not path.startswith("gpus.") else "."), value)
+        _put(
+            found,
+            str(path).split("/" if "/" in path.lstrip("/") and not path.startswith("gpus.") else "."),
+            value,
+        )
     return found
 
 
@@ -387,7 +423,15 @@ def _put(place: Any, parts: list[str], value: Any) -> None:
 def idle(capture: Json) -> Json:
     """The same node at rest: links at generation 1, P8, as a GPU that saves power shows itself (trap H1)."""
     return spoiled(
-        capture, "gpus.*.pcie.gen.current", 1, "gpus.*.pstate", 8, "gpus.*.utilization", {"gpu": 0, "memory": 0}, "pci.*.link.gen", 1
+        capture,
+        "gpus.*.pcie.gen.current",
+        1,
+        "gpus.*.pstate",
+        8,
+        "gpus.*.utilization",
+        {"gpu": 0, "memory": 0},
+        "pci.*.link.gen",
+        1,
     )
 
 
@@ -398,14 +442,32 @@ def class_document(**patch: Any) -> Json:
         "class": "h100",
         "digest": "sha256:0",
         "simulated": False,
-        "gpu": {"vendor": "nvidia", "model": "H100-SXM5-80GB", "count": 8, "pci_ids": ["10de:2330"], "architecture": "Hopper"},
+        "gpu": {
+            "vendor": "nvidia",
+            "model": "H100-SXM5-80GB",
+            "count": 8,
+            "pci_ids": ["10de:2330"],
+            "architecture": "Hopper",
+        },
         "platform": {"name": "hgx_h100_8", "nvswitch": True},
-        "driver": {"vendor": "nvidia", "version": "580.95.05", "flavour": "open", "module": "nvidia", "in_tree": False},
+        "driver": {
+            "vendor": "nvidia",
+            "version": "580.95.05",
+            "flavour": "open",
+            "module": "nvidia",
+            "in_tree": False,
+        },
         "policy": {},
         "baseline": {},
         "health": {
             "limits": {name: row.value for name, row in health.limits().items()},
-            "gpu": {"pcie": {"gen": 5, "width": 16}, "nvlinks": 18, "memory_mib": [81559], "ecc": True, "mig": True},
+            "gpu": {
+                "pcie": {"gen": 5, "width": 16},
+                "nvlinks": 18,
+                "memory_mib": [81559],
+                "ecc": True,
+                "mig": True,
+            },
         },
     }
     document.update(patch)

@@ -26,7 +26,11 @@ def board(index: int) -> dict[str, Any]:
         "name": "NVIDIA A100-SXM4-40GB",
         "persistence_mode": False,
         "power": {"limit": 400, **POWER},
-        "clocks": {"application": {"graphics": 1095, "memory": 1215}, "max": {"graphics": 1410, "memory": 1215}, "supported": SUPPORTED},
+        "clocks": {
+            "application": {"graphics": 1095, "memory": 1215},
+            "max": {"graphics": 1410, "memory": 1215},
+            "supported": SUPPORTED,
+        },
         "ecc": {"current": True, "pending": True},
         "compute_mode": "default",
         "mig": {"current": False, "pending": False, "instances": [], "profiles": PROFILES},
@@ -66,9 +70,17 @@ def as_declared(document: dict[str, Any]) -> dict[str, Any]:
             elif key == "clocks":
                 target = policy.clock_target(gpu, value)
                 if target["mode"] == "application":
-                    gpu["clocks"]["application"] = {name: target[f"{name}_mhz"] for name in ("graphics", "memory")}
+                    gpu["clocks"]["application"] = {
+                        name: target[f"{name}_mhz"] for name in ("graphics", "memory")
+                    }
                 parts = {part: {"rc": 0, "text": "Success"} for part in target if part != "mode"}
-                said = {"value": target, "rc": 0, "text": "Success", "parts": parts, "at": "2026-11-21T10:00:00Z"}
+                said = {
+                    "value": target,
+                    "rc": 0,
+                    "text": "Success",
+                    "parts": parts,
+                    "at": "2026-11-21T10:00:00Z",
+                }
                 found["record"].setdefault(gpu["uuid"], {})["clocks"] = said
             else:
                 gpu[key] = value

@@ -10,7 +10,9 @@ from goldnode.node.host import Host
 from goldnode.node.probe import Context
 
 
-def make(root: Path, files: Mapping[str, str | bytes] | None = None, links: Mapping[str, str] | None = None) -> Path:
+def make(
+    root: Path, files: Mapping[str, str | bytes] | None = None, links: Mapping[str, str] | None = None
+) -> Path:
     """Write files (path of the node -> content) and symbolic links (path -> target as it is written) below `root`."""
     for name, content in (files or {}).items():
         here = root / name.lstrip("/")
@@ -23,6 +25,12 @@ def make(root: Path, files: Mapping[str, str | bytes] | None = None, links: Mapp
     return root
 
 
-def context(root: Path, document: Mapping[str, Any] | None = None, seen: Any = None, live: bool = True, passive: bool = False) -> Context:
+def context(
+    root: Path,
+    document: Mapping[str, Any] | None = None,
+    seen: Any = None,
+    live: bool = True,
+    passive: bool = False,
+) -> Context:
     """A context of the node in `root`."""
     return Context(Host(str(root), live=live), document, seen, passive)

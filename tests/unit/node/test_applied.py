@@ -156,10 +156,34 @@ TRIED = document()["kernel"]["release"]
 # the kernel that runs, findings, armed in this very boot; whether it becomes the default, and what is told
 TRIALS: list[tuple[str, list[dict[str, Any]], bool, bool, str | None]] = [
     (TRIED, [finding("stack.lock", "match")], False, True, "is the default from now on"),
-    (TRIED, [finding("boot.next", "mismatch"), finding("boot.pending", "mismatch", "degraded")], False, True, "is the default from now on"),
-    (TRIED, [finding("gpu.ids", "not_verified_here"), finding("gpu.clocks", "not_exposed")], False, True, "is the default from now on"),
-    (TRIED, [finding("pcie.gen", "deferred"), finding("gpu.ecc", "suppressed")], False, True, "is the default from now on"),
-    (TRIED, [finding("driver.loaded", "mismatch")], False, False, "does not become the default: driver.loaded: b (want a)"),
+    (
+        TRIED,
+        [finding("boot.next", "mismatch"), finding("boot.pending", "mismatch", "degraded")],
+        False,
+        True,
+        "is the default from now on",
+    ),
+    (
+        TRIED,
+        [finding("gpu.ids", "not_verified_here"), finding("gpu.clocks", "not_exposed")],
+        False,
+        True,
+        "is the default from now on",
+    ),
+    (
+        TRIED,
+        [finding("pcie.gen", "deferred"), finding("gpu.ecc", "suppressed")],
+        False,
+        True,
+        "is the default from now on",
+    ),
+    (
+        TRIED,
+        [finding("driver.loaded", "mismatch")],
+        False,
+        False,
+        "does not become the default: driver.loaded: b (want a)",
+    ),
     (TRIED, [finding("driver.loaded", "could_not_read")], False, False, "does not become the default"),
     ("6.1.0-905-amd64", [], False, False, "the boot that tried it came up with 6.1.0-905-amd64"),
     ("6.1.0-905-amd64", [], True, False, None),
@@ -168,7 +192,13 @@ TRIALS: list[tuple[str, list[dict[str, Any]], bool, bool, str | None]] = [
 
 @pytest.mark.parametrize(("runs", "findings", "same_boot", "default", "words"), TRIALS)
 def test_a_tried_kernel_is_the_default_only_after_a_good_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: str, findings: list[Any], same_boot: bool, default: bool, words: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: str,
+    findings: list[Any],
+    same_boot: bool,
+    default: bool,
+    words: str | None,
 ) -> None:
     host = LiveHost(str(tmp_path))
     host.write("/proc/sys/kernel/osrelease", f"{runs}\n".encode())

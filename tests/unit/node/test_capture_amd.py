@@ -47,15 +47,31 @@ def test_eight_boards(tmp_path: Path) -> None:
     assert one["uuid"] == wanted.gpus[3]["unique_id"]
     assert one["memory"] == {"total_mib": 196608, "used_mib": 0, "bar1_mib": 196608}
     assert one["power"] == {"limit_w": 750, "default_w": 750, "min_w": 0, "max_w": 750, "draw_w": 0}
-    assert one["clocks"] == {"current": {"graphics_mhz": 500, "memory_mhz": 900}, "max": {"graphics_mhz": 2100, "memory_mhz": 1300}}
-    assert one["temperature"] == {"gpu_c": 35, "slowdown_c": 100, "shutdown_c": 105, "memory_c": 35, "margin_c": 65}
+    assert one["clocks"] == {
+        "current": {"graphics_mhz": 500, "memory_mhz": 900},
+        "max": {"graphics_mhz": 2100, "memory_mhz": 1300},
+    }
+    assert one["temperature"] == {
+        "gpu_c": 35,
+        "slowdown_c": 100,
+        "shutdown_c": 105,
+        "memory_c": 35,
+        "margin_c": 65,
+    }
     assert one["ras"] == {block: {"ue": 0, "ce": 0} for block in ("gfx", "mmhub", "sdma", "umc", "xgmi_wafl")}
     assert one["ecc"] == {"volatile": {"corrected": 0, "uncorrected": 0}}
     assert one["bad_pages"] == {"retired": 0, "pending": 0, "unreservable": 0}
     assert one["partition"] == {"compute": "SPX", "memory": "NPS1"}
     assert one["xgmi"]["links"] == 7
     assert one["throttle"] == {
-        "residency": {"prochot": 0, "ppt": 0, "socket_thermal": 0, "vr_thermal": 0, "hbm_thermal": 0, "cycles": 1000000}
+        "residency": {
+            "prochot": 0,
+            "ppt": 0,
+            "socket_thermal": 0,
+            "vr_thermal": 0,
+            "hbm_thermal": 0,
+            "cycles": 1000000,
+        }
     }
     assert one["pcie"] == {"replay": 0}
 
@@ -96,7 +112,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "where", "expected"), FAULTS)
-def test_what_is_wrong_with_one_is_said_of_that_one(tmp_path: Path, fault: str, where: tuple[str, ...], expected: object) -> None:
+def test_what_is_wrong_with_one_is_said_of_that_one(
+    tmp_path: Path, fault: str, where: tuple[str, ...], expected: object
+) -> None:
     values = []
     for one in read(tree.write(scenario(2, fault), tmp_path)):
         value: Any = one
@@ -110,7 +128,10 @@ def test_what_is_wrong_with_one_is_said_of_that_one(tmp_path: Path, fault: str, 
 CLOCKS = [
     # text, (current, max) in MHz
     ("0: 500Mhz\n1: 1000Mhz *\n2: 1700Mhz\n", (1000, 1700)),
-    ("S: 19Mhz *\n0: 615Mhz\n1: 800Mhz\n2: 888Mhz\n", (19, 888)),  # asleep, as Radeons of the RX 7000 write it
+    (
+        "S: 19Mhz *\n0: 615Mhz\n1: 800Mhz\n2: 888Mhz\n",
+        (19, 888),
+    ),  # asleep, as Radeons of the RX 7000 write it
     ("S: 19Mhz *\n", (19, "unread")),  # a sleep is no level
     ("0: 132Mhz *\n1: 2100Mhz *\n", (2100, 2100)),
     ("0: 500Mhz\n1: 1000Mhz\n", ("not_exposed", 1000)),
@@ -133,7 +154,15 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     """A function that amdgpu does not drive has the bus's files alone; so has one whose driver died."""
     root = tree.write(scenario(1), tmp_path)
     place = (root / BUS / FIRST).resolve()
-    kept = {path.name for path in place.iterdir()} & {"config", "modalias", "class", "vendor", "device", "resource", "numa_node"}
+    kept = {path.name for path in place.iterdir()} & {
+        "config",
+        "modalias",
+        "class",
+        "vendor",
+        "device",
+        "resource",
+        "numa_node",
+    }
     for path in sorted(place.rglob("*"), key=lambda path: -len(path.parts)):
         if path.is_symlink() or path.is_file():
             if path.parent != place or path.name not in kept:
@@ -144,10 +173,23 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     one = read(root)[0]
     faults = [
         one[key]["fault"]
-        for key in ("name", "uuid", "serial", "vbios", "power", "throttle", "temperature", "bad_pages", "ras", "performance_level")
+        for key in (
+            "name",
+            "uuid",
+            "serial",
+            "vbios",
+            "power",
+            "throttle",
+            "temperature",
+            "bad_pages",
+            "ras",
+            "performance_level",
+        )
     ]
     assert set(faults) == {"not_exposed"}
-    assert one["memory"]["total_mib"]["fault"] == one["ecc"]["volatile"]["uncorrected"]["fault"] == "not_exposed"
+    assert (
+        one["memory"]["total_mib"]["fault"] == one["ecc"]["volatile"]["uncorrected"]["fault"] == "not_exposed"
+    )
     assert one["clocks"]["max"]["graphics_mhz"]["fault"] == "not_exposed"
     assert one["settings"]["power"]["limit"]["rc"] == 3
     assert one["driver"] is None
@@ -176,11 +218,20 @@ def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pyte
     plain = Folder.data
 
     def data(self: Folder, name: str, most: int = 4096) -> Any:
-        return fault_of(OSError(errno.EPERM, "")) if name == "gpu_metrics" or name.startswith("ras/") else plain(self, name, most)
+        return (
+            fault_of(OSError(errno.EPERM, ""))
+            if name == "gpu_metrics" or name.startswith("ras/")
+            else plain(self, name, most)
+        )
 
     monkeypatch.setattr(Folder, "data", data)
     one = read(root)[0]
-    assert one["throttle"] == one["bad_pages"] == one["ras"]["umc"] == {"fault": "unread", "text": "Operation not permitted", "rc": 1}
+    assert (
+        one["throttle"]
+        == one["bad_pages"]
+        == one["ras"]["umc"]
+        == {"fault": "unread", "text": "Operation not permitted", "rc": 1}
+    )
     assert one["ecc"]["volatile"]["uncorrected"]["rc"] == 1
 
 
@@ -240,7 +291,10 @@ def test_error_counters_of_newer_kernels(tmp_path: Path) -> None:
 
 
 PAGES = [
-    ("0x027f5d43 : 0x00001000 : R\n0x027f5d4b : 0x00001000 : P\n", {"retired": 1, "pending": 1, "unreservable": 0}),
+    (
+        "0x027f5d43 : 0x00001000 : R\n0x027f5d4b : 0x00001000 : P\n",
+        {"retired": 1, "pending": 1, "unreservable": 0},
+    ),
     ("", {"retired": 0, "pending": 0, "unreservable": 0}),
     ("0x027f5d43 : 0x00001000 : Q\n", "unread"),
     ("\x1b[2J\n", "unread"),
@@ -269,7 +323,16 @@ def residency(offset: int) -> dict[int, tuple[int, int]]:
     return {offset + 4 * place: (4, value) for place, value in enumerate((900, 1, 2, 3, 4, 5))}
 
 
-COUNTED = {"residency": {"prochot": 1, "ppt": 2, "socket_thermal": 3, "vr_thermal": 4, "hbm_thermal": 5, "cycles": 900}}
+COUNTED = {
+    "residency": {
+        "prochot": 1,
+        "ppt": 2,
+        "socket_thermal": 3,
+        "vr_thermal": 4,
+        "hbm_thermal": 5,
+        "cycles": 900,
+    }
+}
 QUIET: dict[str, Any] = {"status": 0, "active": [], "kinds": []}
 TABLES = [
     (table(1, 0, 80, {68: (4, 0)}), QUIET),
@@ -336,18 +399,50 @@ def test_sizes_are_those_of_the_kernels_structures() -> None:
     temps = [("temps", u16 * 6), ("busy", u16 * 3), ("power", u16)]
     clocks = [("average", u16 * 7), ("current", u16 * 7), ("status", u32), ("fan", u16)]
     tail = [("link", u16 * 2), ("padding", u16), ("acc", u32 * 2), ("hbm", u16 * 4)]
-    third = made(*temps, ("energy", u64), ("clock", u64), *clocks, *tail, ("stamp", u64), ("volts", u16 * 4), ("common", u64))
+    third = made(
+        *temps,
+        ("energy", u64),
+        ("clock", u64),
+        *clocks,
+        *tail,
+        ("stamp", u64),
+        ("volts", u16 * 4),
+        ("common", u64),
+    )
     assert (third.status.offset, third.common.offset, c.sizeof(third)) == (68, 112, 120)
     zeroth = made(("clock", u64), *temps, ("energy", u32), *clocks, ("link", u8 * 2))
     assert (zeroth.status.offset, c.sizeof(zeroth)) == (68, 80)
     start = [("temps", u16 * 3), ("power", u16), ("busy", u16 * 2)]
     counters: list[tuple[str, Any]] = [("cycles", u32), ("residency", u32 * 5)]
-    link = [("lock", u32), ("links", u16 * 4), ("acc", u32 * 2), ("pcie", u64 * 5), ("nak", u32 * 2), ("xgmi", u64 * 16)]
+    link = [
+        ("lock", u32),
+        ("links", u16 * 4),
+        ("acc", u32 * 2),
+        ("pcie", u64 * 5),
+        ("nak", u32 * 2),
+        ("xgmi", u64 * 16),
+    ]
     freq = [("stamp", u64), ("gfx", u16 * 8), ("others", u16 * 12), ("uclk", u16), ("last", u16)]
-    old = made(*start, ("vcn", u16 * 4), ("jpeg", u16 * 32), ("energy", u64), ("clock", u64), *counters, ("status", u32), *link, *freq)
+    old = made(
+        *start,
+        ("vcn", u16 * 4),
+        ("jpeg", u16 * 32),
+        ("energy", u64),
+        ("clock", u64),
+        *counters,
+        ("status", u32),
+        *link,
+        *freq,
+    )
     assert (old.cycles.offset, c.sizeof(old)) == (104, 384)
-    part: Any = type("Part", (c.Structure,), {"_fields_": [("a", u32 * 8), ("b", u16 * 32), ("c", u16 * 4), ("d", u64 * 8)]})
-    new = made(*start, ("energy", u64), ("clock", u64), *counters, *link, *freq, ("parts", part * 8), ("end", u32))
+    part: Any = type(
+        "Part",
+        (c.Structure,),
+        {"_fields_": [("a", u32 * 8), ("b", u16 * 32), ("c", u16 * 4), ("d", u64 * 8)]},
+    )
+    new = made(
+        *start, ("energy", u64), ("clock", u64), *counters, *link, *freq, ("parts", part * 8), ("end", u32)
+    )
     assert (new.cycles.offset, c.sizeof(new)) == (32, 1664)
     eighth = made(*start, ("most", u64), ("energy", u64), ("clock", u64), *counters, *link)
     assert eighth.cycles.offset == 40

@@ -18,7 +18,11 @@ from goldnode.node.probe import command, gpus, pci
 from goldnode.node.state import engine
 from goldnode.node.state.model import NodeError
 
-H100: Json = {"class": "x", "gpu": {"vendor": "nvidia", "model": "H100-SXM5-80GB", "count": 8}, "platform": {"nvswitch": True}}
+H100: Json = {
+    "class": "x",
+    "gpu": {"vendor": "nvidia", "model": "H100-SXM5-80GB", "count": 8},
+    "platform": {"nvswitch": True},
+}
 T4: Json = {"class": "x", "gpu": {"vendor": "nvidia", "model": "T4", "count": 1}}
 POLICY: Json = {**H100, "policy": {"ecc": True}}
 DRIVER = "580.105.08"
@@ -37,7 +41,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(tmp_path: Path, built: Path) -> Made:
     """A node with these boards and faults. `nvml=False`: without the library. `bus`: other faults for what the bus and procfs show."""
 
-    def made(document: Json = H100, *faults: str, count: int = 2, nvml: bool = True, bus: tuple[str, ...] | None = None) -> Machine:
+    def made(
+        document: Json = H100,
+        *faults: str,
+        count: int = 2,
+        nvml: bool = True,
+        bus: tuple[str, ...] | None = None,
+    ) -> Machine:
         boards = scenario.Scenario.of(document, DRIVER, count=count)
         root = tmp_path / f"node{len(list(tmp_path.iterdir()))}"
         tree.write(boards.with_faults(faults if bus is None else bus), root)
@@ -69,9 +79,18 @@ def test_healthy_gpus(make: Made) -> None:
         (1, "0000:18:00.0", False, "nvidia"),
     ]
     gpu = found["gpus"][0]
-    assert (gpu["pci_id"], gpu["minor"], gpu["architecture"], gpu["recovery_action"]) == ("10de:2330", 0, "Hopper", "none")
+    assert (gpu["pci_id"], gpu["minor"], gpu["architecture"], gpu["recovery_action"]) == (
+        "10de:2330",
+        0,
+        "Hopper",
+        "none",
+    )
     assert gpu["memory"] == {"total_mib": 81559, "used_mib": 0, "bar1_mib": 131072}
-    assert gpu["pcie"] == {"gen": {"current": 5, "max": 5, "device_max": 5}, "width": {"current": 16, "max": 16}, "replay": 0}
+    assert gpu["pcie"] == {
+        "gen": {"current": 5, "max": 5, "device_max": 5},
+        "width": {"current": 16, "max": 16},
+        "replay": 0,
+    }
     assert gpu["ecc"]["sram"] == {"threshold_exceeded": False, "corrected": 0, "parity": 0, "secded": 0}
     assert gpu["power"]["limit_w"] == 700
     assert gpu["power"]["draw_w"] == 87.5
@@ -127,14 +146,22 @@ CASES: list[tuple[str, str, Any]] = [
     ("remapped.none=3", "remapped_rows.histogram.none", 3),
     ("remapped.max=error:not_supported", "remapped_rows.histogram", "not_exposed"),
     ("remapped.pending=error:no_permission", "remapped_rows", "unread"),
-    ("repair.channel=1", "repair.channel_pending", "not_exposed"),  # the other half of it this board does not tell
+    (
+        "repair.channel=1",
+        "repair.channel_pending",
+        "not_exposed",
+    ),  # the other half of it this board does not tell
     ("unrepairable_memory=1", "unrepairable_memory", True),
     ("power_limit=500500", "power.limit_w", 500.5),
     ("enforced_power_limit=350000", "power.enforced_w", 350),
     ("persistence_mode=1", "persistence_mode", True),
     ("compute_mode=3", "compute_mode", "exclusive_process"),
     ("compute_mode=8", "compute_mode", "unread"),
-    ("clocks_event_reasons=168", "throttle.active", ["hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"]),
+    (
+        "clocks_event_reasons=168",
+        "throttle.active",
+        ["hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"],
+    ),
     ("clocks_event_reasons=2048", "throttle.active", ["bit_11"]),
     ("clocks_event_reasons=error:unknown", "throttle.mask", "unread"),
     ("violation.1=123456789012", "throttle.violation_ns.thermal", 123456789012),
@@ -178,14 +205,18 @@ def test_each_field_shows_what_was_spoilt_of_it(make: Made) -> None:
     """All at once on a node of as many GPUs as there are cases (in lots of 16): each GPU has one fault, and the others have none of it."""
     for start in range(0, len(CASES), 16):
         lot = CASES[start : start + 16]
-        machine = make(H100, *(f"gpu{index}.{fault}" for index, (fault, _, _) in enumerate(lot)), count=len(lot))
+        machine = make(
+            H100, *(f"gpu{index}.{fault}" for index, (fault, _, _) in enumerate(lot)), count=len(lot)
+        )
         found = read(machine)["gpus"]
         told = {fault: at(gpu, path) for gpu, (fault, path, _) in zip(found, lot, strict=True)}
         # Of a name that the library does not tell, the driver's own file has one.
         want = {fault: value if path != "name" else "NVIDIA H100-SXM5-80GB" for fault, path, value in lot}
         assert told == want
         for number, (_, path, _) in enumerate(lot):
-            same = [index for index, (_, other, _) in enumerate(lot) if other.split(".")[0] != path.split(".")[0]]
+            same = [
+                index for index, (_, other, _) in enumerate(lot) if other.split(".")[0] != path.split(".")[0]
+            ]
             assert all(at(found[index], "lost") is False for index in same), number
 
 
@@ -194,7 +225,9 @@ def test_a_lost_gpu_is_said_to_be_lost_and_knows_nothing(make: Made) -> None:
     assert found["gpu_error"] is None
     gpu = found["gpus"][1]
     assert (gpu["address"], gpu["index"], gpu["lost"]) == ("0000:18:00.0", 1, True)
-    assert gpu["ecc"] == gpu["memory"] == gpu["settings"] == {"fault": "unread", "text": "GPU is lost", "rc": 15}
+    assert (
+        gpu["ecc"] == gpu["memory"] == gpu["settings"] == {"fault": "unread", "text": "GPU is lost", "rc": 15}
+    )
     assert gpu["uuid"].startswith("GPU-"), "the driver's own file still says it"
     assert [other["lost"] for other in found["gpus"]] == [False, True, False]
 
@@ -221,7 +254,11 @@ def test_of_two_without_a_handle_nobody_says_which_is_which(make: Made) -> None:
 def test_a_gpu_that_the_library_does_not_list(make: Made) -> None:
     found = read(make(H100, "gpu1.absent=1", count=3, bus=()))
     assert found["gpu_error"] is None
-    assert [(gpu["address"], gpu["index"]) for gpu in found["gpus"]] == [("0000:10:00.0", 0), ("0000:18:00.0", None), ("0000:20:00.0", 1)]
+    assert [(gpu["address"], gpu["index"]) for gpu in found["gpus"]] == [
+        ("0000:10:00.0", 0),
+        ("0000:18:00.0", None),
+        ("0000:20:00.0", 1),
+    ]
     assert "does not list this GPU" in found["gpus"][1]["ecc"]["text"]
 
 
@@ -239,7 +276,8 @@ def test_a_hang_names_gpu_and_part_and_keeps_the_rest(make: Made, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"), [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:unknown", 999)]
+    ("fault", "code"),
+    [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:unknown", 999)],
 )
 def test_a_library_that_cannot_be_used(make: Made, fault: str, code: int) -> None:
     found = read(make(H100, fault))
@@ -317,19 +355,30 @@ def test_nvlinks_one_by_one(make: Made) -> None:
     assert [link["link"] for link in links if link["active"] is not True] == [5]
     assert links[7]["errors"] == {"replay": 0, "recovery": 12, "crc_flit": 0}
     assert at(second["nvlink"]["links"][3], "active") == "unread"
-    assert second["nvlink"]["links"][0]["errors"] == {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}, "asked one by one"
+    assert second["nvlink"]["links"][0]["errors"] == {
+        "replay": 0,
+        "recovery": 0,
+        "crc_flit": 0,
+        "crc_data": 0,
+    }, "asked one by one"
 
 
 def test_a_driver_that_does_not_tell_how_many_links_there_are(make: Made) -> None:
-    first, second = read(make(H100, "gpu0.field.91=error:not_supported", "gpu1.field.91=error:unknown"))["gpus"]
+    first, second = read(make(H100, "gpu0.field.91=error:not_supported", "gpu1.field.91=error:unknown"))[
+        "gpus"
+    ]
     assert len(first["nvlink"]["links"]) == 18
     assert at(second, "nvlink") == "unread"
 
 
-def test_policy_is_read_last_so_that_the_library_works_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_policy_is_read_last_so_that_the_library_works_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[str] = []
     for domain in engine.DOMAINS:
-        monkeypatch.setattr(domain, "observe", lambda *_, name=domain.__name__: asked.append(name.rpartition(".")[2]))
+        monkeypatch.setattr(
+            domain, "observe", lambda *_, name=domain.__name__: asked.append(name.rpartition(".")[2])
+        )
     monkeypatch.setattr(engine, "observe", lambda *_: None)
     engine.look(Host(str(tmp_path)), {})
     assert asked[-1] == "policy"
@@ -352,8 +401,16 @@ def test_the_drivers_own_files_without_values_for_what_was_not_initialised(tmp_p
 @pytest.mark.parametrize(
     ("line", "version", "flavour"),
     [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.247.01  Mon Mar 1", "535.247.01", "proprietary"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build  (x@y)", "580.105.08", "open"),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.247.01  Mon Mar 1",
+            "535.247.01",
+            "proprietary",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build  (x@y)",
+            "580.105.08",
+            "open",
+        ),
         ("NVRM version:", "unread", "proprietary"),
     ],
 )
@@ -391,7 +448,14 @@ def test_device_nodes_with_their_modes(tmp_path: Path) -> None:
 
 
 def record(tmp_path: Path, **changed: Any) -> str:
-    whole = {"schema": probe.SCHEMA, "time": "2026-11-22T10:00:00Z", "source": "live", "gpus": [], "pci": {}, **changed}
+    whole = {
+        "schema": probe.SCHEMA,
+        "time": "2026-11-22T10:00:00Z",
+        "source": "live",
+        "gpus": [],
+        "pci": {},
+        **changed,
+    }
     (tmp_path / "capture.json").write_text(json.dumps(whole))
     return str(tmp_path / "capture.json")
 
@@ -442,35 +506,84 @@ def test_a_record_that_is_right_is_not_changed(make: Made, tmp_path: Path) -> No
 
 
 def test_without_names() -> None:
-    uuid, host, disk = "GPU-11111111-2222-3333-4444-555555555555", "node17.example.org", "99999999-aaaa-bbbb-cccc-dddddddddddd"
+    uuid, host, disk = (
+        "GPU-11111111-2222-3333-4444-555555555555",
+        "node17.example.org",
+        "99999999-aaaa-bbbb-cccc-dddddddddddd",
+    )
     boot = "b" * 8 + "-1111-2222-3333-" + "b" * 12
-    identity = {"hostname": host, "machine_id": "a" * 32, "boot_id": boot, "boot_identity": f"{boot}/7", "product": {"serial": "S123456"}}
+    identity = {
+        "hostname": host,
+        "machine_id": "a" * 32,
+        "boot_id": boot,
+        "boot_identity": f"{boot}/7",
+        "product": {"serial": "S123456"},
+    }
     found = command.anonymous(
         {
             "schema": probe.SCHEMA,
             "identity": identity,
             "os": {"kernel": {"cmdline": f"root=UUID={disk} ip=10.1.2.3"}},
             "gpus": [
-                {"uuid": uuid, "serial": "165", "settings": {"uuid": uuid}, "name": "NVIDIA H100", "inforom": {"image": "10.1.2.3"}},
-                {"uuid": uuid, "serial": "1650000000001", "fabric": {"cluster": "00000000-0000-0000-0000-000000000000"}},
+                {
+                    "uuid": uuid,
+                    "serial": "165",
+                    "settings": {"uuid": uuid},
+                    "name": "NVIDIA H100",
+                    "inforom": {"image": "10.1.2.3"},
+                },
+                {
+                    "uuid": uuid,
+                    "serial": "1650000000001",
+                    "fabric": {"cluster": "00000000-0000-0000-0000-000000000000"},
+                },
             ],
             "gpu_error": {"fault": "unread", "text": f"{host}: {uuid}"},
-            "network": {"eth0": {"mac": "aa:bb:cc:00:11:22"}, "eth1": {"mac": {"fault": "unread", "text": "mac"}}},
-            "events": {"rows": [{"text": f"kernel: {host} {uuid} aa:bb:cc:00:11:22 fell off 0000:18:00.0", "boot_id": boot}]},
-            "storage": {"mounts": {f"/net/{host}": {"device": "filer.example.org:/export", "options": "rw,addr=10.1.2.3"}}},
+            "network": {
+                "eth0": {"mac": "aa:bb:cc:00:11:22"},
+                "eth1": {"mac": {"fault": "unread", "text": "mac"}},
+            },
+            "events": {
+                "rows": [
+                    {
+                        "text": f"kernel: {host} {uuid} aa:bb:cc:00:11:22 fell off 0000:18:00.0",
+                        "boot_id": boot,
+                    }
+                ]
+            },
+            "storage": {
+                "mounts": {
+                    f"/net/{host}": {"device": "filer.example.org:/export", "options": "rw,addr=10.1.2.3"}
+                }
+            },
         }
     )
     text = json.dumps(found)
-    for name in (uuid, host, disk, boot, "a" * 32, "S123456", "1650000000001", "aa:bb:cc", "filer", "ip=10.1"):
+    for name in (
+        uuid,
+        host,
+        disk,
+        boot,
+        "a" * 32,
+        "S123456",
+        "1650000000001",
+        "aa:bb:cc",
+        "filer",
+        "ip=10.1",
+    ):
         assert name not in text
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-0"]
     assert found["gpus"][0]["settings"]["uuid"] == "GPU-0"
     assert (found["gpus"][0]["name"], found["gpus"][0]["inforom"]["image"]) == ("NVIDIA H100", "10.1.2.3")
-    assert found["gpus"][1]["fabric"]["cluster"] == "00000000-0000-0000-0000-000000000000", "zeros name nothing"
+    assert found["gpus"][1]["fabric"]["cluster"] == "00000000-0000-0000-0000-000000000000", (
+        "zeros name nothing"
+    )
     assert found["events"]["rows"][0]["text"] == "kernel: HOST-0 GPU-0 MAC-0 fell off 0000:18:00.0"
     assert found["gpu_error"]["text"] == "HOST-0: GPU-0"
     assert found["os"]["kernel"]["cmdline"] == "root=UUID=UUID-0 ip=SERVER-0"
-    assert found["storage"]["mounts"] == {"/net/HOST-0": {"device": "SERVER-1:/export", "options": "rw,addr=SERVER-0"}}
+    assert found["storage"]["mounts"] == {
+        "/net/HOST-0": {"device": "SERVER-1:/export", "options": "rw,addr=SERVER-0"}
+    }
     assert (found["identity"]["boot_id"], found["events"]["rows"][0]["boot_id"]) == ("BOOT-0", "BOOT-0")
     assert command.anonymous(found) == found, "placeholders stay what they are"
 
@@ -494,7 +607,17 @@ def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[s
     from goldnode.node.program import main
 
     machine = make()
-    assert main(["capture", "--from", record(tmp_path, gpus=[{"uuid": "GPU-1234-5678", "lost": False}]), "--anonymous"]) == 0
+    assert (
+        main(
+            [
+                "capture",
+                "--from",
+                record(tmp_path, gpus=[{"uuid": "GPU-1234-5678", "lost": False}]),
+                "--anonymous",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["gpus"][0]["uuid"] == "GPU-0"
     assert main(["capture", "--from", str(tmp_path / "none")]) == 3
     assert "cannot be read" in capsys.readouterr().err

@@ -44,11 +44,23 @@ def bare(tmp_path: Path, driver: str, files: dict[str, str], faults: tuple[str, 
 
 
 def test_cards_of_xe(tmp_path: Path) -> None:
-    wanted = scenario(2, "gpu1.throttle.pl1=1", "gpu1.throttle.thermal=1", "gpu1.clock.max=1200", "gpu1.power_limit=300000")
+    wanted = scenario(
+        2, "gpu1.throttle.pl1=1", "gpu1.throttle.thermal=1", "gpu1.clock.max=1200", "gpu1.power_limit=300000"
+    )
     one, other = read(tree.write(wanted, tmp_path, layout=Layout(bridges=True)))
-    assert [one[key] for key in ("address", "vendor", "pci_id", "driver", "lost")] == [FIRST, "intel", "8086:0bd5", "xe", False]
+    assert [one[key] for key in ("address", "vendor", "pci_id", "driver", "lost")] == [
+        FIRST,
+        "intel",
+        "8086:0bd5",
+        "xe",
+        False,
+    ]
     assert one["memory"]["source"] == "bar2"
-    assert one["clocks"] == {"current": {"graphics_mhz": 0}, "max": {"graphics_mhz": 1600}, "application": {"graphics_mhz": 1600}}
+    assert one["clocks"] == {
+        "current": {"graphics_mhz": 0},
+        "max": {"graphics_mhz": 1600},
+        "application": {"graphics_mhz": 1600},
+    }
     assert one["throttle"] == {"active": [], "kinds": []}
     assert one["temperature"]["gpu_c"] == 35
     assert other["throttle"] == {"active": ["pl1", "thermal"], "kinds": ["power", "thermal"]}
@@ -62,9 +74,15 @@ THROTTLE = [
     # files below freq0/throttle, the reasons
     ({"status": "0", "reason_pl1": "0"}, ([], [])),
     ({"status": "1", "reason_pl1": "1", "reason_thermal": "0"}, (["pl1"], ["power"])),
-    ({"reason_prochot": "1", "reason_ratl": "1", "reason_vr_thermalert": "1"}, (["prochot", "ratl", "vr_thermalert"], ["thermal"])),
+    (
+        {"reason_prochot": "1", "reason_ratl": "1", "reason_vr_thermalert": "1"},
+        (["prochot", "ratl", "vr_thermalert"], ["thermal"]),
+    ),
     # A platform that names its reasons otherwise (Crescent Island, the kernel's xe_gt_throttle.c).
-    ({"status": "1", "reason_soc_avg_thermal": "1", "reason_mem_thermal": "1"}, (["mem_thermal", "soc_avg_thermal"], ["thermal"])),
+    (
+        {"status": "1", "reason_soc_avg_thermal": "1", "reason_mem_thermal": "1"},
+        (["mem_thermal", "soc_avg_thermal"], ["thermal"]),
+    ),
     ({"status": "1", "reason_psys_pl1": "1", "reason_iccmax": "1"}, (["iccmax", "psys_pl1"], ["power"])),
     # One that nobody has seen yet counts as well, and so does a status of which no reason is shown.
     ({"status": "1", "reason_of_next_year": "1"}, (["of_next_year"], ["other"])),
@@ -76,15 +94,31 @@ THROTTLE = [
 
 @pytest.mark.parametrize(("files", "expected"), THROTTLE)
 def test_reasons(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
-    (one,) = read(bare(tmp_path, "xe", {f"{FREQ}/throttle/{name}": text for name, text in files.items()} | {f"{FREQ}/act_freq": "0"}))
+    (one,) = read(
+        bare(
+            tmp_path,
+            "xe",
+            {f"{FREQ}/throttle/{name}": text for name, text in files.items()} | {f"{FREQ}/act_freq": "0"},
+        )
+    )
     got = one["throttle"]
-    assert (got["active"], got["kinds"]) == expected if isinstance(expected, tuple) else got["fault"] == expected
+    assert (
+        (got["active"], got["kinds"]) == expected if isinstance(expected, tuple) else got["fault"] == expected
+    )
 
 
 def test_reasons_of_all_tiles_and_media(tmp_path: Path) -> None:
-    files = {f"{gt}/freq0/throttle/{name}": "0" for gt in ("tile0/gt0", "tile0/gt1", "tile1/gt0") for name in ("status", "reason_pl1")}
+    files = {
+        f"{gt}/freq0/throttle/{name}": "0"
+        for gt in ("tile0/gt0", "tile0/gt1", "tile1/gt0")
+        for name in ("status", "reason_pl1")
+    }
     files.update(
-        {"tile1/gt0/freq0/throttle/reason_pl1": "1", "tile0/gt1/freq0/throttle/reason_thermal": "1", "tile0/gt0/freq0/max_freq": "1600"}
+        {
+            "tile1/gt0/freq0/throttle/reason_pl1": "1",
+            "tile0/gt1/freq0/throttle/reason_thermal": "1",
+            "tile0/gt0/freq0/max_freq": "1600",
+        }
     )
     (one,) = read(bare(tmp_path, "xe", files))
     assert one["throttle"] == {"active": ["pl1", "thermal"], "kinds": ["power", "thermal"]}
@@ -106,14 +140,22 @@ def test_i915(tmp_path: Path) -> None:
     }
     (one,) = read(bare(tmp_path, "i915", files))
     assert one["memory"] == {"total_mib": 16384, "source": "driver"}
-    assert one["clocks"] == {"current": {"graphics_mhz": 1450}, "max": {"graphics_mhz": 2050}, "application": {"graphics_mhz": 2000}}
+    assert one["clocks"] == {
+        "current": {"graphics_mhz": 1450},
+        "max": {"graphics_mhz": 2050},
+        "application": {"graphics_mhz": 2000},
+    }
     assert one["throttle"] == {"active": ["pl1"], "kinds": ["power"]}
     assert one["power"] == {"limit_w": 120, "default_w": 150}
     assert one["temperature"]["gpu_c"]["fault"] == "not_exposed"
 
 
 def test_i915_of_older_kernels(tmp_path: Path) -> None:
-    files = {"drm/card0/gt_act_freq_mhz": "300", "drm/card0/gt_max_freq_mhz": "2000", "drm/card0/gt_RP0_freq_mhz": "2050"}
+    files = {
+        "drm/card0/gt_act_freq_mhz": "300",
+        "drm/card0/gt_max_freq_mhz": "2000",
+        "drm/card0/gt_RP0_freq_mhz": "2050",
+    }
     (one,) = read(bare(tmp_path, "i915", files))
     assert one["clocks"]["max"]["graphics_mhz"] == 2050
     assert one["throttle"]["fault"] == one["power"]["fault"] == "not_exposed"
@@ -146,7 +188,10 @@ SENSORS = [
         {"temp2_input": "61000", "temp2_crit": "100000", "temp3_input": "72000"},
         {"gpu_c": 61, "memory_c": 72, "slowdown_c": 100, "margin_c": 39},
     ),
-    ({"temp1_label": "vram", "temp1_input": "50500", "temp2_label": "pkg", "temp2_input": "40000"}, {"gpu_c": 40, "memory_c": 50.5}),
+    (
+        {"temp1_label": "vram", "temp1_input": "50500", "temp2_label": "pkg", "temp2_input": "40000"},
+        {"gpu_c": 40, "memory_c": 50.5},
+    ),
     ({"temp1_input": "45000"}, {"gpu_c": 45}),
     ({"temp2_input": "hot"}, {}),
 ]
@@ -155,7 +200,9 @@ SENSORS = [
 @pytest.mark.parametrize(("files", "expected"), SENSORS)
 def test_temperatures(tmp_path: Path, files: dict[str, str], expected: dict[str, float]) -> None:
     (one,) = read(bare(tmp_path, "xe", {f"hwmon/hwmon2/{name}": text for name, text in files.items()}))
-    assert {name: value for name, value in one["temperature"].items() if not isinstance(value, dict)} == expected
+    assert {
+        name: value for name, value in one["temperature"].items() if not isinstance(value, dict)
+    } == expected
 
 
 def test_a_card_for_a_virtual_machine_and_one_that_is_gone(tmp_path: Path) -> None:

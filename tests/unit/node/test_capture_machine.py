@@ -17,10 +17,15 @@ from goldnode.node.probe.values import is_fault
 from goldnode.node.state.model import Observed
 
 
-def sysfs_of(cpus: int, sockets: int = 2, threads: int = 2, governor: str = "performance", microcode: str = "0xa1") -> dict[str, str]:
+def sysfs_of(
+    cpus: int, sockets: int = 2, threads: int = 2, governor: str = "performance", microcode: str = "0xa1"
+) -> dict[str, str]:
     """CPUs numbered as x86 servers do: first all cores, then their second threads."""
     cores = cpus // threads
-    files = {"/sys/devices/system/cpu/online": f"0-{cpus - 1}\n", "/sys/devices/system/cpu/smt/active": f"{int(threads > 1)}\n"}
+    files = {
+        "/sys/devices/system/cpu/online": f"0-{cpus - 1}\n",
+        "/sys/devices/system/cpu/smt/active": f"{int(threads > 1)}\n",
+    }
     for number in range(cpus):
         core = number % cores
         package = core // (cores // sockets)
@@ -53,7 +58,9 @@ def test_hundreds_of_cpus_are_told_in_a_few_words(tmp_path: Path) -> None:
     }
 
 
-def test_reading_cpus_takes_a_read_per_core_and_not_per_thread_or_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_cpus_takes_a_read_per_core_and_not_per_thread_or_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = context(make(tmp_path, sysfs_of(256)))
     names: list[str] = []
     real = here.files.text
@@ -108,7 +115,16 @@ def test_an_image_has_no_running_kernel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mask", "letters"),
-    [(0, ""), (1, "P"), (1 << 12, "O"), (1 << 12 | 1 << 13 | 1, "POE"), (1 << 9, "W"), (1 << 18, "N"), (1 << 15, "K"), (1 << 25, "(25)")],
+    [
+        (0, ""),
+        (1, "P"),
+        (1 << 12, "O"),
+        (1 << 12 | 1 << 13 | 1, "POE"),
+        (1 << 9, "W"),
+        (1 << 18, "N"),
+        (1 << 15, "K"),
+        (1 << 25, "(25)"),
+    ],
 )
 def test_taint_letters(mask: int, letters: str) -> None:
     assert machine.letters(mask) == letters
@@ -122,7 +138,11 @@ def test_taint_letters(mask: int, letters: str) -> None:
         ({"sys_vendor": "Amazon EC2", "product_name": "p5.48xlarge"}, "fpu hypervisor", "amazon"),
         ({"sys_vendor": "Amazon EC2", "product_name": "m5.metal"}, "fpu", "none"),
         ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "hypervisor", "google"),
-        ({"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"}, "hypervisor", "microsoft"),
+        (
+            {"sys_vendor": "Microsoft Corporation", "product_name": "Virtual Machine"},
+            "hypervisor",
+            "microsoft",
+        ),
         ({"sys_vendor": "Microsoft Corporation", "product_name": "C2080"}, "fpu", "none"),
         ({"sys_vendor": "Amazon EC2", "product_name": "m7g.metal"}, None, "none"),
         ({"sys_vendor": "Amazon EC2", "product_name": "c7g.xlarge"}, None, "amazon"),
@@ -132,7 +152,14 @@ def test_taint_letters(mask: int, letters: str) -> None:
 )
 def test_virtual(tmp_path: Path, product: dict[str, str], flags: str | None, want: str) -> None:
     make(tmp_path, {f"/sys/class/dmi/id/{name}": text + "\n" for name, text in product.items()})
-    make(tmp_path, {"/proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n\n" if flags else "processor\t: 0\nFeatures\t: fp\n\n"})
+    make(
+        tmp_path,
+        {
+            "/proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n\n"
+            if flags
+            else "processor\t: 0\nFeatures\t: fp\n\n"
+        },
+    )
     assert machine.identity(context(tmp_path))["virtual"] == want
 
 
@@ -174,7 +201,13 @@ def test_what_the_engine_has_seen_fills_the_os(tmp_path: Path) -> None:
         "digest": "d",
         "lock": {"digest": "l"},
     }
-    make(tmp_path, {"/proc/modules": "nvidia 1 2 - Live 0x0 (OE)\next4 1 0 - Live 0x0\n", "/proc/sys/kernel/tainted": "12289\n"})
+    make(
+        tmp_path,
+        {
+            "/proc/modules": "nvidia 1 2 - Live 0x0 (OE)\next4 1 0 - Live 0x0\n",
+            "/proc/sys/kernel/tainted": "12289\n",
+        },
+    )
     got = machine.read(context(tmp_path, document, seen))
     assert got["os"]["kernel"]["next_boot"] == "6.1.0-2-amd64"
     assert got["os"]["kernel"]["taint_flags"] == "POE"
@@ -183,7 +216,11 @@ def test_what_the_engine_has_seen_fills_the_os(tmp_path: Path) -> None:
     files = got["os"]["module_files"]["6.1.0-2-amd64"]
     assert files["nvidia"] == {"version": "535.1", "license": "NVIDIA", "signer": "us"}
     assert files["peer"]["fault"] == "not_exposed"
-    assert (got["identity"]["class"], got["identity"]["class_digest"], got["identity"]["lock_digest"]) == ("c", "d", "l")
+    assert (got["identity"]["class"], got["identity"]["class_digest"], got["identity"]["lock_digest"]) == (
+        "c",
+        "d",
+        "l",
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +259,12 @@ def test_memory_and_pressure(tmp_path: Path) -> None:
     )
     got = machine.read(context(tmp_path))
     memory = got["memory"]
-    assert (memory["total_mib"], memory["available_mib"], memory["swap_total_mib"], memory["swap_used_mib"]) == (2048, 1024, 1, 1)
+    assert (
+        memory["total_mib"],
+        memory["available_mib"],
+        memory["swap_total_mib"],
+        memory["swap_used_mib"],
+    ) == (2048, 1024, 1, 1)
     assert memory["hugepages"] == {"2048": {"total": 16, "free": 4}}
     assert memory["edac"] == {"mc0": {"ce": 3, "ue": 0}}
     assert memory["transparent_hugepages"] == "madvise"
@@ -235,12 +277,21 @@ def test_memory_and_pressure(tmp_path: Path) -> None:
 
 def task(pid: int, name: str, state: str) -> dict[str, str]:
     """/proc of one task."""
-    return {f"/proc/{pid}/stat": f"{pid} ({name}) {state} 1 1 1 0\n", f"/proc/{pid}/wchan": "nfs_wait_bit_killable"}
+    return {
+        f"/proc/{pid}/stat": f"{pid} ({name}) {state} 1 1 1 0\n",
+        f"/proc/{pid}/wchan": "nfs_wait_bit_killable",
+    }
 
 
 def test_blocked_tasks_have_names_that_are_safe_to_print(tmp_path: Path) -> None:
     make(
-        tmp_path, {**task(7, "evil) D\x1b[31m\n", "D"), **task(8, "fine", "S"), **task(9, ") R (", "D"), "/proc/loadavg": "3.0 1 1 1/9 9\n"}
+        tmp_path,
+        {
+            **task(7, "evil) D\x1b[31m\n", "D"),
+            **task(8, "fine", "S"),
+            **task(9, ") R (", "D"),
+            "/proc/loadavg": "3.0 1 1 1/9 9\n",
+        },
     )
     (tmp_path / "proc/10").mkdir()  # vanished meanwhile
     got = machine.read(context(tmp_path))["blocked"]
@@ -251,10 +302,16 @@ def test_blocked_tasks_have_names_that_are_safe_to_print(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("load", "waiting", "looked"), [("0.10", "0", False), ("0.39", "0", True), ("0.0", "2", True), (None, "0", True), ("x", "0", True)]
+    ("load", "waiting", "looked"),
+    [("0.10", "0", False), ("0.39", "0", True), ("0.0", "2", True), (None, "0", True), ("x", "0", True)],
 )
-def test_tasks_are_looked_at_where_there_is_load(tmp_path: Path, load: str | None, waiting: str, looked: bool) -> None:
-    make(tmp_path, {**task(7, "stuck", "D"), "/proc/stat": f"cpu 1 2\nprocs_running 1\nprocs_blocked {waiting}\n"})
+def test_tasks_are_looked_at_where_there_is_load(
+    tmp_path: Path, load: str | None, waiting: str, looked: bool
+) -> None:
+    make(
+        tmp_path,
+        {**task(7, "stuck", "D"), "/proc/stat": f"cpu 1 2\nprocs_running 1\nprocs_blocked {waiting}\n"},
+    )
     if load is not None:
         make(tmp_path, {"/proc/loadavg": f"{load} 0.0 0.0 1/9 9\n"})
     assert bool(machine.read(context(tmp_path))["blocked"]) is looked
@@ -273,7 +330,13 @@ def test_the_most_blocked_tasks_are_bounded(tmp_path: Path) -> None:
 
 def test_limits(tmp_path: Path) -> None:
     text = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n"
-    make(tmp_path, {"/proc/self/limits": text + "Max locked memory         unlimited            unlimited            bytes\n"})
+    make(
+        tmp_path,
+        {
+            "/proc/self/limits": text
+            + "Max locked memory         unlimited            unlimited            bytes\n"
+        },
+    )
     assert machine.limits(context(tmp_path).files) == {"open_files": 1024, "memlock_kib": "unlimited"}
 
 
@@ -305,7 +368,16 @@ def fail() -> Any:
 
 def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
     got = aside.ask(
-        [("a", lambda: 1), ("b", hang), ("c", lambda: {"x": [1]}), ("d", die), ("e", fail), ("f", lambda: "z" * 300000)], 20.0, 0.3
+        [
+            ("a", lambda: 1),
+            ("b", hang),
+            ("c", lambda: {"x": [1]}),
+            ("d", die),
+            ("e", fail),
+            ("f", lambda: "z" * 300000),
+        ],
+        20.0,
+        0.3,
     )
     assert got["a"] == 1
     assert got["c"] == {"x": [1]}

@@ -17,7 +17,11 @@ NODES = "sys/devices/system/node"
 
 
 def scenario(count: int = 8, *faults: str) -> Scenario:
-    document = {"class": "a", "gpu": {"model": "H100-SXM5-80GB", "count": count}, "driver": {"version": "535.1"}}
+    document = {
+        "class": "a",
+        "gpu": {"model": "H100-SXM5-80GB", "count": count},
+        "driver": {"version": "535.1"},
+    }
     return Scenario.of(document).with_faults(faults)
 
 
@@ -39,9 +43,13 @@ def test_nodes_affinity_and_distances(tmp_path: Path) -> None:
     }
     assert found["affinity"][address["gpu5"]] == {"node": 1, "cpus": "48-95"}
     assert found["affinity"][address["nvme0"]] == {"node": 0, "cpus": "0-47"}
-    assert set(found["affinity"]) == {one for name, one in address.items() if not name.startswith(("other", "console"))}
+    assert set(found["affinity"]) == {
+        one for name, one in address.items() if not name.startswith(("other", "console"))
+    }
     row = found["distances"][address["gpu0"]]
-    assert [row[address[f"nic{number}"]] for number in range(8)] == ["same_switch"] * 2 + ["same_node"] * 2 + ["other_node"] * 4
+    assert [row[address[f"nic{number}"]] for number in range(8)] == ["same_switch"] * 2 + [
+        "same_node"
+    ] * 2 + ["other_node"] * 4
     assert len(found["distances"]) == 8
 
 
@@ -60,11 +68,17 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("one", "other", "node", "beside", "expected"), PLACES)
-def test_distances(one: list[str], other: list[str], node: int | None, beside: int | None, expected: str | None) -> None:
+def test_distances(
+    one: list[str], other: list[str], node: int | None, beside: int | None, expected: str | None
+) -> None:
     missing = {"fault": "not_exposed", "text": "-1"}
     bus = {"s": "0000:10", "t": "0000:20"}
     rows = [
-        {"path": path, "root_bus": bus.get(path[0], "0000:00"), "numa_node": missing if where is None else where}
+        {
+            "path": path,
+            "root_bus": bus.get(path[0], "0000:00"),
+            "numa_node": missing if where is None else where,
+        }
         for path, where in ((one, node), (other, beside))
     ]
     there, back = numa.distance(*rows), numa.distance(*reversed(rows))

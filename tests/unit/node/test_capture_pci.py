@@ -23,7 +23,12 @@ PAIR = Layout(per_switch=2, nics=8, bridges=True)
 
 
 def scenario(model: str = "H100-SXM5-80GB", count: int = 8, faults: tuple[str, ...] = ()) -> Scenario:
-    document = {"class": "a", "gpu": {"model": model, "count": count}, "driver": {"version": "535.1"}, "platform": {"nvswitch": True}}
+    document = {
+        "class": "a",
+        "gpu": {"model": model, "count": count},
+        "driver": {"version": "535.1"},
+        "platform": {"nvswitch": True},
+    }
     return Scenario.of(document).with_faults(faults)
 
 
@@ -42,7 +47,13 @@ def test_a_server_with_eight_gpus_and_four_switches(tmp_path: Path) -> None:
     found = read(tree.write(scenario(), tmp_path, layout=HGX))
     section = found["pci"]
     kinds = [one["kind"] for one in section.values()]
-    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"gpu": 8, "nic": 8, "nvme": 10, "nvswitch": 4, "port": 40}
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "gpu": 8,
+        "nic": 8,
+        "nvme": 10,
+        "nvswitch": 4,
+        "port": 40,
+    }
     assert list(section) == sorted(section)
     one = section[gpu(3)]
     assert one["path"] == ["0000:1d:01.0", "0000:1e:00.0", "0000:1f:08.0", gpu(3)]
@@ -57,8 +68,14 @@ def test_a_server_with_eight_gpus_and_four_switches(tmp_path: Path) -> None:
         "now": {"gen": 5, "width": 16, "gbps": 504.112, "at": gpu(3)},
     }  # fmt: skip
     assert section["0000:1f:08.0"]["path"] == []
-    assert [row["address"] for row in found["nvswitches"]] == [f"0000:f{number}:00.0" for number in range(2, 6)]
-    assert found["nvswitches"][0] == {"address": "0000:f2:00.0", "pci_id": "10de:22a3", "driver": "nvidia-nvswitch"}
+    assert [row["address"] for row in found["nvswitches"]] == [
+        f"0000:f{number}:00.0" for number in range(2, 6)
+    ]
+    assert found["nvswitches"][0] == {
+        "address": "0000:f2:00.0",
+        "pci_id": "10de:22a3",
+        "driver": "nvidia-nvswitch",
+    }
     assert not any("on_package" in one for one in section.values())
 
 
@@ -82,7 +99,9 @@ HOPS = [
 
 
 @pytest.mark.parametrize(("fault", "number", "expected"), HOPS)
-def test_the_hop_that_limits_is_named(tmp_path: Path, fault: str, number: int, expected: tuple[int, int, str, str]) -> None:
+def test_the_hop_that_limits_is_named(
+    tmp_path: Path, fault: str, number: int, expected: tuple[int, int, str, str]
+) -> None:
     section = read(tree.write(scenario(faults=(fault,)), tmp_path, layout=Layout(per_switch=2)))["pci"]
     limits = section[gpu(number)]["limits"]
     assert tuple(limits[key] for key in ("gen", "width", "at", "declared_by")) == expected
@@ -132,7 +151,11 @@ def test_a_link_that_the_kernel_found_limited(tmp_path: Path) -> None:
     """The kernel of a real machine: "63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:00:03.1 (capable of 252.056 Gb/s
     with 32.0 GT/s PCIe x8 link)", of a card with Intel's bridges 8086:e2ff and 8086:e2f0."""
     root = tree.write(
-        scenario("Flex 170", 1, ("gpu0.pcie.width_max=8", "gpu0.pcie.generation_max=5", "gpu0.pcie.port_generation=3")),
+        scenario(
+            "Flex 170",
+            1,
+            ("gpu0.pcie.width_max=8", "gpu0.pcie.generation_max=5", "gpu0.pcie.port_generation=3"),
+        ),
         tmp_path,
         layout=PAIR,
     )
@@ -143,12 +166,22 @@ def test_a_link_that_the_kernel_found_limited(tmp_path: Path) -> None:
 
 
 def test_counters_of_both_ends(tmp_path: Path) -> None:
-    faults = ("gpu3.aer.correctable=1000", "gpu3.aer.port.fatal=2", "gpu2.aer.switch.nonfatal=7", "gpu2.aer.root.correctable=1")
+    faults = (
+        "gpu3.aer.correctable=1000",
+        "gpu3.aer.port.fatal=2",
+        "gpu2.aer.switch.nonfatal=7",
+        "gpu2.aer.root.correctable=1",
+    )
     root = tree.write(scenario(faults=faults), tmp_path, layout=Layout(per_switch=2))
     (root / BUS / "0000:1d:01.0/aer_rootport_total_err_cor").write_text("12\n")
     section = read(root)["pci"]
     top, switch, port, device = section[gpu(3)]["path"]
-    assert section[device]["aer"] == {"correctable": 1000, "nonfatal": 0, "fatal": 0, "counters": {"correctable.RxErr": 1000}}
+    assert section[device]["aer"] == {
+        "correctable": 1000,
+        "nonfatal": 0,
+        "fatal": 0,
+        "counters": {"correctable.RxErr": 1000},
+    }
     assert section[port]["aer"] == {"correctable": 0, "nonfatal": 0, "fatal": 2, "counters": {"fatal.DLP": 2}}
     assert section[switch]["aer"]["nonfatal"] == 7
     assert section[top]["aer"]["correctable"] == 1
@@ -158,7 +191,11 @@ def test_counters_of_both_ends(tmp_path: Path) -> None:
 
 AER = [
     # The example of the kernel's own document has names of several words, and no total.
-    ("Receiver Error 2\nBad TLP 0\nBad DLLP 1\n", 3, {"correctable.Receiver Error": 2, "correctable.Bad DLLP": 1}),
+    (
+        "Receiver Error 2\nBad TLP 0\nBad DLLP 1\n",
+        3,
+        {"correctable.Receiver Error": 2, "correctable.Bad DLLP": 1},
+    ),
     ("RxErr 5\nTOTAL_ERR_COR 5\n", 5, {"correctable.RxErr": 5}),
     ("RxErr 0\nTOTAL_ERR_COR 0\n", 0, {}),
     ("TOTAL_ERR_COR 0\nRxErr 4\n", 0, {"correctable.RxErr": 4}),
@@ -170,7 +207,9 @@ AER = [
 
 
 @pytest.mark.parametrize(("text", "total", "counters"), AER)
-def test_counters_as_kernels_write_them(tmp_path: Path, text: str, total: int | None, counters: dict[str, int]) -> None:
+def test_counters_as_kernels_write_them(
+    tmp_path: Path, text: str, total: int | None, counters: dict[str, int]
+) -> None:
     root = tree.write(scenario(count=1), tmp_path)
     (root / BUS / gpu(0) / "aer_dev_correctable").write_text(text)
     aer = read(root)["pci"][gpu(0)]["aer"]
@@ -207,13 +246,24 @@ def test_what_is_no_link_is_no_value(tmp_path: Path, name: str, text: str, key: 
 
 def test_speeds_as_older_kernels_write_them(tmp_path: Path) -> None:
     root = tree.write(scenario(count=1), tmp_path)
-    for text, generation in (("2.5 GT/s", 1), ("5 GT/s", 2), ("8 GT/s", 3), ("16 GT/s", 4), ("32.0 GT/s PCIe", 5), ("64.0 GT/s PCIe", 6)):
+    for text, generation in (
+        ("2.5 GT/s", 1),
+        ("5 GT/s", 2),
+        ("8 GT/s", 3),
+        ("16 GT/s", 4),
+        ("32.0 GT/s PCIe", 5),
+        ("64.0 GT/s PCIe", 6),
+    ):
         (root / BUS / gpu(0) / "current_link_speed").write_text(text + "\n")
         assert read(root)["pci"][gpu(0)]["link"]["gen"] == generation
 
 
 def test_a_device_that_is_off_the_bus(tmp_path: Path) -> None:
-    root = tree.write(scenario(faults=("gpu3.pci.gone=1", "gpu5.pci.power_state=D3cold")), tmp_path, layout=Layout(per_switch=2))
+    root = tree.write(
+        scenario(faults=("gpu3.pci.gone=1", "gpu5.pci.power_state=D3cold")),
+        tmp_path,
+        layout=Layout(per_switch=2),
+    )
     section = read(root)["pci"]
     assert [section[gpu(number)]["gone"] for number in (2, 3)] == [False, True]
     assert section[gpu(3)]["link"]["width"]["fault"] == section[gpu(3)]["link"]["gen"]["fault"] == "unread"
@@ -237,7 +287,12 @@ def test_a_virtual_machine_has_no_links(tmp_path: Path) -> None:
     shutil.copytree(root / BUS / gpu(0), place)
     (root / BUS / "0000:00:05.0").symlink_to(os.path.relpath(place, root / BUS))
     one = read(root)["pci"]["0000:00:05.0"]
-    assert (one["path"], one["root_bus"], one["edge"], one["limits"]["fault"]) == (["0000:00:05.0"], "0000:00", None, "not_exposed")
+    assert (one["path"], one["root_bus"], one["edge"], one["limits"]["fault"]) == (
+        ["0000:00:05.0"],
+        "0000:00",
+        None,
+        "not_exposed",
+    )
 
 
 def test_a_server_console_is_no_gpu(tmp_path: Path) -> None:
@@ -321,7 +376,11 @@ def test_a_domain_of_a_controllers_own(tmp_path: Path) -> None:
     for name, where in (("10000:e0:06.0", place), ("10000:e1:00.0", place / "10000:e1:00.0")):
         (root / BUS / name).symlink_to(os.path.relpath(where, root / BUS))
     one = read(root)["pci"]["10000:e1:00.0"]
-    assert (one["path"], one["root_bus"], one["limits"]["width"]) == (["10000:e0:06.0", "10000:e1:00.0"], "10000:e0", 4)
+    assert (one["path"], one["root_bus"], one["limits"]["width"]) == (
+        ["10000:e0:06.0", "10000:e1:00.0"],
+        "10000:e0",
+        4,
+    )
 
 
 def test_a_node_without_a_bus(tmp_path: Path) -> None:
@@ -331,7 +390,13 @@ def test_a_node_without_a_bus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [{"health": None}, {"health": []}, {"health": {"on_package": "1002:1501"}}, {"health": {"on_package": [1]}}]
+    "document",
+    [
+        {"health": None},
+        {"health": []},
+        {"health": {"on_package": "1002:1501"}},
+        {"health": {"on_package": [1]}},
+    ],
 )
 def test_a_class_document_may_be_anything(tmp_path: Path, document: Any) -> None:
     root = tree.write(scenario(count=1), tmp_path)

@@ -16,7 +16,10 @@ from goldnode.node.state.model import Observed
 DOCUMENT: dict[str, Any] = {
     "driver": {"module": "nvidia"},
     "runtime": {"engine": "docker"},
-    "packages": [{"name": "docker-ce", "version": "2"}, {"name": "nvidia-fabricmanager-535", "version": "535.1"}],
+    "packages": [
+        {"name": "docker-ce", "version": "2"},
+        {"name": "nvidia-fabricmanager-535", "version": "535.1"},
+    ],
     "health": {"baseline": {"services": ["slurmd", "--now", "munge.service"]}},
 }
 
@@ -27,7 +30,13 @@ def package(version: str, hold: bool = True) -> dict[str, Any]:
 
 def row(**values: str) -> dict[str, str]:
     """A unit as systemctl shows one that runs."""
-    shown = {"LoadState": "loaded", "ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "0"}
+    shown = {
+        "LoadState": "loaded",
+        "ActiveState": "active",
+        "SubState": "running",
+        "Result": "success",
+        "NRestarts": "0",
+    }
     return {**shown, "StateChangeTimestampMonotonic": "77", **values}
 
 
@@ -40,7 +49,10 @@ class Node(Host):
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
         self.commands.append(argv)
         names = argv[argv.index("--") + 1 :]
-        blocks = ["\n".join(f"{key}={value}" for key, value in {"Id": name, **self.units.get(name, {})}.items()) for name in names]
+        blocks = [
+            "\n".join(f"{key}={value}" for key, value in {"Id": name, **self.units.get(name, {})}.items())
+            for name in names
+        ]
         return Result(argv, self.rc, "\n\n".join(blocks) + "\n" if not self.rc else "", "down\x1b[0m")
 
 
@@ -53,7 +65,10 @@ def node(root: Path, document: Any = None, seen: Any = None, **units: dict[str, 
 
 def test_all_services_in_one_call(tmp_path: Path) -> None:
     host, here = node(
-        tmp_path, DOCUMENT, docker=row(), slurmd=row(ActiveState="failed", SubState="failed", Result="exit-code", NRestarts="4")
+        tmp_path,
+        DOCUMENT,
+        docker=row(),
+        slurmd=row(ActiveState="failed", SubState="failed", Result="exit-code", NRestarts="4"),
     )
     got = software.read(here)
     assert len(host.commands) == 1
@@ -65,7 +80,14 @@ def test_all_services_in_one_call(tmp_path: Path) -> None:
         "nvidia-persistenced.service",
         "slurmd.service",
     ]
-    failed = {"load": "loaded", "active": "failed", "sub": "failed", "result": "exit-code", "restarts": 4, "since_us": 77}
+    failed = {
+        "load": "loaded",
+        "active": "failed",
+        "sub": "failed",
+        "result": "exit-code",
+        "restarts": 4,
+        "since_us": 77,
+    }
     assert got["services"]["slurmd.service"] == failed
     assert got["runtime"]["active"] is True
     assert got["services"]["munge.service"]["active"] is None
@@ -99,7 +121,11 @@ def test_a_systemd_that_does_not_answer_is_told_without_its_control_characters(t
     host, here = node(tmp_path, DOCUMENT)
     host.rc = 1
     got = software.read(here)
-    assert got["services"]["docker.service"] == {"fault": "unread", "text": "systemctl show: down?[0m", "rc": 1}
+    assert got["services"]["docker.service"] == {
+        "fault": "unread",
+        "text": "systemctl show: down?[0m",
+        "rc": 1,
+    }
     assert got["runtime"]["active"]["fault"] == "unread"
 
 
@@ -136,7 +162,11 @@ def test_without_a_class_dpkg_is_read(tmp_path: Path) -> None:
     make(tmp_path, {"/var/lib/dpkg/status": STATUS, "/usr/bin/dockerd": ""})
     _, here = node(tmp_path, None, None, docker=row())
     got = software.read(here)
-    assert (got["runtime"]["engine"], got["runtime"]["version"], got["runtime"]["toolkit"]) == ("docker", "5:27.1", "1.16.2-1")
+    assert (got["runtime"]["engine"], got["runtime"]["version"], got["runtime"]["toolkit"]) == (
+        "docker",
+        "5:27.1",
+        "1.16.2-1",
+    )
     assert got["fabric_manager"]["installed"] == "535.2"
     assert "packages" not in got
 
@@ -172,20 +202,41 @@ devices:
   name: all
 kind: nvidia.com/gpu
 """
-JSON = json.dumps({"kind": "amd.com/gpu", "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/kfd"}]}}]})
+JSON = json.dumps(
+    {
+        "kind": "amd.com/gpu",
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/kfd"}]}}],
+    }
+)
 
 
 def test_cdi_specs_and_the_paths_that_are_missing(tmp_path: Path) -> None:
     make(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML, "/etc/cdi/amd.json": JSON, "/etc/cdi/readme.txt": "x"})
-    make(tmp_path, {"/dev/nvidiactl": "", "/dev/nvidia0": "", "/dev/kfd": "", "/usr/bin/nvidia-ctk": "", "/dev/nvidia1": ""})
+    make(
+        tmp_path,
+        {
+            "/dev/nvidiactl": "",
+            "/dev/nvidia0": "",
+            "/dev/kfd": "",
+            "/usr/bin/nvidia-ctk": "",
+            "/dev/nvidia1": "",
+        },
+    )
     got = software.specs(context(tmp_path).files)
     assert got == [
         {"file": "/etc/cdi/amd.json", "kind": "amd.com/gpu", "devices": 1, "missing": []},
-        {"file": "/var/run/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "devices": 2, "missing": ["/usr/lib/libcuda.so.535"]},
+        {
+            "file": "/var/run/cdi/nvidia.yaml",
+            "kind": "nvidia.com/gpu",
+            "devices": 2,
+            "missing": ["/usr/lib/libcuda.so.535"],
+        },
     ]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "kind", "\x00\xff", '{"devices": 3}', '{"kind": {"a": 1}}', "- " * 1000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "kind", "\x00\xff", '{"devices": 3}', '{"kind": {"a": 1}}', "- " * 1000]
+)
 def test_a_broken_spec_is_told(tmp_path: Path, text: str) -> None:
     got = software.specs(context(make(tmp_path, {"/etc/cdi/x.yaml": text})).files)
     assert got[0]["error"]["fault"] == "unread"

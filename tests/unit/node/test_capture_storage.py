@@ -34,10 +34,18 @@ def page(**values: int) -> bytes:
 def tree(root: Path, smart: bytes | None = None) -> Path:
     """A node with an NVMe disk, and its log page in place of the device."""
     here = f"{PCI}/nvme/nvme0/nvme0n1"
-    files: dict[str, str | bytes] = {f"{here}/size": "1000\n", f"{here}/ro": "0\n", f"{here}/queue/rotational": "0\n"}
+    files: dict[str, str | bytes] = {
+        f"{here}/size": "1000\n",
+        f"{here}/ro": "0\n",
+        f"{here}/queue/rotational": "0\n",
+    }
     files |= {f"{here}/queue/scheduler": "[none] mq-deadline\n", f"{PCI}/nvme/nvme0/model": "Disk 7 \n"}
     files |= {f"{PCI}/nvme/nvme0/firmware_rev": "GDC7\n", f"{PCI}/nvme/nvme0/state": "live\n"}
-    make(root, files, {"/sys/block/nvme0n1": f"../..{here}", f"{here}/device": "..", f"{PCI}/nvme/nvme0/device": "../.."})
+    make(
+        root,
+        files,
+        {"/sys/block/nvme0n1": f"../..{here}", f"{here}/device": "..", f"{PCI}/nvme/nvme0/device": "../.."},
+    )
     for name in ("loop0", "dm-0", "md0", "zram0", "nvme0c1n1"):
         make(root, {f"/sys/block/{name}/size": "8\n"})
     make(root, {"/sys/block/sr0/size": "0\n", "/sys/block/sda/size": "0\n"})
@@ -45,7 +53,9 @@ def tree(root: Path, smart: bytes | None = None) -> Path:
 
 
 def test_an_nvme_disk_with_its_health(tmp_path: Path) -> None:
-    got = storage.read(context(tree(tmp_path, page(warning=4, used=97, media=1 << 70, spare=9))))["storage"]["devices"]
+    got = storage.read(context(tree(tmp_path, page(warning=4, used=97, media=1 << 70, spare=9))))["storage"][
+        "devices"
+    ]
     assert list(got) == ["nvme0n1"]
     assert got["nvme0n1"] == {
         "model": "Disk 7",
@@ -70,16 +80,28 @@ def test_an_nvme_disk_with_its_health(tmp_path: Path) -> None:
 
 def test_a_disk_and_its_controller_may_have_different_numbers(tmp_path: Path) -> None:
     here = f"{PCI}/nvme/nvme7/nvme2n1"
-    make(tmp_path, {f"{here}/size": "8\n", "/dev/nvme7": page(used=1), "/dev/nvme2": page(used=2)}, {"/sys/block/nvme2n1": f"../..{here}"})
+    make(
+        tmp_path,
+        {f"{here}/size": "8\n", "/dev/nvme7": page(used=1), "/dev/nvme2": page(used=2)},
+        {"/sys/block/nvme2n1": f"../..{here}"},
+    )
     place = "/sys/devices/virtual/nvme-subsystem/nvme-subsys5"
     links = {"/sys/block/nvme5n1": f"../..{place}/nvme5n1", f"{place}/nvme5n1/device": ".."}
     make(
         tmp_path,
-        {f"{place}/nvme5n1/size": "8\n", f"{place}/nvme9/model": "x", "/dev/nvme9": page(used=9), "/dev/nvme5": page(used=5)},
+        {
+            f"{place}/nvme5n1/size": "8\n",
+            f"{place}/nvme9/model": "x",
+            "/dev/nvme9": page(used=9),
+            "/dev/nvme5": page(used=5),
+        },
         links,
     )
     got = storage.read(context(tmp_path))["storage"]["devices"]
-    assert {name: row["smart"]["percentage_used"] for name, row in got.items()} == {"nvme2n1": 1, "nvme5n1": 9}
+    assert {name: row["smart"]["percentage_used"] for name, row in got.items()} == {
+        "nvme2n1": 1,
+        "nvme5n1": 9,
+    }
 
 
 def test_health_that_cannot_be_read_is_no_health(tmp_path: Path) -> None:
@@ -100,8 +122,17 @@ def test_the_command_is_get_log_page_and_nothing_else(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("fcntl.ioctl", ioctl)
     assert len(storage._log_page(0)) == 512
-    opcode, flags, _, namespace, _, _, _, address, _, size, word10, *rest = struct.unpack("<BBHIIIQQIIIIIIIIII", asked[0])
-    assert (len(asked[0]), opcode, flags, namespace, size, word10) == (72, 2, 0, 0xFFFFFFFF, 512, 127 << 16 | 2)
+    opcode, flags, _, namespace, _, _, _, address, _, size, word10, *rest = struct.unpack(
+        "<BBHIIIQQIIIIIIIIII", asked[0]
+    )
+    assert (len(asked[0]), opcode, flags, namespace, size, word10) == (
+        72,
+        2,
+        0,
+        0xFFFFFFFF,
+        512,
+        127 << 16 | 2,
+    )
     assert address
     assert rest == [0] * 7, "a time limit of its own would have the kernel reset a slow controller"
 
@@ -125,7 +156,9 @@ def test_mounts_that_hold_data(tmp_path: Path) -> None:
     assert list(got["mounts"]) == ["/", "/data two", "/mnt/nfs", "/scratch"]
     assert got["mounts"]["/data two"]["readonly"] is True
     assert got["mounts"]["/"]["size_mib"] > 0
-    assert got["mounts"]["/mnt/nfs"]["free_mib"]["fault"] == "unread", "a mount that cannot be asked is not an empty one"
+    assert got["mounts"]["/mnt/nfs"]["free_mib"]["fault"] == "unread", (
+        "a mount that cannot be asked is not an empty one"
+    )
     assert "paths" not in got, "a passive look puts no load on the node"
 
 
@@ -199,7 +232,11 @@ def test_a_path_is_read_and_nothing_of_it_changes(tmp_path: Path) -> None:
     before = big.stat()
     got = speeds(tmp_path)
     after = big.stat()
-    assert (after.st_atime, after.st_mtime, after.st_size) == (before.st_atime, before.st_mtime, before.st_size)
+    assert (after.st_atime, after.st_mtime, after.st_size) == (
+        before.st_atime,
+        before.st_mtime,
+        before.st_size,
+    )
     if is_fault(got["latency_ms"]):  # where the tests' file system cannot be read past the cache
         assert "past the page cache" in got["latency_ms"]["text"]
     else:

@@ -45,7 +45,11 @@ def document() -> dict[str, Any]:
 def bare(wanted: dict[str, Any]) -> Observed:
     """A machine of the class's release with its GPUs, on the distribution's kernel, and nothing of goldnode."""
     return Observed(
-        os={"id": wanted["os"]["id"], "version": wanted["os"]["version"], "codename": wanted["os"]["codename"]},
+        os={
+            "id": wanted["os"]["id"],
+            "version": wanted["os"]["version"],
+            "codename": wanted["os"]["codename"],
+        },
         running_kernel="6.1.0-901-amd64",
         boot_identity="boot-1",
         packages={"linux-image-6.1.0-901-amd64": installed("6.1.1-1"), "libc6": installed("2.36-9")},
@@ -64,13 +68,22 @@ def bare(wanted: dict[str, Any]) -> Observed:
         boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
         gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": "nvidia"} for n in (1, 2)],
         space={"/": 90 * GIB, "/boot": GIB, "/usr": 90 * GIB, "/var": 90 * GIB},
-        units={"loaded": {name: unit("not-found") for name in units_domain.UNITS}, "gate": None, "hook": None},
+        units={
+            "loaded": {name: unit("not-found") for name in units_domain.UNITS},
+            "gate": None,
+            "hook": None,
+        },
     )
 
 
 def unit(load: str, active: str = "inactive") -> dict[str, str]:
     """What systemd has loaded of one unit."""
-    return {**dict.fromkeys(gate.PROPERTIES, ""), "LoadState": load, "ActiveState": active, "NeedDaemonReload": "no"}
+    return {
+        **dict.fromkeys(gate.PROPERTIES, ""),
+        "LoadState": load,
+        "ActiveState": active,
+        "NeedDaemonReload": "no",
+    }
 
 
 def installed(version: str, *, hold: bool = False) -> dict[str, Any]:
@@ -82,23 +95,42 @@ def converged(wanted: dict[str, Any]) -> Observed:
     """A node that is what the class says: taken from `bare` by what the plan itself asks for."""
     seen = bare(wanted)
     release = wanted["kernel"]["release"]
-    seen.packages.update({package["name"]: installed(package["version"], hold=True) for package in wanted["packages"]})
+    seen.packages.update(
+        {package["name"]: installed(package["version"], hold=True) for package in wanted["packages"]}
+    )
     seen.running_kernel, seen.kernels = release, [*seen.kernels, release]
     seen.tuning = tuned(wanted)
     line = " ".join(["root=/dev/vda1", *tuning.cmdline_words(wanted)])
-    seen.boot = {"loader": "grub", "release": release, "reason": "set default", "entry": "a>b", "cmdline": line}
-    seen.modules = {release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}}
+    seen.boot = {
+        "loader": "grub",
+        "release": release,
+        "reason": "set default",
+        "entry": "a>b",
+        "cmdline": line,
+    }
+    seen.modules = {
+        release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}
+    }
     seen.other_modules = known(wanted)
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
-    seen.links = {program_domain.WANTS: program_domain.UNIT, units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer"}
+    seen.links = {
+        program_domain.WANTS: program_domain.UNIT,
+        units_domain.LINK: "/etc/systemd/system/goldnode-watch.timer",
+    }
     if units_domain.watches(wanted):
         seen.links[units_domain.EVENTS_LINK] = "/etc/systemd/system/goldnode-events.service"
     own = {
-        name: unit("loaded", "active") for name in units_domain.UNITS if name.startswith("goldnode-") and not re.search("mps|serve", name)
+        name: unit("loaded", "active")
+        for name in units_domain.UNITS
+        if name.startswith("goldnode-") and not re.search("mps|serve", name)
     }
     if not units_domain.watches(wanted):
         own.pop(units_domain.EVENTS)
-    seen.units = {"loaded": {**seen.units["loaded"], **own}, "gate": {"mode": "report", "open": True}, "hook": None}
+    seen.units = {
+        "loaded": {**seen.units["loaded"], **own},
+        "gate": {"mode": "report", "open": True},
+        "hook": None,
+    }
     seen.gpu_settings = as_declared(wanted)
     seen.loaded |= {row["name"].replace("-", "_"): "" for row in wanted["modules"] if row["load"]}
     for action in difference(wanted, seen, PROGRAM)[0]:
@@ -116,12 +148,27 @@ def converged(wanted: dict[str, Any]) -> Observed:
 def known(wanted: dict[str, Any]) -> dict[str, Any]:
     """What domain modules reads where every module is built, in the stack's order: files get younger from one to the next."""
     rows = wanted["modules"]
-    early, late = [row["name"] for row in rows if row["before_driver"]], [row["name"] for row in rows if not row["before_driver"]]
+    early, late = (
+        [row["name"] for row in rows if row["before_driver"]],
+        [row["name"] for row in rows if not row["before_driver"]],
+    )
     driver = [wanted["driver"]["module"]] if wanted.get("driver") and rows else []
-    info = {"license": "GPL", "vermagic": f"{wanted['kernel']['release']} SMP", "signer": "", "srcversion": "A", "against": None}
+    info = {
+        "license": "GPL",
+        "vermagic": f"{wanted['kernel']['release']} SMP",
+        "signer": "",
+        "srcversion": "A",
+        "against": None,
+    }
     own = {row["name"] for row in rows if row["package"] is None}
     return {
-        name: {**info, "version": "535.2" if name in own else "", "name": name, "identity": f"9:{time}", "time": time}
+        name: {
+            **info,
+            "version": "535.2" if name in own else "",
+            "name": name,
+            "identity": f"9:{time}",
+            "time": time,
+        }
         for time, name in enumerate([*early, *driver, *late], 1)
     }
 
@@ -141,7 +188,10 @@ def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
         "swap_active": [],
     }
     if "governor" in host:
-        seen |= {"governor": dict.fromkeys(("cpu0", "cpu1"), host["governor"]), "governors": ["performance", "powersave"]}
+        seen |= {
+            "governor": dict.fromkeys(("cpu0", "cpu1"), host["governor"]),
+            "governors": ["performance", "powersave"],
+        }
     if "transparent_hugepages" in host:
         seen["transparent_hugepages"] = host["transparent_hugepages"]
     if "numa_balancing" in host:
@@ -149,7 +199,9 @@ def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
     seen |= {f"hugepages.{size}": str(count) for size, count in host.get("hugepages", {}).items()}
     seen |= {f"network.{name}.mtu": str(values["mtu"]) for name, values in host.get("network", {}).items()}
     if "iommu" in host:
-        seen["iommu_groups"] = {"pt": {"identity": 90, "DMA-FQ": 2}, "on": {"DMA-FQ": 92}, "off": {}}[host["iommu"]]
+        seen["iommu_groups"] = {"pt": {"identity": 90, "DMA-FQ": 2}, "on": {"DMA-FQ": 92}, "off": {}}[
+            host["iommu"]
+        ]
     if "memlock" in host:
         seen["memlock"] = {"default": tuning.systemd_bytes(host["memlock"]), "hard": "unlimited", "may": True}
     return seen
@@ -181,12 +233,19 @@ def merge(base: Any, patch: Any) -> Any:
 def recorded(wanted: dict[str, Any]) -> dict[str, Any]:
     """The record of a node that was `bare` when goldnode came."""
     names = [package["name"] for package in wanted["packages"]]
-    return {"first": {"holds": [], "kernel": "6.1.0-901-amd64", "directories": [], "sources": []}, "brought": names, "held": names}
+    return {
+        "first": {"holds": [], "kernel": "6.1.0-901-amd64", "directories": [], "sources": []},
+        "brought": names,
+        "held": names,
+    }
 
 
 def planned_removal(case: dict[str, Any]) -> Plan:
     """The removal of a case, on a node that runs the kernel it had before unless the case says otherwise."""
-    seen = {**asdict({"bare": bare, "converged": converged}[case["base"]](document())), "running_kernel": "6.1.0-901-amd64"}
+    seen = {
+        **asdict({"bare": bare, "converged": converged}[case["base"]](document())),
+        "running_kernel": "6.1.0-901-amd64",
+    }
     known = merge(recorded(document()), case["record"]) or {}
     own = merge(document(), case.get("document", {}))
     return judge_absent(own, Observed(**merge(seen, case.get("seen", {}))), known)
@@ -203,7 +262,11 @@ def planned(case: dict[str, Any]) -> Plan:
         base = with_engine(declared, engine["runtime"])
     wanted = merge(declared, case.get("document", {}))
     before = merge(declared, case.get("seen_as", {}))
-    makers = {"bare": lambda: bare(before), "converged": lambda: converged(before), "declared": lambda: converged(wanted)}
+    makers = {
+        "bare": lambda: bare(before),
+        "converged": lambda: converged(before),
+        "declared": lambda: converged(wanted),
+    }
     base = base or makers[case["base"]]()
     return judge(wanted, Observed(**merge(asdict(base), case.get("seen", {}))), PROGRAM)
 
@@ -242,7 +305,10 @@ def test_case(path: Path) -> None:
             assert fragment in line
     for fragment in case.get("contains", []):
         assert any(fragment in line for line in lines), "\n".join(lines)
-    found = [next((at for at, line in enumerate(lines) if fragment in line), None) for fragment in case.get("order", [])]
+    found = [
+        next((at for at, line in enumerate(lines) if fragment in line), None)
+        for fragment in case.get("order", [])
+    ]
     assert found == sorted(at for at in found if at is not None), "\n".join(lines)
     for fragment in case.get("absent", []):
         assert not any(fragment in line for line in lines), "\n".join(lines)
@@ -261,7 +327,9 @@ def test_case(path: Path) -> None:
     if "reboot" in case:
         assert plan.reboot_after() == case["reboot"]
     if "lines" in case:
-        transaction = next(action for action in plan.actions if action.kind in ("packages.transact", "packages.leave"))
+        transaction = next(
+            action for action in plan.actions if action.kind in ("packages.transact", "packages.leave")
+        )
         assert transaction.data["lines"] == case["lines"]
 
 

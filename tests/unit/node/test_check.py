@@ -59,7 +59,11 @@ def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
         ("boot.initramfs", {"initramfs": {RELEASE: None}}, 2),
         ("node.files", {"files": {"/etc/initramfs-tools/hooks/zz-goldnode": None}}, 1),
         ("blacklist.nouveau", {"loaded": {"nouveau": ""}}, 2),
-        ("blacklist.nouveau", {"initramfs": {RELEASE: {"unwanted": ["usr/lib/modules/x/nouveau.ko.zst"]}}}, 2),
+        (
+            "blacklist.nouveau",
+            {"initramfs": {RELEASE: {"unwanted": ["usr/lib/modules/x/nouveau.ko.zst"]}}},
+            2,
+        ),
         ("blacklist.nova_core", {"forced": [{"file": "/etc/modules", "line": 3, "module": "nova-core"}]}, 2),
         ("stack.lock", {"packages": {"libnvidia-ml1": {"version": "535.3-1"}}}, 2),
         ("stack.lock", {"packages": {"nvidia-tesla-470-smi": installed("470.1-1")}}, 2),
@@ -101,8 +105,21 @@ def test_what_cannot_be_seen_is_never_healthy(patch: dict[str, Any], unseen: set
 
 def slots(**changes: Any) -> dict[str, Any]:
     """Slots as seen on a node that runs the newest image, and what is different."""
-    row = {"image": "c-a", "class": "c", "kernel": RELEASE, "entry": "goldnode-a-a.conf", "state": "good", "sequence": 1}
-    survey = {"running": "a", "tried": None, "next": "a", "fallback": None, "slots": {"a": row, "b": {**row, "image": "c-b"}}}
+    row = {
+        "image": "c-a",
+        "class": "c",
+        "kernel": RELEASE,
+        "entry": "goldnode-a-a.conf",
+        "state": "good",
+        "sequence": 1,
+    }
+    survey = {
+        "running": "a",
+        "tried": None,
+        "next": "a",
+        "fallback": None,
+        "slots": {"a": row, "b": {**row, "image": "c-b"}},
+    }
     return {"survey": {**survey, **changes.pop("survey", {})}, "stale": None, "marker": False, **changes}
 
 
@@ -113,13 +130,41 @@ SLOT_BOOT = {"loader": "systemd-boot", "release": RELEASE}
     ("name", "patch", "outcome", "code"),
     [
         ("boot.next", {"boot": SLOT_BOOT, "slots": slots()}, MATCH, 0),
-        ("boot.next", {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots()}, MISMATCH, 2),
+        (
+            "boot.next",
+            {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots()},
+            MISMATCH,
+            2,
+        ),
         # The next boot may be the other slot's until this image is good: that speaks neither for it nor against it.
-        ("boot.next", {"boot": {"release": "other"}, "slots": slots(survey={"tried": "goldnode-a-a+0-1.conf", "next": "b"})}, DEFERRED, 0),
-        ("boot.next", {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots(survey={"next": "b"})}, DEFERRED, 0),
+        (
+            "boot.next",
+            {
+                "boot": {"release": "other"},
+                "slots": slots(survey={"tried": "goldnode-a-a+0-1.conf", "next": "b"}),
+            },
+            DEFERRED,
+            0,
+        ),
+        (
+            "boot.next",
+            {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots(survey={"next": "b"})},
+            DEFERRED,
+            0,
+        ),
         ("slot.fallback", {"boot": SLOT_BOOT, "slots": slots()}, MATCH, 0),
-        ("slot.fallback", {"boot": SLOT_BOOT, "slots": slots(survey={"fallback": "image c-b in slot b failed 3 tries: …"})}, MISMATCH, 1),
-        ("boot.copies", {"boot": SLOT_BOOT, "slots": slots(stale="not as in this root: /boot/initrd.img-x")}, MISMATCH, 1),
+        (
+            "slot.fallback",
+            {"boot": SLOT_BOOT, "slots": slots(survey={"fallback": "image c-b in slot b failed 3 tries: …"})},
+            MISMATCH,
+            1,
+        ),
+        (
+            "boot.copies",
+            {"boot": SLOT_BOOT, "slots": slots(stale="not as in this root: /boot/initrd.img-x")},
+            MISMATCH,
+            1,
+        ),
         # The root was made for slots, and none are seen: the ESP is not mounted.
         ("slot.fallback", {"slots": {"marker": True, "survey": None, "stale": None}}, ELSEWHERE, 3),
     ],
@@ -210,7 +255,9 @@ def test_the_verdict_of_a_root_is_written_where_everything_reads_it(tmp_path: An
         (None, ELSEWHERE),
     ],
 )
-def test_a_simulators_bus_is_judged_in_a_container_too(gpus: list[dict[str, str]] | None, outcome: str) -> None:
+def test_a_simulators_bus_is_judged_in_a_container_too(
+    gpus: list[dict[str, str]] | None, outcome: str
+) -> None:
     wanted = {**document(), "simulated": True}
     found = findings({"container": True, "running_kernel": None, "simulated": True, "gpus": gpus}, wanted)
     assert {finding.id: finding.outcome for finding in found}["gpu.count"] == outcome

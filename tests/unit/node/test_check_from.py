@@ -23,7 +23,12 @@ G3 = "0000:5d:00.0"
 
 def document(**patch: Any) -> dict[str, Any]:
     """A class document as a whole, of the node of captures.py."""
-    wanted = {**case_document(), **captures.class_document(), "policy": {"persistence_mode": True, "ecc": True}, **patch}
+    wanted = {
+        **case_document(),
+        **captures.class_document(),
+        "policy": {"persistence_mode": True, "ecc": True},
+        **patch,
+    }
     wanted["os"] = {**wanted["os"], "id": "debian", "version": "13"}
     wanted["kernel"] = {**wanted["kernel"], "release": "6.12.1-amd64"}
     wanted["driver"] = {**case_document()["driver"], "version": "580.95.05"}
@@ -57,7 +62,9 @@ def test_a_good_record_shows_nothing_wrong_and_does_not_show_all(capture: dict[s
     verdict = judged(capture)
     found = outcomes(verdict)
     assert {name for name, outcome in found.items() if outcome == ELSEWHERE} == {"node.files"}
-    assert not [name for name, outcome in found.items() if outcome in ("mismatch", "could_not_read", "not_exposed")], found
+    assert not [
+        name for name, outcome in found.items() if outcome in ("mismatch", "could_not_read", "not_exposed")
+    ], found
     assert found["policy.ecc"] == found["stack.lock"] == found["boot.next"] == found["gpu.ids"] == MATCH
     assert verdict["exit_code"] == 3
     assert sum(verdict["counts"].values()) == len(verdict["findings"])
@@ -95,8 +102,13 @@ def test_what_a_record_lacks_is_not_verified() -> None:
         gpu.pop("settings")
     verdict = judged(capture)
     found = outcomes(verdict)
-    assert {found[name] for name in ("node.os", "kernel.running", "gpu.bound", "stack.lock", "policy.ecc", "node.files")} == {ELSEWHERE}
-    assert {found[name] for name in ("gpu.ids", "gpu.count", "driver.loaded", "pcie.width", "gpu.ecc.uncorrected")} == {MATCH}
+    assert {
+        found[name]
+        for name in ("node.os", "kernel.running", "gpu.bound", "stack.lock", "policy.ecc", "node.files")
+    } == {ELSEWHERE}
+    assert {
+        found[name] for name in ("gpu.ids", "gpu.count", "driver.loaded", "pcie.width", "gpu.ecc.uncorrected")
+    } == {MATCH}
     assert verdict["exit_code"] == 3
 
 
@@ -118,7 +130,9 @@ def test_the_command_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "<xml>", '{"schema": "goldnode.capture/9"}', "\x00\xff"])
-def test_a_file_that_is_no_record_reads_as_could_not_check(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_record_reads_as_could_not_check(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted, capture = tmp_path / "class.json", tmp_path / "node.json"
     wanted.write_text(json.dumps(document()))
     capture.write_text(content)
@@ -127,7 +141,13 @@ def test_a_file_that_is_no_record_reads_as_could_not_check(tmp_path: Path, conte
 
 
 def test_suppressions_of_the_class_hold_and_end(tmp_path: Path) -> None:
-    row = {"id": "gpu.vbios", "owner": "ann", "reason": "an update is planned", "expires": "2026-11-30", "severity": "degraded"}
+    row = {
+        "id": "gpu.vbios",
+        "owner": "ann",
+        "reason": "an update is planned",
+        "expires": "2026-11-30",
+        "severity": "degraded",
+    }
     capture = spoiled(record(), "gpus.3.vbios", "96.00.74.00.01")
     held = judged(capture, suppressions=[row])
     assert outcomes(held)["gpu.vbios"] == "suppressed"
@@ -140,13 +160,24 @@ def test_suppressions_of_the_class_hold_and_end(tmp_path: Path) -> None:
 
 
 def test_what_differs_comes_first_and_equal_things_are_one_row() -> None:
-    capture = spoiled(record(), "gpus.*.pcie.gen", {"current": 4, "max": 4, "device_max": 5}, "gpus.3.vbios", "x", "simulated", True)
+    capture = spoiled(
+        record(),
+        "gpus.*.pcie.gen",
+        {"current": 4, "max": 4, "device_max": 5},
+        "gpus.3.vbios",
+        "x",
+        "simulated",
+        True,
+    )
     text = verdict_table(judged(capture)).splitlines()
     assert text[0].startswith("SIMULATED HARDWARE")
     rows = [line for line in text if line.startswith("pcie.gen ")]
     assert len(rows) == 1
     assert "0000:18:00.0 and 7 more" in rows[0]
-    places = [next(i for i, line in enumerate(text) if line.startswith(name)) for name in ("pcie.gen", "gpu.vbios", "node.files", "ok (")]
+    places = [
+        next(i for i, line in enumerate(text) if line.startswith(name))
+        for name in ("pcie.gen", "gpu.vbios", "node.files", "ok (")
+    ]
     assert places == sorted(places)
     assert any("[takes along: hardware]" in line for line in text)
     assert text[-1].startswith("verdict: drain (exit code 2): ")

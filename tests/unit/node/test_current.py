@@ -16,13 +16,24 @@ from goldnode.node.verdict import current
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", ' {"a": [1, 2.5, -3e2, true, null, "\\u00e9\\n", {"b": {}}]} \n', '"x"', "NaN", "-Infinity", "12"]
+    "text",
+    [
+        "{}",
+        "[]",
+        ' {"a": [1, 2.5, -3e2, true, null, "\\u00e9\\n", {"b": {}}]} \n',
+        '"x"',
+        "NaN",
+        "-Infinity",
+        "12",
+    ],
 )
 def test_the_same_values_as_the_json_package(text: str) -> None:
     assert repr(current.loads(text)) == repr(json.loads(text))
 
 
-@pytest.mark.parametrize("text", ["", " ", "{", "[1,]", '{"a"}', "{} {}", "tru", '"\t"', '{"a": 1}x', "\ufeff{}"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", "[1,]", '{"a"}', "{} {}", "tru", '"\t"', '{"a": 1}x', "\ufeff{}"]
+)
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json.loads raises no other
         current.loads(text)
@@ -31,7 +42,10 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
 def test_it_asks_for_no_regular_expressions() -> None:
     said = "import sys; from goldnode.node.verdict import current; current.loads('[1]'); print(*sorted(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {said}"], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {said}"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "goldnode.node.verdict.current" in done.stdout.split()
     assert not {"re", "json", "enum", "hashlib", "typing", "subprocess"} & set(done.stdout.split())

@@ -15,7 +15,11 @@ from goldnode.node.state.model import NodeError
 
 # How update-initramfs is called; by which package's script; whether it is done at once.
 CALLS = [
-    ("-c -k 6.1.0-902-amd64 -b /boot", "linux-image-6.1.0-902-amd64", True),  # a kernel is never there without one
+    (
+        "-c -k 6.1.0-902-amd64 -b /boot",
+        "linux-image-6.1.0-902-amd64",
+        True,
+    ),  # a kernel is never there without one
     ("-d -k 6.1.0-901-amd64 -b /boot", "linux-image-6.1.0-901-amd64", True),
     ("-u", "nvidia-kernel-common", True),  # which only activates the trigger
     ("-u", "", False),  # which is the trigger
@@ -31,7 +35,9 @@ def program(tmp_path: Path) -> Path:
     real.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/done\n')
     real.chmod(0o755)
     found = tmp_path / "update-initramfs"
-    found.write_text(deferred.TEXT.replace(deferred.REAL, str(real)).replace(deferred.OWED, str(tmp_path / "owed")))
+    found.write_text(
+        deferred.TEXT.replace(deferred.REAL, str(real)).replace(deferred.OWED, str(tmp_path / "owed"))
+    )
     found.chmod(0o755)
     return found
 
@@ -41,16 +47,22 @@ def lines(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("arguments", "package", "at_once"), CALLS)
-def test_a_call_is_done_at_once_or_written_down(program: Path, arguments: str, package: str, at_once: bool) -> None:
+def test_a_call_is_done_at_once_or_written_down(
+    program: Path, arguments: str, package: str, at_once: bool
+) -> None:
     environment = {**os.environ, **({"DPKG_MAINTSCRIPT_PACKAGE": package} if package else {})}
     environment.pop("DPKG_MAINTSCRIPT_PACKAGE", None) if not package else None
     subprocess.run([str(program), *arguments.split()], check=True, env=environment)
-    assert (lines(program.with_name("done")), lines(program.with_name("owed"))) == (([arguments], []) if at_once else ([], [arguments]))
+    assert (lines(program.with_name("done")), lines(program.with_name("owed"))) == (
+        ([arguments], []) if at_once else ([], [arguments])
+    )
 
 
 def test_where_nothing_can_be_written_down_it_is_done(program: Path) -> None:
     program.with_name("owed").mkdir()
-    subprocess.run([str(program), "-u"], check=True, stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]})
+    subprocess.run(
+        [str(program), "-u"], check=True, stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]}
+    )
     assert lines(program.with_name("done")) == ["-u"]
 
 
@@ -61,7 +73,12 @@ class Node(Host):
 
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None):  # type: ignore[no-untyped-def] # as in Host
         self.commands.append(argv)
-        return Result(argv, self.status, "6.1.0-902-amd64\n6.1.0-901-amd64\n" if argv[0] == "linux-version" else "", "no space left")
+        return Result(
+            argv,
+            self.status,
+            "6.1.0-902-amd64\n6.1.0-901-amd64\n" if argv[0] == "linux-version" else "",
+            "no space left",
+        )
 
 
 def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
@@ -103,7 +120,9 @@ YOUNGER: dict[str, tuple[str | None, bool]] = {
 
 
 @pytest.mark.parametrize("case", YOUNGER)
-def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_since(tmp_path: Path, case: str) -> None:
+def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_since(
+    tmp_path: Path, case: str
+) -> None:
     changed, fresh = YOUNGER[case]
     for name, _ in YOUNGER.values():
         if name is not None:

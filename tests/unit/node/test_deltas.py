@@ -77,7 +77,9 @@ COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("name", "place", "before", "after", "subject"), COUNTING)
-def test_what_counts_on_is_found_and_what_stands_is_not(name: str, place: str, before: Any, after: Any, subject: str | None) -> None:
+def test_what_counts_on_is_found_and_what_stands_is_not(
+    name: str, place: str, before: Any, after: Any, subject: str | None
+) -> None:
     life = Life()
     assert not life.check(place, before), "the first sight is the base"
     assert not life.check(place, before)
@@ -93,7 +95,9 @@ def test_rates_since_boot_are_judged_at_the_first_check() -> None:
 
 def test_a_few_errors_while_links_are_trained_at_boot_are_no_alarm() -> None:
     life = Life().reboot()
-    assert not life.check(AER, aer(50, 2), "gpus.3.nvlink.links.0.errors.recovery", 8, "gpus.3.pcie.replay", 90)
+    assert not life.check(
+        AER, aer(50, 2), "gpus.3.nvlink.links.0.errors.recovery", 8, "gpus.3.pcie.replay", 90
+    )
 
 
 def test_errors_of_the_card_outlive_the_reboot_until_somebody_settles_them() -> None:
@@ -159,7 +163,12 @@ def test_counters_that_began_again(before: int, after: int, value: int) -> None:
 def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
     life = Life()
     life.check("gpus.3.ecc.aggregate.uncorrected", 0)
-    swapped = ("gpus.3.uuid", "GPU-ffffffff-0000-0000-0000-000000000000", "gpus.3.ecc.aggregate.uncorrected", 9)
+    swapped = (
+        "gpus.3.uuid",
+        "GPU-ffffffff-0000-0000-0000-000000000000",
+        "gpus.3.ecc.aggregate.uncorrected",
+        9,
+    )
     found = life.reboot().check(*swapped)
     assert ("gpu.ecc.aggregate", G3) not in found, "the past of another card"
     assert found["changed.gpu", G3].outcome == MISMATCH
@@ -179,7 +188,9 @@ def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
         (("gpus.3.serial", "another"), None, 0),
     ],
 )
-def test_what_was_otherwise_before_the_last_boot_is_told(change: tuple[Any, ...], name: str | None, code: int) -> None:
+def test_what_was_otherwise_before_the_last_boot_is_told(
+    change: tuple[Any, ...], name: str | None, code: int
+) -> None:
     life = Life()
     life.check()
     found = {key for key, _ in life.reboot().check(*change)}
@@ -229,7 +240,9 @@ def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_other
     corrupt = spoiled(healthy(), "gpus.3.inforom.valid", False)
     blind = spoiled(healthy(), "gpus.*.inforom", {"image": "G520"})
 
-    def checked(memory: dict[str, Any], capture: dict[str, Any], passive: bool) -> tuple[list[Finding], dict[str, Any]]:
+    def checked(
+        memory: dict[str, Any], capture: dict[str, Any], passive: bool
+    ) -> tuple[list[Finding], dict[str, Any]]:
         counted, new = deltas.step(memory, capture)
         found = rules.judge(class_document(), capture, counted)
         found += deltas.carried(new, memory, found, passive)
@@ -238,7 +251,9 @@ def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_other
     first, memory = checked({}, corrupt, False)
     for _ in range(2):
         found, memory = checked(memory, blind, True)
-        assert [(f.id, f.subject, f.outcome, f.got) for f in found] == [("gpu.inforom", G3, MISMATCH, first[0].got)]
+        assert [(f.id, f.subject, f.outcome, f.got) for f in found] == [
+            ("gpu.inforom", G3, MISMATCH, first[0].got)
+        ]
         assert "by a full check" in found[0].evidence[0]
     found, memory = checked(memory, healthy(), False)
     assert not found
@@ -276,7 +291,9 @@ GOOD = deltas.step({}, healthy())[1]
         (json.dumps({**GOOD, "uptime": 9e9}).encode(), "future"),
     ],
 )
-def test_a_state_file_that_cannot_be_used_is_set_aside_and_told(tmp_path: Path, content: bytes, why: str) -> None:
+def test_a_state_file_that_cannot_be_used_is_set_aside_and_told(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
     host = kept(tmp_path, content)
     memory, fault = deltas.load(host, healthy())
     assert memory == {}
@@ -294,10 +311,34 @@ def test_no_state_file_is_a_first_sight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 0, "x", [], {}, {"last": "x"}, {"last": 1}, float("nan"), {"last": 1, "base": 1, "time": ["\x1b"]}]
+    "value",
+    [
+        None,
+        0,
+        "x",
+        [],
+        {},
+        {"last": "x"},
+        {"last": 1},
+        float("nan"),
+        {"last": 1, "base": 1, "time": ["\x1b"]},
+    ],
 )
 @pytest.mark.parametrize(
-    "key", ["counters", "known", "standing", "events", "acks", "blocked", "uptime", "boot", "clock", "time", "pending"]
+    "key",
+    [
+        "counters",
+        "known",
+        "standing",
+        "events",
+        "acks",
+        "blocked",
+        "uptime",
+        "boot",
+        "clock",
+        "time",
+        "pending",
+    ],
 )
 def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
     memory = {**GOOD, key: value}
@@ -312,7 +353,10 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
 
 
 def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    host = kept(tmp_path, json.dumps({**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}).encode())
+    host = kept(
+        tmp_path,
+        json.dumps({**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}).encode(),
+    )
     root = ["ack", "--root", str(tmp_path)]
     assert main([*root, "--by", "ann", "--reason", "replaced"]) == 3, "nothing was seen since boot"
     host.write(CAPTURE, json.dumps(healthy()).encode())

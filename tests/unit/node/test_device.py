@@ -48,7 +48,9 @@ def test_a_driver_that_hangs(tmp_path: Path, body: str, error: str) -> None:
     assert error in child.ask(host(tmp_path, body), REQUEST, limit=0.5)["error"]
 
 
-def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_killed_is_left_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
     kept: list[int] = []
     monkeypatch.setattr(process, "GRACE", 0.2)
@@ -56,7 +58,10 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monke
     found = child.ask(host(tmp_path, "time.sleep(600)"), REQUEST, limit=0.3)
     monkeypatch.undo()
     os.killpg(kept[0], 9)
-    assert f"the GPU driver hangs: process {kept[0]} did not answer within 0.3 s and cannot be killed" == found["error"]
+    assert (
+        f"the GPU driver hangs: process {kept[0]} did not answer within 0.3 s and cannot be killed"
+        == found["error"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,11 @@ def card(root: Path, number: int, address: str, **files: str) -> Path:
     sensor = device / "hwmon/hwmon3"
     sensor.mkdir(parents=True)
     (device / "uevent").write_text(f"DRIVER=amdgpu\nPCI_ID=1002:74A1\nPCI_SLOT_NAME={address}\n")
-    values = {"unique_id": f"00aa{number}\n", "product_name": "AMD Instinct MI300X\n", "power_dpm_force_performance_level": "auto\n"}
+    values = {
+        "unique_id": f"00aa{number}\n",
+        "product_name": "AMD Instinct MI300X\n",
+        "power_dpm_force_performance_level": "auto\n",
+    }
     for name, text in {**values, **files}.items():
         (device / name).write_text(text)
     for name, micro in (("cap", 750), ("cap_default", 750), ("cap_min", 0), ("cap_max", 750)):
@@ -127,7 +136,10 @@ def test_amds_cards_are_read_from_sysfs_in_the_order_of_their_addresses(tmp_path
     (tmp_path / "sys/class/drm/card0/device").mkdir(parents=True)
     (tmp_path / "sys/class/drm/card0/device/uevent").write_text("DRIVER=ast\n")
     found = amd.read(str(tmp_path))["gpus"]
-    assert [(gpu["uuid"], gpu["address"]) for gpu in found.values()] == [("00aa2", "0000:05:00.0"), ("00aa1", "0000:26:00.0")]
+    assert [(gpu["uuid"], gpu["address"]) for gpu in found.values()] == [
+        ("00aa2", "0000:05:00.0"),
+        ("00aa1", "0000:26:00.0"),
+    ]
     assert found["0"]["power"] == {"limit": 750, "default": 750, "min": 0, "max": 750}
     assert (found["0"]["pci_id"], found["0"]["performance_level"]) == ("1002:74a1", "auto")
 

@@ -20,7 +20,10 @@ from goldnode.node.host import Host
 from goldnode.node.probe import gpus
 from goldnode.node.probe.values import not_exposed, unread
 
-TABLE = {"families": {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}, "bundled": {"12.2": "535.54.03", "12.4": "550.54.14"}}
+TABLE = {
+    "families": {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"},
+    "bundled": {"12.2": "535.54.03", "12.4": "550.54.14"},
+}
 XID = {
     "31": ["RESTART_APP", "none", "a program's fault"],
     "79": ["RESTART_BM", "drain", "the GPU fell off the bus"],
@@ -32,7 +35,17 @@ CLASS = {"gpu": {"vendor": "nvidia", "count": 2}, "xid": XID, "health": {"cuda":
 def gpu(index: int, **values: Any) -> dict[str, Any]:
     """An H100 at work."""
     zero = dict.fromkeys(
-        ("power", "thermal", "reliability", "board_limit", "low_utilization", "hw_slowdown", "sw_thermal", "hw_power_brake"), 0
+        (
+            "power",
+            "thermal",
+            "reliability",
+            "board_limit",
+            "low_utilization",
+            "hw_slowdown",
+            "sw_thermal",
+            "hw_power_brake",
+        ),
+        0,
     )
     return {
         "index": index,
@@ -67,14 +80,36 @@ def healthy(uptime: float = 100.0) -> dict[str, Any]:
         "driver": {"vendor": "nvidia", "loaded": "535.261.03", "library": "535.261.03", "cuda": "12.2"},
         "devices": {"/dev/nvidia0": "0666", "/dev/nvidia1": "0666", "/dev/nvidiactl": "0666"},
         "pci": {
-            f"0000:{n}8:00.0": {"kind": "gpu", "pci_id": "10de:2330", "aer": {"correctable": 3, "nonfatal": 0, "fatal": 0}} for n in (1, 2)
+            f"0000:{n}8:00.0": {
+                "kind": "gpu",
+                "pci_id": "10de:2330",
+                "aer": {"correctable": 3, "nonfatal": 0, "fatal": 0},
+            }
+            for n in (1, 2)
         },
-        "pressure": {name: {"some_us": step // 100, "full_us": step // 200} for name in ("io", "memory", "cpu")},
+        "pressure": {
+            name: {"some_us": step // 100, "full_us": step // 200} for name in ("io", "memory", "cpu")
+        },
         "cpu_time": {"iowait": step // 100000, "total": step // 100},
         "blocked": [],
-        "network": {"eth0": {"state": "up", "carrier_changes": 2, "counters": {"rx_dropped": 100, "rx_errors": 0, "rx_packets": 10**6}}},
+        "network": {
+            "eth0": {
+                "state": "up",
+                "carrier_changes": 2,
+                "counters": {"rx_dropped": 100, "rx_errors": 0, "rx_packets": 10**6},
+            }
+        },
         "infiniband": {
-            "mlx5_0": {"ports": {"1": {"state": "active", "physical": "linkup", "counters": {"link_downed": 1}, "hw_counters": {}}}}
+            "mlx5_0": {
+                "ports": {
+                    "1": {
+                        "state": "active",
+                        "physical": "linkup",
+                        "counters": {"link_downed": 1},
+                        "hw_counters": {},
+                    }
+                }
+            }
         },
         "events": {"rows": [], "error": None},
         "workloads": {"processes": [process()], "unseen": 0, "error": None},
@@ -87,8 +122,18 @@ def process(**values: Any) -> dict[str, Any]:
         "pid": 10,
         "command": "python3",
         "libraries": [
-            {"name": "cudart", "path": "/usr/local/cuda-12.2/lib64/libcudart.so.12.2.140", "version": "12.2.140", "deleted": False},
-            {"name": "cuda", "path": "/usr/lib/libcuda.so.535.261.03", "version": "535.261.03", "deleted": False},
+            {
+                "name": "cudart",
+                "path": "/usr/local/cuda-12.2/lib64/libcudart.so.12.2.140",
+                "version": "12.2.140",
+                "deleted": False,
+            },
+            {
+                "name": "cuda",
+                "path": "/usr/lib/libcuda.so.535.261.03",
+                "version": "535.261.03",
+                "deleted": False,
+            },
             {"name": "nccl", "path": "/usr/lib/libnccl.so.2.18.5", "version": "2.18.5", "deleted": False},
         ],
         "torch": None,
@@ -112,7 +157,9 @@ def changed(sample: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def report(second: dict[str, Any], first: dict[str, Any] | None = None, document: Any = None) -> Any:
-    return checks.diagnose(first if first is not None else healthy(), second, CLASS if document is None else document)
+    return checks.diagnose(
+        first if first is not None else healthy(), second, CLASS if document is None else document
+    )
 
 
 def line(found: Any, name: str) -> Any:
@@ -131,7 +178,13 @@ FAULTS = [
     ("gpus|1|lost", True, "gpus", "is lost", "compute"),
     ("pci|0000:28:00.0|gone", True, "gpus", "1 on the bus", "compute"),
     ("devices", {"/dev/nvidia0": "0666"}, "gpus", "1 in /dev", "compute"),
-    ("gpu_error", unread("the GPU driver hangs: process 7 did not answer within 40 s and cannot be killed"), "gpus", "hangs", "compute"),
+    (
+        "gpu_error",
+        unread("the GPU driver hangs: process 7 did not answer within 40 s and cannot be killed"),
+        "gpus",
+        "hangs",
+        "compute",
+    ),
     ("gpu_error", not_exposed("driver not loaded", 9), "gpus", "not loaded", "compute"),
     ("gpu_error", unread("mismatch", 18), "gpus", "different drivers", "mismatch"),
     ("driver|library", "535.247.01", "gpus", "535.247.01", "mismatch"),
@@ -153,11 +206,29 @@ FAULTS = [
     ),
     ("events|rows", [{"kind": "xid", "code": 63}], "errors", "Xid 63", "compute"),
     ("events|rows", [{"kind": "xid", "code": 4711}], "errors", "does not know", "compute"),
-    ("events|rows", [{"kind": "sxid", "code": 20034, "fatal": True}], "errors", "SXid 20034 (fatal)", "communication"),
-    ("events|rows", [{"kind": "api_mismatch", "text": "NVRM: API mismatch"}], "errors", "different drivers", "mismatch"),
+    (
+        "events|rows",
+        [{"kind": "sxid", "code": 20034, "fatal": True}],
+        "errors",
+        "SXid 20034 (fatal)",
+        "communication",
+    ),
+    (
+        "events|rows",
+        [{"kind": "api_mismatch", "text": "NVRM: API mismatch"}],
+        "errors",
+        "different drivers",
+        "mismatch",
+    ),
     ("events|rows", [{"kind": "io_error", "text": "nvme0n1: I/O error"}], "errors", "disk", "input"),
     ("gpus|0|throttle|violation_ns|thermal", 500_000_000, "load", "heat 50 %", "compute"),
-    ("gpus|0|throttle|violation_ns|hw_power_brake", 20_000_000, "load", "power brake of the machine 2.0 %", "compute"),
+    (
+        "gpus|0|throttle|violation_ns|hw_power_brake",
+        20_000_000,
+        "load",
+        "power brake of the machine 2.0 %",
+        "compute",
+    ),
     ("gpus|0|throttle|active", ["hw_thermal_slowdown"], "load", "slowed down now", "compute"),
     (
         "gpus|0",
@@ -169,7 +240,13 @@ FAULTS = [
     ("pressure|io|some_us", 450_000, "input", "storage 45 %", "input"),
     ("pressure|memory|full_us", 100_000, "input", "memory 10 %", "input"),
     ("pressure|cpu|some_us", 900_000, "input", "processor 90 %", "input"),
-    ("network|eth0|counters|rx_dropped", 5100, "network", "5000 packets a second received dropped", "communication"),
+    (
+        "network|eth0|counters|rx_dropped",
+        5100,
+        "network",
+        "5000 packets a second received dropped",
+        "communication",
+    ),
     ("network|eth0|counters|rx_errors", 3, "network", "3 packets a second", "communication"),
     ("network|eth0|carrier_changes", 4, "network", "2 times", "communication"),
     ("infiniband|mlx5_0|ports|1|counters|link_downed", 2, "network", "link_downed", "communication"),
@@ -180,7 +257,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "check", "text", "bottleneck"), FAULTS, ids=[f"{row[0]}-{row[3]}" for row in FAULTS])
+@pytest.mark.parametrize(
+    ("path", "value", "check", "text", "bottleneck"), FAULTS, ids=[f"{row[0]}-{row[3]}" for row in FAULTS]
+)
 def test_each_fault(path: str, value: Any, check: str, text: str, bottleneck: str) -> None:
     got = report(changed(healthy(101.0), path, value))
     row = line(got, check)
@@ -223,7 +302,9 @@ def test_a_task_blocked_in_both_samples_has_its_name_told() -> None:
 def test_iowait_where_the_kernel_has_no_pressure(ticks: int, status: str) -> None:
     first, second = healthy(), healthy(101.0)
     for one in (first, second):
-        one["pressure"] = {name: not_exposed("No such file or directory", 2) for name in ("io", "memory", "cpu")}
+        one["pressure"] = {
+            name: not_exposed("No such file or directory", 2) for name in ("io", "memory", "cpu")
+        }
     second["cpu_time"] = {"iowait": ticks, "total": 200}
     first["cpu_time"] = {"iowait": 0, "total": 0}
     got = report(second, first)
@@ -238,19 +319,27 @@ def test_neither_pressure_nor_iowait_is_no_pass() -> None:
         one["pressure"] = not_exposed("no")
         one["cpu_time"] = unread("torn")
     got = report(second, first)
-    assert (line(got, "input")["status"], got["exit_code"], got["bottleneck"]) == ("unknown", 3, "undetermined")
+    assert (line(got, "input")["status"], got["exit_code"], got["bottleneck"]) == (
+        "unknown",
+        3,
+        "undetermined",
+    )
 
 
 # -- what outweighs what
 
 
 def test_waiting_for_storage_outweighs_dropped_packets_while_gpus_wait() -> None:
-    second = changed(changed(healthy(101.0), "pressure|io|some_us", 450_000), "network|eth0|counters|rx_dropped", 5100)
+    second = changed(
+        changed(healthy(101.0), "pressure|io|some_us", 450_000), "network|eth0|counters|rx_dropped", 5100
+    )
     assert report(second)["bottleneck"] == "input"
     for index in (0, 1):
         second = changed(second, f"gpus|{index}|utilization|gpu", 99)
     got = report(second)
-    assert (got["bottleneck"], got["exit_code"]) == ("communication", 1), "busy GPUs are not kept waiting by storage"
+    assert (got["bottleneck"], got["exit_code"]) == ("communication", 1), (
+        "busy GPUs are not kept waiting by storage"
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,7 +352,9 @@ def test_waiting_for_storage_outweighs_dropped_packets_while_gpus_wait() -> None
         (0, 70.0, False, "none", "nothing runs"),
     ],
 )
-def test_what_the_load_says_where_nothing_is_wrong(use: int, draw: float, processes: bool, bottleneck: str, text: str) -> None:
+def test_what_the_load_says_where_nothing_is_wrong(
+    use: int, draw: float, processes: bool, bottleneck: str, text: str
+) -> None:
     second = healthy(101.0)
     for one in second["gpus"]:
         one.update(utilization={"gpu": use}, power={"limit_w": 700.0, "default_w": 700.0, "draw_w": draw})
@@ -307,7 +398,10 @@ def test_a_driver_that_was_loaded_anew_between_samples_is_no_throttling() -> Non
     assert report(healthy(101.0), first)["exit_code"] == 0
 
 
-@pytest.mark.parametrize("first", [None, {**healthy(), "identity": {"boot_id": "other"}}, healthy(102.0), {**healthy(), "uptime": None}])
+@pytest.mark.parametrize(
+    "first",
+    [None, {**healthy(), "identity": {"boot_id": "other"}}, healthy(102.0), {**healthy(), "uptime": None}],
+)
 def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
     got = checks.diagnose(first, healthy(101.0), CLASS)
     assert got["seconds"] is None
@@ -331,8 +425,16 @@ def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
         ("network", unread("x"), "network"),
         ("workloads", {"processes": [], "unseen": 0, "error": unread("x")}, "fit"),
         ("workloads", {"processes": [], "unseen": 0, "error": None}, "fit"),
-        ("workloads", {"processes": [{"pid": 3, "error": unread("no answer within 1.5 s")}], "unseen": 0}, "fit"),
-        ("workloads", {"processes": [process(libraries=unread("Permission denied", 13))], "unseen": 0}, "fit"),
+        (
+            "workloads",
+            {"processes": [{"pid": 3, "error": unread("no answer within 1.5 s")}], "unseen": 0},
+            "fit",
+        ),
+        (
+            "workloads",
+            {"processes": [process(libraries=unread("Permission denied", 13))], "unseen": 0},
+            "fit",
+        ),
     ],
 )
 def test_what_could_not_be_looked_at(path: str, value: Any, check: str) -> None:
@@ -348,7 +450,9 @@ def test_what_could_not_be_looked_at(path: str, value: Any, check: str) -> None:
 def test_a_machine_without_gpus_and_class_is_not_healthy() -> None:
     got = checks.diagnose({}, {}, {})
     assert got["exit_code"] == 3
-    assert line(got, "gpus")["text"] == "no GPU on the bus, and no class document says that there should be one"
+    assert (
+        line(got, "gpus")["text"] == "no GPU on the bus, and no class document says that there should be one"
+    )
 
 
 def test_an_xid_without_a_table_is_told_and_not_judged() -> None:
@@ -376,11 +480,31 @@ def lib(name: str, path: str, version: str, deleted: bool = False) -> dict[str, 
 
 RUNTIME = lib("cudart", CUDA, "12.2.140")
 MISMATCHES = [
-    ({"libraries": [lib("cudart", "/x/libcudart.so.13.0.48", "13.0.48")]}, "needs driver 580.65.06", "mismatch"),
-    ({"libraries": [RUNTIME, lib("cuda", "/opt/libcuda.so.470.1", "470.1")]}, "the loaded driver is 535.261.03", "mismatch"),
-    ({"libraries": [RUNTIME, lib("cuda", "/usr/lib/libcuda.so.535.247.01", "535.247.01", True)]}, "replaced under it", "mismatch"),
-    ({"libraries": [RUNTIME, lib("cudart", "/venv/lib/libcudart.so.12", "12.1.105")]}, "2 copies of libcudart", "mismatch"),
-    ({"libraries": [RUNTIME], "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs:/x"}}, "stubs", "mismatch"),
+    (
+        {"libraries": [lib("cudart", "/x/libcudart.so.13.0.48", "13.0.48")]},
+        "needs driver 580.65.06",
+        "mismatch",
+    ),
+    (
+        {"libraries": [RUNTIME, lib("cuda", "/opt/libcuda.so.470.1", "470.1")]},
+        "the loaded driver is 535.261.03",
+        "mismatch",
+    ),
+    (
+        {"libraries": [RUNTIME, lib("cuda", "/usr/lib/libcuda.so.535.247.01", "535.247.01", True)]},
+        "replaced under it",
+        "mismatch",
+    ),
+    (
+        {"libraries": [RUNTIME, lib("cudart", "/venv/lib/libcudart.so.12", "12.1.105")]},
+        "2 copies of libcudart",
+        "mismatch",
+    ),
+    (
+        {"libraries": [RUNTIME], "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs:/x"}},
+        "stubs",
+        "mismatch",
+    ),
     (
         {"libraries": [RUNTIME], "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda-11.8/lib64"}},
         "/usr/local/cuda-11.8/lib64, and",
@@ -390,7 +514,11 @@ MISMATCHES = [
     ({"libraries": [RUNTIME], "torch": "11.8"}, "PyTorch was built with CUDA 11.8", "mismatch"),
     ({"environment": {"CUDA_VISIBLE_DEVICES": "0,7"}}, "names 7", "mismatch"),
     ({"environment": {"CUDA_VISIBLE_DEVICES": "GPU-zzz"}}, "names GPU-zzz", "mismatch"),
-    ({"environment": {"NCCL_SOCKET_IFNAME": "ens"}}, "names no interface there is (lo, eth0)", "communication"),
+    (
+        {"environment": {"NCCL_SOCKET_IFNAME": "ens"}},
+        "names no interface there is (lo, eth0)",
+        "communication",
+    ),
     ({"environment": {"NCCL_IB_HCA": "mlx5_8"}}, "names no device there is (mlx5_0)", "communication"),
     ({"environment": {"NCCL_IB_HCA": "mlx5_0:2"}}, "no port that is active", "communication"),
     ({"environment": {"NCCL_IB_DISABLE": "1"}}, "goes over TCP", "communication"),
@@ -409,12 +537,29 @@ def test_each_mismatch(values: dict[str, Any], text: str, bottleneck: str) -> No
 
 
 FITS = [
-    {"libraries": [lib("cudart", "/x/libcudart.so.12.8", "12.8.90")]},  # newer than the driver's own CUDA, of the family it runs
+    {
+        "libraries": [lib("cudart", "/x/libcudart.so.12.8", "12.8.90")]
+    },  # newer than the driver's own CUDA, of the family it runs
     {"libraries": [lib("cudart", "/x/libcudart.so.11.0", "11.8.89")]},
-    {"libraries": [lib("cudart", "/x/13", "13.0.48"), lib("cuda", "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06", "580.65.06")]},
-    {"libraries": [RUNTIME], "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda-12/lib64:/home/me/lib"}, "missing": ["/home/me/lib"]},
+    {
+        "libraries": [
+            lib("cudart", "/x/13", "13.0.48"),
+            lib("cuda", "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06", "580.65.06"),
+        ]
+    },
+    {
+        "libraries": [RUNTIME],
+        "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda-12/lib64:/home/me/lib"},
+        "missing": ["/home/me/lib"],
+    },
     {"environment": {"NCCL_SOCKET_IFNAME": "^docker,lo", "NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_DISABLE": "0"}},
-    {"environment": {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_IB_HCA": "mlx5_0:1", "CUDA_VISIBLE_DEVICES": "1,GPU-0"}},
+    {
+        "environment": {
+            "NCCL_SOCKET_IFNAME": "=eth0",
+            "NCCL_IB_HCA": "mlx5_0:1",
+            "CUDA_VISIBLE_DEVICES": "1,GPU-0",
+        }
+    },
     {"environment": {"CUDA_VISIBLE_DEVICES": "MIG-abc"}},
 ]
 
@@ -426,7 +571,10 @@ HOSTILE = "$(reboot)`x`;'&"
     ("path", "value"),
     [
         ("workloads|processes", [process(libraries=[RUNTIME], missing=[f"/cuda/{HOSTILE}"])]),
-        ("workloads|processes", [process(libraries=[RUNTIME, lib("cuda", f"/{HOSTILE}/libcuda.so.470.1", "470.1")])]),
+        (
+            "workloads|processes",
+            [process(libraries=[RUNTIME, lib("cuda", f"/{HOSTILE}/libcuda.so.470.1", "470.1")])],
+        ),
         ("workloads|processes", [process(pid=HOSTILE, libraries=[RUNTIME, {**RUNTIME, "path": "/x"}])]),
         ("network", {HOSTILE: {"state": "up", "carrier_changes": 9}}),
         ("infiniband", {HOSTILE: unread("no answer")}),
@@ -482,7 +630,9 @@ def test_two_versions_of_nccl() -> None:
         ("x.y", "535.261.03", "12.2", TABLE, None),
     ],
 )
-def test_a_runtime_against_a_driver(cuda: Any, driver: Any, reported: Any, table: Any, want: str | None) -> None:
+def test_a_runtime_against_a_driver(
+    cuda: Any, driver: Any, reported: Any, table: Any, want: str | None
+) -> None:
     got = compatible.judge(cuda, driver, reported, table)
     assert got == want if not want else got is not None and got.startswith(want)
 
@@ -550,7 +700,12 @@ def test_a_process_on_a_gpu(tmp_path: Path) -> None:
     got = running.read(context(node(tmp_path)).files)
     assert (got["error"], got["unseen"], len(got["processes"])) == (None, 0, 1)
     row = got["processes"][0]
-    assert (row["pid"], row["command"], row["torch"], row["interfaces"]) == (41, "py?[31mthon", "11.8", ["lo", "eth0"])
+    assert (row["pid"], row["command"], row["torch"], row["interfaces"]) == (
+        41,
+        "py?[31mthon",
+        "11.8",
+        ["lo", "eth0"],
+    )
     assert [(item["name"], item["version"], item["deleted"]) for item in row["libraries"]] == [
         ("cuda", "535.261.03", False),
         ("cudart", "12.4.127", False),
@@ -563,7 +718,11 @@ def test_a_process_on_a_gpu(tmp_path: Path) -> None:
 
 def test_nothing_of_an_environment_is_kept_but_what_is_named() -> None:
     got = running.variables(ENVIRON)
-    assert got == {"LD_LIBRARY_PATH": "/usr/local/cuda-11.8/lib64:/venv", "NCCL_IB_HCA": "mlx5_0?[2J?x", "CUDA_VISIBLE_DEVICES": "0"}
+    assert got == {
+        "LD_LIBRARY_PATH": "/usr/local/cuda-11.8/lib64:/venv",
+        "NCCL_IB_HCA": "mlx5_0?[2J?x",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     assert running.variables(unread("Permission denied", 13)) == {}
 
 
@@ -580,7 +739,9 @@ def test_a_process_that_vanishes_and_maps_that_may_not_be_read(tmp_path: Path) -
     assert line(report(second), "fit")["status"] == "unknown"
 
 
-def test_a_map_that_cannot_be_read_at_all_hangs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_that_cannot_be_read_at_all_hangs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node(tmp_path)
     monkeypatch.setattr(running, "process", lambda *_: __import__("time").sleep(60))
     monkeypatch.setattr("goldnode.node.probe.aside.ask.__defaults__", (1.0, 0.2))
@@ -606,12 +767,18 @@ def test_processes_that_there_was_no_time_for_are_counted(tmp_path: Path) -> Non
 # -- samples and the command
 
 
-def test_a_driver_that_did_not_answer_is_not_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_did_not_answer_is_not_asked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[Any] = []
     monkeypatch.setattr(sample, "INTERVAL", 0.0)
-    monkeypatch.setattr(gpus, "begin", lambda here: begun.append(here.document["health"]["limits"]["gpu_answer_s"]))
+    monkeypatch.setattr(
+        gpus, "begin", lambda here: begun.append(here.document["health"]["limits"]["gpu_answer_s"])
+    )
     monkeypatch.setattr(gpus, "read", lambda here: {"gpus": [], "gpu_error": unread("hangs"), "driver": {}})
-    host = Host(str(make(tmp_path, {"/proc/uptime": "5 1\n", "/proc/stat": "cpu 1 2 3 4 5 6 7 8 9\n"})), live=True)
+    host = Host(
+        str(make(tmp_path, {"/proc/uptime": "5 1\n", "/proc/stat": "cpu 1 2 3 4 5 6 7 8 9\n"})), live=True
+    )
     first, second = sample.take(host, {"health": {"limits": {"gpu_answer_s": 90}}})
     assert begun == [sample.ANSWER], "nor waited for as long as a boot may"
     assert first["gpu_error"] == second["gpu_error"]
@@ -620,7 +787,13 @@ def test_a_driver_that_did_not_answer_is_not_asked_twice(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("cpu 1 2 3", True), ("", True), ("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1", False), ("intr 1 2 3 4 5 6 7 8 9", True)]
+    ("text", "fault"),
+    [
+        ("cpu 1 2 3", True),
+        ("", True),
+        ("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1", False),
+        ("intr 1 2 3 4 5 6 7 8 9", True),
+    ],
 )
 def test_times_of_all_cpus(text: str, fault: bool) -> None:
     assert ("fault" in sample.cpu_time(text)) is fault
@@ -656,7 +829,9 @@ def test_what_is_no_capture(tmp_path: Path, content: str, capsys: pytest.Capture
     assert run("--class", str(tmp_path / "none")) == 3
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", [], {}, [None], [3], {"a": 3}, {"fault": "unread", "text": "x"}, True])
+@pytest.mark.parametrize(
+    "value", [None, 3, "x", [], {}, [None], [3], {"a": 3}, {"fault": "unread", "text": "x"}, True]
+)
 def test_a_torn_capture_crashes_nothing(value: Any) -> None:
     for key in healthy():
         second = {**healthy(101.0), key: value}
@@ -690,7 +865,10 @@ def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
     text = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(),0,access=mmap.ACCESS_READ); print(1,flush=True); sys.stdin.read()"
     environment = {"LD_LIBRARY_PATH": f"{place}:/no/such/cuda", "NCCL_IB_HCA": "mlx5_9", "SECRET": "x"}
     with subprocess.Popen(
-        [sys.executable, "-c", text, place / "libcudart.so.12.4.127"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", text, place / "libcudart.so.12.4.127"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
     ) as started:
         assert started.stdout is not None
         started.stdout.readline()
@@ -698,7 +876,12 @@ def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
         started.communicate()
     assert row is not None
     assert row["libraries"] == [
-        {"name": "cudart", "path": str(place / "libcudart.so.12.4.127"), "version": "12.4.127", "deleted": False},
+        {
+            "name": "cudart",
+            "path": str(place / "libcudart.so.12.4.127"),
+            "version": "12.4.127",
+            "deleted": False,
+        },
     ]
     assert row["environment"] == {key: value for key, value in environment.items() if key != "SECRET"}
     assert row["missing"] == ["/no/such/cuda"]

@@ -42,7 +42,10 @@ def test_a_run_lasts_as_long_as_its_record_is_young(tmp_path: Path) -> None:
 def test_a_removal_leaves_the_record(tmp_path: Path) -> None:
     """What returns the node must not go before the return; goldnode has gone from the node all the same."""
     host = Host(str(tmp_path), live=True)
-    host.write("/var/lib/dpkg/status", b"Package: base\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n\n")
+    host.write(
+        "/var/lib/dpkg/status",
+        b"Package: base\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n\n",
+    )
     for name in ("state.json", "classes/index.json", "drain.json"):
         host.write(f"/var/lib/goldnode/{name}", b"{}")
 
@@ -53,7 +56,9 @@ def test_a_removal_leaves_the_record(tmp_path: Path) -> None:
 
     assert "/var/lib/goldnode" in planned()
     applier: Any = SimpleNamespace(host=host)
-    remove_directory(applier, next(action for action in plan_absent(host).actions if action.target == "/var/lib/goldnode"))
+    remove_directory(
+        applier, next(action for action in plan_absent(host).actions if action.target == "/var/lib/goldnode")
+    )
     assert [path.name for path in (tmp_path / "var/lib/goldnode").iterdir()] == ["drain.json"]
     assert planned() == []
     host.remove(drained.FILE)

@@ -56,8 +56,16 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
 @pytest.mark.parametrize(
     ("engine", "seen", "item", "outcome"),
     [
-        pytest.param("docker_plain", {"unit": {"active": "failed"}, "info": None}, ENGINE, "mismatch", id="down"),
-        pytest.param("docker_plain", {"unit": {"active": "inactive", "job": True}, "info": None}, ENGINE, "not_verified_here", id="boots"),
+        pytest.param(
+            "docker_plain", {"unit": {"active": "failed"}, "info": None}, ENGINE, "mismatch", id="down"
+        ),
+        pytest.param(
+            "docker_plain",
+            {"unit": {"active": "inactive", "job": True}, "info": None},
+            ENGINE,
+            "not_verified_here",
+            id="boots",
+        ),
         pytest.param(
             "docker_plain",
             {"unit": {"active": "inactive", "result": "exec-condition"}, "info": None},
@@ -66,15 +74,37 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
             id="gate",
         ),
         pytest.param("docker_plain", {"info": {"error": "timed out"}}, ENGINE, "could_not_read", id="hangs"),
-        pytest.param("docker_plain", {"info": {"version": "20.10.5+dfsg1"}}, ENGINE, "mismatch", id="another-version-runs"),
-        pytest.param("docker_legacy", {"info": {"error": "timed out"}}, CONFIG, "could_not_read", id="configuration-of-one-that-hangs"),
-        pytest.param("docker_legacy", {"unit": {"active": "failed"}, "info": None}, CONFIG, "not_verified_here", id="nobody-to-ask"),
-        pytest.param("docker_legacy", {"info": {"runtimes": {"nvidia": ""}}}, CONFIG, "mismatch", id="runtime-unknown"),
+        pytest.param(
+            "docker_plain",
+            {"info": {"version": "20.10.5+dfsg1"}},
+            ENGINE,
+            "mismatch",
+            id="another-version-runs",
+        ),
+        pytest.param(
+            "docker_legacy",
+            {"info": {"error": "timed out"}},
+            CONFIG,
+            "could_not_read",
+            id="configuration-of-one-that-hangs",
+        ),
+        pytest.param(
+            "docker_legacy",
+            {"unit": {"active": "failed"}, "info": None},
+            CONFIG,
+            "not_verified_here",
+            id="nobody-to-ask",
+        ),
+        pytest.param(
+            "docker_legacy", {"info": {"runtimes": {"nvidia": ""}}}, CONFIG, "mismatch", id="runtime-unknown"
+        ),
         pytest.param("docker_legacy", {"daemon": "{"}, CONFIG, "mismatch", id="file-broken-since"),
         pytest.param("docker_legacy", {"hook": 3000.0}, CONFIG, "mismatch", id="restart-outstanding"),
         pytest.param("docker_legacy", {"toolkit_config": None}, TOOLKIT, "mismatch", id="no-toolkit-file"),
         pytest.param("docker_cdi", {"specs": []}, CDI, "mismatch", id="no-spec"),
-        pytest.param("docker_cdi", {"specs": [], "gpus": False}, CDI, "not_verified_here", id="no-gpu-to-ask"),
+        pytest.param(
+            "docker_cdi", {"specs": [], "gpus": False}, CDI, "not_verified_here", id="no-gpu-to-ask"
+        ),
         pytest.param("containerd_cdi", {"config": "version = 2\n"}, CONFIG, "mismatch", id="import-lost"),
         pytest.param("containerd_cdi", {"written": 2500.0}, CONFIG, "mismatch", id="changed-since-start"),
     ],
@@ -85,7 +115,12 @@ def test_what_differs(engine: str, seen: dict[str, Any], item: str, outcome: str
 
 def test_an_image_is_not_judged_as_a_node() -> None:
     found = outcomes("docker_cdi", {"unit": None, "info": None, "gpus": False, "specs": []}, live=False)
-    assert found == {ENGINE: "not_verified_here", CONFIG: "not_verified_here", TOOLKIT: "match", CDI: "not_verified_here"}
+    assert found == {
+        ENGINE: "not_verified_here",
+        CONFIG: "not_verified_here",
+        TOOLKIT: "match",
+        CDI: "not_verified_here",
+    }
 
 
 # -- asking docker
@@ -96,12 +131,30 @@ def test_an_image_is_not_judged_as_a_node() -> None:
     [
         pytest.param({"HostConfig": {"Runtime": "runc"}}, "runc", None, id="none"),
         pytest.param({"HostConfig": {"Runtime": "nvidia"}}, "runc", "runtime nvidia", id="runtime"),
-        pytest.param({"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["A=b"]}}, "nvidia", None, id="default-runtime-and-no-wish"),
         pytest.param(
-            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}}, "nvidia", "runtime nvidia", id="wish"
+            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["A=b"]}},
+            "nvidia",
+            None,
+            id="default-runtime-and-no-wish",
         ),
-        pytest.param({"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}}, "nvidia", None, id="void"),
-        pytest.param({"HostConfig": {"DeviceRequests": [{"Driver": "", "Capabilities": [["gpu"]]}]}}, "runc", "--gpus", id="gpus"),
+        pytest.param(
+            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}},
+            "nvidia",
+            "runtime nvidia",
+            id="wish",
+        ),
+        pytest.param(
+            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}},
+            "nvidia",
+            None,
+            id="void",
+        ),
+        pytest.param(
+            {"HostConfig": {"DeviceRequests": [{"Driver": "", "Capabilities": [["gpu"]]}]}},
+            "runc",
+            "--gpus",
+            id="gpus",
+        ),
         pytest.param(
             {"HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["amd.com/gpu=0"]}]}},
             "runc",
@@ -109,10 +162,17 @@ def test_an_image_is_not_judged_as_a_node() -> None:
             id="cdi",
         ),
         pytest.param(
-            {"HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["other.com/nic=0"]}]}}, "runc", None, id="cdi-other"
+            {"HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["other.com/nic=0"]}]}},
+            "runc",
+            None,
+            id="cdi-other",
         ),
-        pytest.param({"HostConfig": {"Devices": [{"PathOnHost": "/dev/kfd"}]}}, "runc", "device /dev/kfd", id="device"),
-        pytest.param({"HostConfig": {"Devices": [{"PathOnHost": "/dev/fuse"}]}}, "runc", None, id="device-other"),
+        pytest.param(
+            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/kfd"}]}}, "runc", "device /dev/kfd", id="device"
+        ),
+        pytest.param(
+            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/fuse"}]}}, "runc", None, id="device-other"
+        ),
     ],
 )
 def test_which_containers_use_a_gpu(container: dict[str, Any], default: str, uses: str | None) -> None:
@@ -127,7 +187,11 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = answers.get(self.path, 404)
-            body = b"" if isinstance(found, int) else (found if isinstance(found, str) else json.dumps(found)).encode()
+            body = (
+                b""
+                if isinstance(found, int)
+                else (found if isinstance(found, str) else json.dumps(found)).encode()
+            )
             self.send_response(found if isinstance(found, int) else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -153,7 +217,10 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 def test_what_the_daemon_says(daemon: dict[str, Any]) -> None:
     daemon["/info"] = {
         "ServerVersion": "26.1.5+dfsg1",
-        "Runtimes": {"runc": {"path": "runc", "status": {}}, "kata": {"runtimeType": "io.containerd.kata.v2"}},
+        "Runtimes": {
+            "runc": {"path": "runc", "status": {}},
+            "kata": {"runtimeType": "io.containerd.kata.v2"},
+        },
         "DefaultRuntime": "runc",
         "CDISpecDirs": ["/etc/cdi"],
     }
@@ -202,13 +269,16 @@ class Fake(Host):
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
         self.commands.append(argv)
         return next(
-            (found for words, found in self.answers.items() if " ".join(argv).startswith(words)), Result(argv, 127, "", "not found")
+            (found for words, found in self.answers.items() if " ".join(argv).startswith(words)),
+            Result(argv, 127, "", "not found"),
         )
 
 
 def change(host: Host, content: str, target: str = runtime.DAEMON) -> str | None:
     applier = Applier(host, merge(document(), ENGINES["docker_legacy"]["document"]), {}, lambda text: None)
-    return applier.apply(Action("container_runtime", "runtime.config", target, "why", data={"content": content}))
+    return applier.apply(
+        Action("container_runtime", "runtime.config", target, "why", data={"content": content})
+    )
 
 
 def test_the_owners_file_is_kept_with_its_mode(tmp_path: Path) -> None:
@@ -222,7 +292,9 @@ def test_the_owners_file_is_kept_with_its_mode(tmp_path: Path) -> None:
     assert {host.path(name).stat().st_mode & 0o777 for name in (runtime.DAEMON, backup)} == {0o640}
     record = json.loads(host.text("/var/lib/goldnode/state.json") or "")
     assert record["originals"] == {runtime.DAEMON: {"backup": backup, "mode": 0o640}}
-    assert record["merged"] == {runtime.DAEMON: {"before": '{"debug": true}', "after": '{"debug": true, "a": 2}\n'}}
+    assert record["merged"] == {
+        runtime.DAEMON: {"before": '{"debug": true}', "after": '{"debug": true, "a": 2}\n'}
+    }
 
 
 def test_where_there_was_no_file_the_record_says_so(tmp_path: Path) -> None:
@@ -261,7 +333,10 @@ def test_what_docker_would_not_read_is_put_back(tmp_path: Path, before: bytes | 
 
 
 def test_a_docker_that_cannot_validate_is_not_asked_to(tmp_path: Path) -> None:
-    host = Fake(str(tmp_path), {"dockerd --version": Result((), 0, "Docker version 20.10.24+dfsg1, build 297e128\n", "")})
+    host = Fake(
+        str(tmp_path),
+        {"dockerd --version": Result((), 0, "Docker version 20.10.24+dfsg1, build 297e128\n", "")},
+    )
     change(host, "{}\n")
     assert not [argv for argv in host.commands if "--validate" in argv]
 

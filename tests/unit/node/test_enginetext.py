@@ -28,7 +28,13 @@ def anything(dice: random.Random, depth: int = 0) -> Any:
         return [anything(dice, depth + 1) for _ in range(dice.randrange(4))]
     if kind == 6:
         return table(dice, depth + 1)
-    return [None, dice.random() < 0.5, dice.randrange(-(10**9), 10**9), dice.random() * 10 ** dice.randrange(-9, 9), word(dice)][kind]
+    return [
+        None,
+        dice.random() < 0.5,
+        dice.randrange(-(10**9), 10**9),
+        dice.random() * 10 ** dice.randrange(-9, 9),
+        word(dice),
+    ][kind]
 
 
 def word(dice: random.Random) -> str:
@@ -74,7 +80,8 @@ def test_what_says_it_already_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("like", "shows"), [('{\n\t"a": 1\n}', '\n\t"runtimes"'), ('{\n  "a": 1\n}', '\n  "runtimes"'), ("", '\n    "runtimes"')]
+    ("like", "shows"),
+    [('{\n\t"a": 1\n}', '\n\t"runtimes"'), ('{\n  "a": 1\n}', '\n  "runtimes"'), ("", '\n    "runtimes"')],
 )
 def test_indented_as_the_users_file(like: str, shows: str) -> None:
     assert shows in text_of.merge_daemon(like, WANT, None, False)
@@ -97,7 +104,9 @@ def test_broken_json_has_a_place(text: str, line: int, column: int) -> None:
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
-@pytest.mark.parametrize("broken", ['{"runtimes": []}', '{"runtimes": {"nvidia": "x"}}', '{"features": true}'])
+@pytest.mark.parametrize(
+    "broken", ['{"runtimes": []}', '{"runtimes": {"nvidia": "x"}}', '{"features": true}']
+)
 def test_a_shape_that_docker_would_not_take_is_a_conflict(broken: str) -> None:
     with pytest.raises(text_of.ConflictError):
         text_of.merge_daemon(broken, WANT, None, cdi=True)
@@ -110,7 +119,9 @@ def toml_table(dice: random.Random, depth: int = 0) -> dict[str, Any]:
     """Some TOML table: no null, and lists of one kind."""
     found: dict[str, Any] = {}
     for _ in range(dice.randrange(4)):
-        value = [word(dice), dice.randrange(99), True, [word(dice), word(dice)], dice.random(), [{"a": 1}]][dice.randrange(6)]
+        value = [word(dice), dice.randrange(99), True, [word(dice), word(dice)], dice.random(), [{"a": 1}]][
+            dice.randrange(6)
+        ]
         found[word(dice)] = toml_table(dice, depth + 1) if depth < 2 and dice.random() < 0.4 else value
     return found
 
@@ -125,7 +136,9 @@ def test_written_toml_reads_back_as_it_was(seed: int) -> None:
 def test_the_drop_in_holds_the_users_cri_table(seed: int) -> None:
     dice = dice_of(seed)
     users: dict[str, Any] = {"version": 2, "plugins": {CRI: toml_table(dice), "other": toml_table(dice)}}
-    found = tomllib.loads(text_of.containerd_drop_in(users, [], PROGRAM, default=dice.random() < 0.5, cdi=dice.random() < 0.5))
+    found = tomllib.loads(
+        text_of.containerd_drop_in(users, [], PROGRAM, default=dice.random() < 0.5, cdi=dice.random() < 0.5)
+    )
     assert set(found["plugins"]) == {CRI}
     table = found["plugins"][CRI]
     assert text_of.deep(table, users["plugins"][CRI]) == table
@@ -135,18 +148,28 @@ def test_the_drop_in_holds_the_users_cri_table(seed: int) -> None:
 
 def test_the_users_runtimes_and_their_cgroup_driver() -> None:
     runc = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
-    users = {"version": 2, "plugins": {CRI: {"containerd": {"runtimes": {"runc": runc, "kata": {"runtime_type": "kata.v2"}}}}}}
-    found = tomllib.loads(text_of.containerd_drop_in(users, [], PROGRAM, default=True, cdi=True))["plugins"][CRI]
+    users = {
+        "version": 2,
+        "plugins": {CRI: {"containerd": {"runtimes": {"runc": runc, "kata": {"runtime_type": "kata.v2"}}}}},
+    }
+    found = tomllib.loads(text_of.containerd_drop_in(users, [], PROGRAM, default=True, cdi=True))["plugins"][
+        CRI
+    ]
     assert found["containerd"]["runtimes"]["runc"] == runc
     assert found["containerd"]["runtimes"]["kata"] == {"runtime_type": "kata.v2"}
-    assert found["containerd"]["runtimes"]["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": PROGRAM}
+    assert found["containerd"]["runtimes"]["nvidia"]["options"] == {
+        "SystemdCgroup": True,
+        "BinaryName": PROGRAM,
+    }
     assert (found["containerd"]["default_runtime_name"], found["enable_cdi"]) == ("nvidia", True)
 
 
 def test_the_last_import_that_has_the_table_is_what_containerd_uses() -> None:
     users = {"version": 2, "plugins": {CRI: {"sandbox_image": "a"}}}
     other = {"version": 2, "plugins": {CRI: {"sandbox_image": "b"}}}
-    found = tomllib.loads(text_of.containerd_drop_in(users, [other, {"version": 2}], PROGRAM, default=False, cdi=False))
+    found = tomllib.loads(
+        text_of.containerd_drop_in(users, [other, {"version": 2}], PROGRAM, default=False, cdi=False)
+    )
     assert found["plugins"][CRI]["sandbox_image"] == "b"
 
 
@@ -199,9 +222,7 @@ def test_broken_toml_has_a_place() -> None:
 
 # -- the toolkit's own file
 
-TOOLKIT = (
-    '[a]\nmode = "x"\n\n[nvidia-container-runtime]\n#debug = "/x"\n%sruntimes = ["runc"]\n\n[nvidia-container-runtime.modes]\nmode = "y"\n'
-)
+TOOLKIT = '[a]\nmode = "x"\n\n[nvidia-container-runtime]\n#debug = "/x"\n%sruntimes = ["runc"]\n\n[nvidia-container-runtime.modes]\nmode = "y"\n'
 
 
 @pytest.mark.parametrize("line", ['mode = "auto"\n', '#mode = "auto"\n', "  mode='auto'\n", ""])
@@ -256,7 +277,12 @@ def test_host_paths_of_a_spec_in_yaml() -> None:
     assert text_of.read_cdi(NVIDIA) == {
         "kind": "nvidia.com/gpu",
         "devices": ["0", "all"],
-        "paths": ["/dev/nvidia0", "/dev/nvidiactl", "/usr/bin/nvidia-cdi-hook", "/usr/lib/x86_64-linux-gnu/libcuda.so.535.2"],
+        "paths": [
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+            "/usr/bin/nvidia-cdi-hook",
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.535.2",
+        ],
     }
 
 

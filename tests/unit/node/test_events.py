@@ -31,7 +31,9 @@ def line(code: int, where: str = A, rest: str = "pid=12, name=python3, something
     return f"NVRM: Xid (PCI:{where[:-2]}{mig}): {code}, {rest}"
 
 
-def capture(*texts: str, boot: str = "boot-1", time: str = "2026-11-22T10:00:00Z", **patch: Any) -> dict[str, Any]:
+def capture(
+    *texts: str, boot: str = "boot-1", time: str = "2026-11-22T10:00:00Z", **patch: Any
+) -> dict[str, Any]:
     """A capture of four GPUs that work, with a log of these lines, a second apart."""
     rows = logs.parse([f"3,{n},{n * 1000000},-;{text}" for n, text in enumerate(texts, 1)], boot)
     return {
@@ -42,12 +44,21 @@ def capture(*texts: str, boot: str = "boot-1", time: str = "2026-11-22T10:00:00Z
         "gpus": [{"index": n, "address": where, "lost": False} for n, where in enumerate((A, B, C, D))],
         "gpu_error": None,
         "driver": {"loaded": "580.95.05", "library": "580.95.05"},
-        "events": {"sources": ["kmsg"], "truncated": False, "boot_id": boot, "last_seq": len(texts), "rows": rows, "error": None},
+        "events": {
+            "sources": ["kmsg"],
+            "truncated": False,
+            "boot_id": boot,
+            "last_seq": len(texts),
+            "rows": rows,
+            "error": None,
+        },
         **patch,
     }
 
 
-def findings(*texts: str, document: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **patch: Any) -> list[Finding]:
+def findings(
+    *texts: str, document: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **patch: Any
+) -> list[Finding]:
     return judge(DOCUMENT if document is None else document, capture(*texts, **patch), memory or {})[0]
 
 
@@ -68,16 +79,36 @@ LOST = "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."
 CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | None]]]] = [
     ("a quiet log", [], []),
     ("H3: a program's page fault", [line(31)], []),
-    ("programs that fail in many ways", [line(13), line(31), line(43), line(45), line(69), line(94, B), line(8, C)], []),
-    ("a job's bug on all its GPUs", [line(31, where, f"pid={n}, name=train, x") for n, where in enumerate((A, B, C, D))], []),
+    (
+        "programs that fail in many ways",
+        [line(13), line(31), line(43), line(45), line(69), line(94, B), line(8, C)],
+        [],
+    ),
+    (
+        "a job's bug on all its GPUs",
+        [line(31, where, f"pid={n}, name=train, x") for n, where in enumerate((A, B, C, D))],
+        [],
+    ),
     ("a row noted for remapping", [line(63)], []),
     ("uncontained error", [line(95)], [("xid.95", MISMATCH, "drain", A, "gpu")]),
-    ("uncontained error in a MIG instance", [line(95, mig=" GPU-I:05")], [("xid.95", MISMATCH, "drain", A, "gpu")]),
+    (
+        "uncontained error in a MIG instance",
+        [line(95, mig=" GPU-I:05")],
+        [("xid.95", MISMATCH, "drain", A, "gpu")],
+    ),
     ("double bit error", [line(48)], [("xid.48", MISMATCH, "drain", A, "gpu")]),
     ("double bit error, noted", [line(48), line(63)], [("xid.48", MISMATCH, "drain", A, "gpu")]),
-    ("double bit error, contained", [line(48), line(63), line(94)], [("xid.48", MISMATCH, "degraded", A, "gpu")]),
+    (
+        "double bit error, contained",
+        [line(48), line(63), line(94)],
+        [("xid.48", MISMATCH, "degraded", A, "gpu")],
+    ),
     ("double bit error, and its detail", [line(48), line(171)], [("xid.48", MISMATCH, "drain", A, "gpu")]),
-    ("double bit error, not contained", [line(48), line(95), line(45), line(154, rest=RESET)], [("xid.95", MISMATCH, "drain", A, "gpu")]),
+    (
+        "double bit error, not contained",
+        [line(48), line(95), line(45), line(154, rest=RESET)],
+        [("xid.95", MISMATCH, "drain", A, "gpu")],
+    ),
     ("failure of remapping", [line(48), line(64)], [("xid.64", MISMATCH, "drain", A, "gpu")]),
     ("off the bus", [line(79)], [("xid.79", MISMATCH, "drain", A, "node")]),
     ("off the bus, told twice", [line(79), LOST], [("gpu.bus_lost", MISMATCH, "drain", A, "node")]),
@@ -91,15 +122,27 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         [("xid.119", MISMATCH, "drain", A, "node")],
     ),
     ("a reset that the driver tells", [line(95), line(154, rest=RESET), line(154, rest=NOTHING_LEFT)], []),
-    ("a fault after such a reset", [line(154, rest=NOTHING_LEFT), line(95)], [("xid.95", MISMATCH, "drain", A, "gpu")]),
-    ("a reset does not bring a lost GPU back", [line(79), line(154, rest=NOTHING_LEFT)], [("xid.79", MISMATCH, "drain", A, "node")]),
+    (
+        "a fault after such a reset",
+        [line(154, rest=NOTHING_LEFT), line(95)],
+        [("xid.95", MISMATCH, "drain", A, "gpu")],
+    ),
+    (
+        "a reset does not bring a lost GPU back",
+        [line(79), line(154, rest=NOTHING_LEFT)],
+        [("xid.79", MISMATCH, "drain", A, "node")],
+    ),
     (
         "an action that nobody knows",
         [line(154, rest="GPU recovery action changed from 0x0 (None) to 0x63 (X)")],
         [("xid.154", UNREAD, "degraded", A, "nothing")],
     ),
     ("an Xid that nobody knows", [line(999)], [("xid.999", UNREAD, "degraded", A, "nothing")]),
-    ("an Xid in a form that nobody knows", ["NVRM: Xid (nobody): knows"], [("xid", UNREAD, "degraded", None, "nothing")]),
+    (
+        "an Xid in a form that nobody knows",
+        ["NVRM: Xid (nobody): knows"],
+        [("xid", UNREAD, "degraded", None, "nothing")],
+    ),
     ("an Xid that is never printed", [line(57)], [("xid.57", MISMATCH, "degraded", A, "nothing")]),
     ("a fatal SXid", [FATAL], [("sxid.20034", MISMATCH, "drain", "0000:05:00.0", "node")]),
     ("an SXid that is not fatal", [FATAL.replace("Fatal", "Non-fatal")], []),
@@ -115,7 +158,12 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     ),
     (
         "one fault of the fabric, seen by all",
-        [FATAL, *(line(74, where, NVLINK) for where in (A, B, C, D)), *(line(45, where) for where in (A, B)), line(154, C, RESET)],
+        [
+            FATAL,
+            *(line(74, where, NVLINK) for where in (A, B, C, D)),
+            *(line(45, where) for where in (A, B)),
+            line(154, C, RESET),
+        ],
         [("sxid.20034", MISMATCH, "drain", "0000:05:00.0", "node")],
     ),
     (
@@ -129,7 +177,11 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         [line(79), *(line(74, where, NVLINK) for where in (A, B, C, D))],
         [("xid.79", MISMATCH, "drain", A, "node")],
     ),
-    ("NVLink of many GPUs", [line(74, where, NVLINK) for where in (A, B, C)], [("nvlink.errors", MISMATCH, "drain", None, "node")]),
+    (
+        "NVLink of many GPUs",
+        [line(74, where, NVLINK) for where in (A, B, C)],
+        [("nvlink.errors", MISMATCH, "drain", None, "node")],
+    ),
     ("NVLink 5, fatal", [line(149, A, LINK5.format("Fatal"))], [("xid.149", MISMATCH, "drain", A, "gpu")]),
     ("NVLink 5, not fatal", [line(145, A, LINK5.format("Nonfatal"))], []),
     ("NVLink 5, without the word", [line(145, A, "x")], [("xid.145", MISMATCH, "degraded", A, "gpu")]),
@@ -155,9 +207,21 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         [("driver.init_failed", MISMATCH, "degraded", A, "node")],
     ),
     ("a container with another library", [API.format("550.54.15", "580.95.05")], []),
-    ("an update without a restart", [API.format("580.95.05", "575.57.08")], [("driver.api_mismatch", MISMATCH, "degraded", None, "node")]),
-    ("a mismatch without versions", ["NVRM: API mismatch: the client"], [("driver.api_mismatch", MISMATCH, "degraded", None, "node")]),
-    ("corrected PCIe errors", ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 30, []),
+    (
+        "an update without a restart",
+        [API.format("580.95.05", "575.57.08")],
+        [("driver.api_mismatch", MISMATCH, "degraded", None, "node")],
+    ),
+    (
+        "a mismatch without versions",
+        ["NVRM: API mismatch: the client"],
+        [("driver.api_mismatch", MISMATCH, "degraded", None, "node")],
+    ),
+    (
+        "corrected PCIe errors",
+        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 30,
+        [],
+    ),
     (
         "a storm of them",
         ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 61,
@@ -165,21 +229,41 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     ),
     (
         "PCIe errors that were not corrected",
-        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)"],
+        [
+            "nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)"
+        ],
         [("pcie.aer", MISMATCH, "degraded", A, "node")],
     ),
-    ("a disk", ["I/O error, dev nvme0n1, sector 8 op 0x0:(READ)"], [("storage.io_error", MISMATCH, "degraded", "nvme0n1", "hardware")]),
-    ("memory of the machine", ["EDAC MC0: 1 UE memory read error on x"], [("machine.mce", MISMATCH, "drain", "MC0", "hardware")]),
+    (
+        "a disk",
+        ["I/O error, dev nvme0n1, sector 8 op 0x0:(READ)"],
+        [("storage.io_error", MISMATCH, "degraded", "nvme0n1", "hardware")],
+    ),
+    (
+        "memory of the machine",
+        ["EDAC MC0: 1 UE memory read error on x"],
+        [("machine.mce", MISMATCH, "drain", "MC0", "hardware")],
+    ),
     ("memory that was corrected", ["EDAC MC0: 1 CE memory read error on x"], []),
-    ("a slot", ["pcieport 0000:17:01.0: pciehp: Slot(5): Link Down"], [("pcie.slot_down", MISMATCH, "degraded", "0000:17:01.0", "node")]),
+    (
+        "a slot",
+        ["pcieport 0000:17:01.0: pciehp: Slot(5): Link Down"],
+        [("pcie.slot_down", MISMATCH, "degraded", "0000:17:01.0", "node")],
+    ),
     ("a network link at start", ["mlx5_core 0000:ab:00.0 eth2: Link down"], []),
-    ("a job at its memory limit", ["Memory cgroup out of memory: Killed process 4182 (train) total-vm:1kB"], []),
+    (
+        "a job at its memory limit",
+        ["Memory cgroup out of memory: Killed process 4182 (train) total-vm:1kB"],
+        [],
+    ),
     ("a task that hung once", ["INFO: task python3:77 blocked for more than 120 seconds."], []),
 ]
 
 
 @pytest.mark.parametrize(("name", "lines", "wanted"), CASES, ids=[case[0] for case in CASES])
-def test_what_comes_of_a_log(name: str, lines: list[str], wanted: list[tuple[str, str, str, str | None, str | None]]) -> None:
+def test_what_comes_of_a_log(
+    name: str, lines: list[str], wanted: list[tuple[str, str, str, str | None, str | None]]
+) -> None:
     found = findings(*lines)
     assert bad(found) == wanted
     assert len({(f.id, f.subject) for f in found}) == len(found), "one finding per id and subject"
@@ -192,7 +276,9 @@ def test_what_comes_of_a_log(name: str, lines: list[str], wanted: list[tuple[str
 
 
 def test_remedies_name_the_gpu_and_what_is_settled() -> None:
-    (finding,) = [f for f in findings(line(95, mig=" GPU-I:05"), line(95, mig=" GPU-I:06")) if f.id == "xid.95"]
+    (finding,) = [
+        f for f in findings(line(95, mig=" GPU-I:05"), line(95, mig=" GPU-I:06")) if f.id == "xid.95"
+    ]
     assert f"nvidia-smi --gpu-reset -i {A}" in (finding.remedy or "")
     assert "goldnode-node ack" in (finding.remedy or "")
     assert "GPU-I:05" in (finding.got or "")
@@ -202,14 +288,23 @@ def test_remedies_name_the_gpu_and_what_is_settled() -> None:
 
 def test_a_task_that_hangs_now() -> None:
     text = "INFO: task python3:77 blocked for more than 120 seconds."
-    assert bad(findings(text, blocked=[{"pid": 77, "command": "python3"}])) == [("kernel.hung_task", MISMATCH, "degraded", None, "process")]
+    assert bad(findings(text, blocked=[{"pid": 77, "command": "python3"}])) == [
+        ("kernel.hung_task", MISMATCH, "degraded", None, "process")
+    ]
     assert bad(findings(text, uptime=500.0)) == [("kernel.hung_task", MISMATCH, "degraded", None, "process")]
 
 
 def test_a_library_of_another_version_on_the_node_itself() -> None:
     text = API.format("580.95.05", "580.65.06")
-    assert bad(findings(text, driver={"loaded": "1", "library": "2"}))[0][:3] == ("driver.api_mismatch", MISMATCH, "degraded")
-    assert bad(findings(text, driver={"loaded": {"fault": "unread"}, "library": {"fault": "unread"}}))[0][1] == MISMATCH
+    assert bad(findings(text, driver={"loaded": "1", "library": "2"}))[0][:3] == (
+        "driver.api_mismatch",
+        MISMATCH,
+        "degraded",
+    )
+    assert (
+        bad(findings(text, driver={"loaded": {"fault": "unread"}, "library": {"fault": "unread"}}))[0][1]
+        == MISMATCH
+    )
 
 
 def test_fatal_pcie_errors_on_the_way_to_a_gpu() -> None:
@@ -220,7 +315,10 @@ def test_fatal_pcie_errors_on_the_way_to_a_gpu() -> None:
 
 
 def test_several_programs_that_fail_on_one_gpu_only() -> None:
-    lines = [line(31, B, f"pid={n}, name={name}, x") for n, name in enumerate(("train", "infer", "train", "notebook"))]
+    lines = [
+        line(31, B, f"pid={n}, name={name}, x")
+        for n, name in enumerate(("train", "infer", "train", "notebook"))
+    ]
     assert bad(findings(*lines)) == [("xid.programs", MISMATCH, "degraded", B, "gpu")]
     assert bad(findings(*lines, line(31, A))) == [], "another GPU has them too: it is the programs"
     assert bad(findings(*lines[:2])) == []
@@ -228,7 +326,15 @@ def test_several_programs_that_fail_on_one_gpu_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [{}, {"xid": None}, {"xid": {}}, {"xid": {"79": None}}, {"xid": {"79": ["x"]}}, {"xid": [], "health": []}]
+    "document",
+    [
+        {},
+        {"xid": None},
+        {"xid": {}},
+        {"xid": {"79": None}},
+        {"xid": {"79": ["x"]}},
+        {"xid": [], "health": []},
+    ],
 )
 def test_without_a_table_nothing_is_quietly_fine(document: dict[str, Any]) -> None:
     found = findings(line(79), document=document)
@@ -242,15 +348,47 @@ def test_without_a_table_nothing_is_quietly_fine(document: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("events", "patch", "outcome"),
     [
-        ({"sources": ["kmsg"], "truncated": True, "boot_id": "boot-1", "rows": [], "error": None}, {}, UNREAD),
-        ({"sources": [], "truncated": False, "boot_id": "boot-1", "rows": [], "error": {"fault": "unread", "text": "no"}}, {}, UNREAD),
-        ({"sources": [], "truncated": False, "boot_id": "boot-1", "rows": [], "error": {"fault": "not_exposed", "text": "no"}}, {}, UNREAD),
-        ({"rows": [], "error": {"fault": "not_exposed", "text": "no"}}, {"identity": {"container": True}}, ELSEWHERE),
+        (
+            {"sources": ["kmsg"], "truncated": True, "boot_id": "boot-1", "rows": [], "error": None},
+            {},
+            UNREAD,
+        ),
+        (
+            {
+                "sources": [],
+                "truncated": False,
+                "boot_id": "boot-1",
+                "rows": [],
+                "error": {"fault": "unread", "text": "no"},
+            },
+            {},
+            UNREAD,
+        ),
+        (
+            {
+                "sources": [],
+                "truncated": False,
+                "boot_id": "boot-1",
+                "rows": [],
+                "error": {"fault": "not_exposed", "text": "no"},
+            },
+            {},
+            UNREAD,
+        ),
+        (
+            {"rows": [], "error": {"fault": "not_exposed", "text": "no"}},
+            {"identity": {"container": True}},
+            ELSEWHERE,
+        ),
         ({"rows": [], "error": {"fault": "not_exposed", "text": "no"}}, {"source": "root"}, ELSEWHERE),
         ({"fault": "unread", "text": "the reader failed"}, {}, UNREAD),
         (None, {}, UNREAD),
         ([], {}, UNREAD),
-        ({"sources": ["kmsg"], "truncated": False, "boot_id": "boot-1", "rows": [], "error": None}, {}, MATCH),
+        (
+            {"sources": ["kmsg"], "truncated": False, "boot_id": "boot-1", "rows": [], "error": None},
+            {},
+            MATCH,
+        ),
     ],
 )
 def test_a_log_that_was_not_read_is_not_clean(events: Any, patch: dict[str, Any], outcome: str) -> None:
@@ -291,13 +429,22 @@ def test_a_restart_settles_it_and_the_second_within_days_does_not() -> None:
     _, memory = judge(DOCUMENT, capture(line(95), boot="boot-1"), {})
     found, memory = judge(DOCUMENT, capture(boot="boot-2", time="2026-11-23T10:00:00Z"), {"events": memory})
     assert bad(found) == []
-    found, memory = judge(DOCUMENT, capture(line(119), boot="boot-3", time="2026-11-30T10:00:00Z"), {"events": memory})
-    assert [(f[0], f[3], f[4]) for f in bad(found)] == [("xid.119", A, "gpu"), ("gpu.repeated_faults", A, "hardware")]
+    found, memory = judge(
+        DOCUMENT, capture(line(119), boot="boot-3", time="2026-11-30T10:00:00Z"), {"events": memory}
+    )
+    assert [(f[0], f[3], f[4]) for f in bad(found)] == [
+        ("xid.119", A, "gpu"),
+        ("gpu.repeated_faults", A, "hardware"),
+    ]
     found, memory = judge(DOCUMENT, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory})
-    assert bad(found) == [("gpu.repeated_faults", MISMATCH, "drain", A, "hardware")], "a third restart does not make it good"
+    assert bad(found) == [("gpu.repeated_faults", MISMATCH, "drain", A, "hardware")], (
+        "a third restart does not make it good"
+    )
     found, _ = judge(DOCUMENT, capture(boot="boot-9", time="2027-11-30T10:00:00Z"), {"events": memory})
     assert bad(found) == []
-    found, _ = judge({**DOCUMENT, "health": {}}, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory})
+    found, _ = judge(
+        {**DOCUMENT, "health": {}}, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory}
+    )
     assert bad(found) == [], "without limits it is not judged"
 
 
@@ -309,7 +456,9 @@ def test_faults_of_two_gpus_are_not_two_of_one() -> None:
 
 def test_a_clock_that_jumps_back_does_not_hide_a_repeat() -> None:
     _, memory = judge(DOCUMENT, capture(line(95), boot="boot-1"), {})
-    found, _ = judge(DOCUMENT, capture(line(95), boot="boot-2", time="2026-11-20T00:00:00Z"), {"events": memory})
+    found, _ = judge(
+        DOCUMENT, capture(line(95), boot="boot-2", time="2026-11-20T00:00:00Z"), {"events": memory}
+    )
     assert "gpu.repeated_faults" in [f[0] for f in bad(found)]
 
 
@@ -346,7 +495,13 @@ def test_what_a_person_has_acknowledged() -> None:
 def test_a_person_settles_what_is_meant_and_no_more(name: str, subject: str | None, left: list[str]) -> None:
     """What was told as part of a finding goes with it: the action that Xid 154 asks for, the NVLink errors that follow from a switch."""
     seen = capture(
-        line(95), line(154, rest=RESET), FATAL, line(74, C, NVLINK), line(154, C, RESET), line(79, B), "I/O error, dev sdb, sector 1"
+        line(95),
+        line(154, rest=RESET),
+        FATAL,
+        line(74, C, NVLINK),
+        line(154, C, RESET),
+        line(79, B),
+        "I/O error, dev sdb, sector 1",
     )
     memory = {"events": acknowledge(seen, {}, name, subject)[0]}
     assert sorted(f[0] for f in bad(judge(DOCUMENT, seen, memory)[0])) == sorted(left)
@@ -380,7 +535,12 @@ def test_a_lost_beginning_can_be_acknowledged_for_this_boot() -> None:
         {"events": None},
         {"events": []},
         {"events": {"acked": 7, "history": 7}},
-        {"events": {"acked": {"boot_id": "boot-1", "rows": []}, "history": [1, {}, {"boot_id": 1, "address": 2, "time": 3}]}},
+        {
+            "events": {
+                "acked": {"boot_id": "boot-1", "rows": []},
+                "history": [1, {}, {"boot_id": 1, "address": 2, "time": 3}],
+            }
+        },
         {
             "events": {
                 "acked": {"boot_id": "boot-1", "rows": {"xid/79/0000:18:00.0////////": "x"}},
@@ -398,7 +558,16 @@ def test_kept_state_of_another_shape_hides_nothing(memory: dict[str, Any]) -> No
 def test_a_capture_of_another_shape_is_no_crash() -> None:
     """Values of a real capture replaced by others of any type, one and several at a time."""
     chance = random.Random(11)  # noqa: S311 - the same tests each time
-    base = capture(line(79), line(74, B, NVLINK), FATAL, line(154, C, RESET), line(45), "I/O error, dev sdb, sector 1", LOST, line(31, D))
+    base = capture(
+        line(79),
+        line(74, B, NVLINK),
+        FATAL,
+        line(154, C, RESET),
+        line(45),
+        "I/O error, dev sdb, sector 1",
+        LOST,
+        line(31, D),
+    )
     others: list[Any] = [None, 7, "x", [], {}, True, [None], {"fault": "unread"}, -1.5]
 
     def spoil(value: Any) -> Any:
@@ -412,7 +581,11 @@ def test_a_capture_of_another_shape_is_no_crash() -> None:
         found, kept = judge(
             DOCUMENT,
             {key: spoil(value) for key, value in base.items()},
-            {"events": spoil({"acked": {"boot_id": "boot-1", "truncated": False, "rows": {}}, "history": []})},
+            {
+                "events": spoil(
+                    {"acked": {"boot_id": "boot-1", "truncated": False, "rows": {}}, "history": []}
+                )
+            },
         )
         assert remembered({"events": kept}) == kept
         for finding in found:

@@ -49,7 +49,9 @@ def test_the_schema_and_the_seam_know_the_same() -> None:
 def test_kernel_packages(distribution: str) -> None:
     names = kernel_packages(distribution, "6.8.0-1-x")
     assert names[:2] == ["linux-image-6.8.0-1-x", "linux-headers-6.8.0-1-x"]
-    assert [kernel_release(name) for name in names if "headers" not in name] == ["6.8.0-1-x"] * (len(names) - 1)
+    assert [kernel_release(name) for name in names if "headers" not in name] == ["6.8.0-1-x"] * (
+        len(names) - 1
+    )
 
 
 def test_the_catalog_has_the_archives_of_each() -> None:

@@ -28,8 +28,17 @@ BOOT = "b00f/22"
 DIGEST = "sha256:c0de"
 
 
-def finding(outcome: str = MATCH, severity: str = "drain", name: str = "stack.lock", got: str | None = "4 differ") -> dict[str, Any]:
-    return {"id": name, "outcome": outcome, "severity": severity, "expected": "as locked", "got": got, "remedy": None}
+def finding(
+    outcome: str = MATCH, severity: str = "drain", name: str = "stack.lock", got: str | None = "4 differ"
+) -> dict[str, Any]:
+    return {
+        "id": name,
+        "outcome": outcome,
+        "severity": severity,
+        "expected": "as locked",
+        "got": got,
+        "remedy": None,
+    }
 
 
 def verdict(*findings: dict[str, Any], code: int = 0, **patch: Any) -> dict[str, Any]:
@@ -56,7 +65,11 @@ RULE = [
     ("the driver has no getter", verdict(finding(NOT_EXPOSED, "drain")), False),
     ("drain", verdict(finding(MATCH), finding(MISMATCH, "drain"), code=2), True),
     ("a drain item that could not be read", verdict(finding(UNREAD, "drain"), code=3), True),
-    ("drain beside what a container cannot show", verdict(finding(ELSEWHERE), finding(MISMATCH, "drain"), code=2), True),
+    (
+        "drain beside what a container cannot show",
+        verdict(finding(ELSEWHERE), finding(MISMATCH, "drain"), code=2),
+        True,
+    ),
     ("an outcome of a later version", verdict(finding("perhaps", "drain")), True),
     ("a severity of a later version", verdict(finding(MISMATCH, "fatal")), True),
     ("not this class", verdict(finding(MISMATCH, "drain", "node.os"), code=4), True),
@@ -89,7 +102,9 @@ def test_a_boot_that_cannot_be_told_is_no_boot_of_a_verdict() -> None:
 
 
 def test_what_a_finding_says_is_one_clean_line() -> None:
-    text = gate.reasons(verdict(finding(MISMATCH, got="\x1b[31mred\nNodeName=all;\t$(reboot)" + "x" * 999)))[0].text
+    text = gate.reasons(verdict(finding(MISMATCH, got="\x1b[31mred\nNodeName=all;\t$(reboot)" + "x" * 999)))[
+        0
+    ].text
     assert "\x1b" not in text
     assert "\n" not in text
     assert len(text) <= gate.LONGEST
@@ -115,7 +130,11 @@ class Node(Host):
         if not program.exists():
             return Result(argv, 127, "", "not found")
         done = subprocess.run(
-            [str(program), *argv[1:]], capture_output=True, text=True, check=False, env={"DIR": self.root, "PATH": os.environ["PATH"]}
+            [str(program), *argv[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"DIR": self.root, "PATH": os.environ["PATH"]},
         )
         return Result(argv, done.returncode, done.stdout, done.stderr)
 
@@ -129,7 +148,9 @@ class Node(Host):
         """A check with this outcome, in this mode; None: the class document cannot be read."""
         told = gate.act(self, None if mode is None else {"gate": mode, "site": site}, found)
         state = json.loads(self.text(gate.STATE) or "{}")
-        assert state["open"] is self.path(gate.PASS).exists(), "the pass file exists exactly while the gate lets work start"
+        assert state["open"] is self.path(gate.PASS).exists(), (
+            "the pass file exists exactly while the gate lets work start"
+        )
         return told
 
     @property
@@ -463,7 +484,13 @@ for unit; do cat "$DIR/$unit"; echo; done"""
 
 def systemd(node: Node, **state: str) -> None:
     """docker.service as systemd has it, refused by the drop-in."""
-    rows = {"Id": "docker.service", "LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": "enabled", **state}
+    rows = {
+        "Id": "docker.service",
+        "LoadState": "loaded",
+        "ActiveState": "inactive",
+        "UnitFileState": "enabled",
+        **state,
+    }
     node.write("/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode())
     node.script("systemctl", SYSTEMCTL)
     node.write(f"{gate.KEPT}/docker.service", b"")
@@ -481,7 +508,9 @@ def systemd(node: Node, **state: str) -> None:
         ({"ActiveState": "activating"}, False),
     ],
 )
-def test_what_the_gate_kept_down_starts_unless_a_person_decided(node: Node, state: dict[str, str], starts: bool) -> None:
+def test_what_the_gate_kept_down_starts_unless_a_person_decided(
+    node: Node, state: dict[str, str], starts: bool
+) -> None:
     systemd(node, **state)
     node.act("block", BAD)
     assert node.log() == [], "a closed gate asks systemd nothing"
@@ -498,7 +527,9 @@ def test_nothing_that_runs_is_ever_stopped(node: Node) -> None:
     for mode in ("report", "drain", "block"):
         for found in (GOOD, BAD, OTHER, GOOD):
             node.act(mode, found)
-    assert not [line for line in node.log() if any(word in line for word in ("stop", "restart", "kill", "isolate"))]
+    assert not [
+        line for line in node.log() if any(word in line for word in ("stop", "restart", "kill", "isolate"))
+    ]
 
 
 FILE = f"/etc/systemd/system/docker.service.d/{gate.DROP_IN}"
@@ -509,7 +540,13 @@ def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedP
     line = gate.drop_in().split("ExecCondition=")[1].strip().replace("\\\n", " ")
     assert line.startswith("/bin/sh -c '")
     assert line.endswith("'")
-    script = line.removeprefix("/bin/sh -c '").removesuffix("'").replace("$$", "$").replace("%n", unit).replace("%%", "%")
+    script = (
+        line.removeprefix("/bin/sh -c '")
+        .removesuffix("'")
+        .replace("$$", "$")
+        .replace("%n", unit)
+        .replace("%%", "%")
+    )
     script = script.replace("sleep 1", ":")
     for name in ("/run/goldnode", "/proc/uptime", "/etc/systemd"):
         script = script.replace(name, f"{node.root}{name}")
@@ -518,7 +555,9 @@ def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedP
 
 def test_the_condition_of_a_runtime(node: Node) -> None:
     kept = node.path(f"{gate.KEPT}/docker.service")
-    assert condition(node).returncode == 0, "without its file there is no gate, whatever systemd still has loaded"
+    assert condition(node).returncode == 0, (
+        "without its file there is no gate, whatever systemd still has loaded"
+    )
     node.write(FILE, b"")
     assert "no verdict since this boot" in condition(node).stderr
     node.act("block", BAD)
@@ -528,7 +567,9 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
     node.act("block", GOOD)
     assert condition(node).returncode == 0
     node.write(f"{gate.KEPT}/docker.service", b"")
-    assert (condition(node).returncode, kept.exists()) == (0, False), "it starts, so it is not kept out any more"
+    assert (condition(node).returncode, kept.exists()) == (0, False), (
+        "it starts, so it is not kept out any more"
+    )
     node.at(1000.0 + current.LIMIT)
     assert condition(node).returncode == 0
     node.at(1001.0 + current.LIMIT)
@@ -649,11 +690,16 @@ def outcomes(mode: str, patch: dict[str, Any]) -> dict[str, tuple[str, str | Non
 def test_findings() -> None:
     assert {outcome for outcome, _ in outcomes("report", {}).values()} == {MATCH}
     closed = outcomes("block", {"gate": {"mode": "block", "open": False}})
-    assert closed["gate"] == (MATCH, "block: closed"), "the gate tells; it is the finding that closed it which counts"
+    assert closed["gate"] == (MATCH, "block: closed"), (
+        "the gate tells; it is the finding that closed it which counts"
+    )
     assert outcomes("block", {"gate": None})["gate"][1] == "block: not decided yet in this boot"
     assert outcomes("drain", {})["gate.hook"] == (MISMATCH, gate.NOBODY)
     assert outcomes("drain", {"hook": "slurm"})["gate.hook"][0] == MATCH
-    assert outcomes("drain", {"hook": "slurm", "gate": {"error": "no link"}})["gate.hook"] == (MISMATCH, "no link")
+    assert outcomes("drain", {"hook": "slurm", "gate": {"error": "no link"}})["gate.hook"] == (
+        MISMATCH,
+        "no link",
+    )
     timer = outcomes("report", {"loaded": {units.TIMER: {"ActiveState": "inactive"}}})
     assert timer["watch.timer"] == (MISMATCH, "inactive")
     old = outcomes("report", {"loaded": {"goldnode-sanity.service": {"NeedDaemonReload": "yes"}}})
@@ -680,7 +726,11 @@ def test_a_drain_of_the_health_check_program_is_taken_back_with_it(node: Node) -
     assert serve.release(applier, action) == "resumed"
     assert updates(node) == ["scontrol update NodeName=gpu01 State=RESUME"]
     assert node.text(shims.MEMORY) is None
-    for state, why in (("IDLE+DRAIN", "bad fan"), ("IDLE+DRAIN", "goldnode: stack.lock: 4 differ"), ("IDLE", text)):
+    for state, why in (
+        ("IDLE+DRAIN", "bad fan"),
+        ("IDLE+DRAIN", "goldnode: stack.lock: 4 differ"),
+        ("IDLE", text),
+    ):
         slurm(node, state, why)
         assert "stays as it is" in serve.release(applier, action)
     assert len(updates(node)) == 1

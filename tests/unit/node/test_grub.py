@@ -61,12 +61,28 @@ def test_the_recorded_cases_are_not_all_the_same() -> None:
         ("nope", {}, "debian12-default", "default", True, "falls back to the first entry"),
         ("1>nope", {}, "debian12-default", "default", True, "falls back to the first entry"),
         ("1", {}, "debian12-default", "default", False, 'default "1"'),
-        (None, {}, "debian12-saved", "saved_entry", False, "grubenv has no saved_entry: the first entry boots"),
-        (None, {"saved_entry": "1>2"}, "debian12-saved", "saved_entry", False, 'grubenv has saved_entry="1>2"'),
+        (
+            None,
+            {},
+            "debian12-saved",
+            "saved_entry",
+            False,
+            "grubenv has no saved_entry: the first entry boots",
+        ),
+        (
+            None,
+            {"saved_entry": "1>2"},
+            "debian12-saved",
+            "saved_entry",
+            False,
+            'grubenv has saved_entry="1>2"',
+        ),
         (None, {"saved_entry": "gone"}, "debian12-saved", "saved_entry", True, "not in the menu"),
     ],
 )
-def test_says_why(default: str | None, env: dict[str, str], cfg: str, via: str, fallback: bool, words: str) -> None:
+def test_says_why(
+    default: str | None, env: dict[str, str], cfg: str, via: str, fallback: bool, words: str
+) -> None:
     case = {"cfg": cfg, "env": env} | ({} if default is None else {"default": default})
     choice = grub.next_boot(record.build(case), record.environment(case))
     assert (choice.via, choice.fallback) == (via, fallback)
@@ -170,7 +186,13 @@ def test_environment_refuses_what_grub_refuses() -> None:
     [
         (
             "debian12-default",
-            [(NEW, "0", False), (NEW, "1>0", False), (NEW, "1>1", True), (OLD, "1>2", False), (OLD, "1>3", True)],
+            [
+                (NEW, "0", False),
+                (NEW, "1>0", False),
+                (NEW, "1>1", True),
+                (OLD, "1>2", False),
+                (OLD, "1>3", True),
+            ],
         ),
         ("debian12-flat", [(NEW, "0", False), (NEW, "1", True), (OLD, "2", False), (OLD, "3", True)]),
         (
@@ -240,7 +262,9 @@ def test_entry_for_never_takes_a_rescue_entry(line: str) -> None:
     assert grub.entry_for(f"menuentry 'Linux 6.1' {{ {line} ; }}\n", "6.1") is None
 
 
-@pytest.mark.parametrize("name", ["debian12-default", "debian12-saved", "debian12-flat", "debian13-default", "guest"])
+@pytest.mark.parametrize(
+    "name", ["debian12-default", "debian12-saved", "debian12-flat", "debian13-default", "guest"]
+)
 def test_writing_the_selector_boots_the_entry(name: str) -> None:
     """Round trip: what selector says, put into GRUB_DEFAULT, leads back to the same entry."""
     for entry in grub.entries(text(name)):

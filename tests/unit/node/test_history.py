@@ -38,11 +38,15 @@ def row(**changes: Any) -> dict[str, Any]:
 def test_each_record_names_the_lock_and_the_one_before(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for digest in ("one", "one", "two", "two", "one"):
-        history.record(host, with_lock(digest), "kernel", [row()], history.earlier_lock(host, digest), 1.234, None)
+        history.record(
+            host, with_lock(digest), "kernel", [row()], history.earlier_lock(host, digest), 1.234, None
+        )
     locks = [(entry["earlier_lock_digest"], entry["lock_digest"]) for entry in entries(tmp_path)]
     assert locks == [(None, "one"), (None, "one"), ("one", "two"), ("one", "two"), ("two", "one")]
     assert entries(tmp_path)[0]["schema"] == "goldnode.applied/1"
-    assert entries(tmp_path)[0]["actions"] == [{"kind": "link", "target": "/a", "reason": "want b", "seconds": 0.5, "error": None}]
+    assert entries(tmp_path)[0]["actions"] == [
+        {"kind": "link", "target": "/a", "reason": "want b", "seconds": 0.5, "error": None}
+    ]
 
 
 def test_without_records_the_class_document_on_the_node_says_the_lock_before(tmp_path: Path) -> None:
@@ -56,11 +60,15 @@ def test_the_last_fifty_are_kept_in_their_order(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for number in range(53):
         history.record(host, with_lock("one"), "kernel", [row(target=str(number))], None, 0, None)
-    assert [entry["actions"][0]["target"] for entry in entries(tmp_path)] == [str(number) for number in range(3, 53)]
+    assert [entry["actions"][0]["target"] for entry in entries(tmp_path)] == [
+        str(number) for number in range(3, 53)
+    ]
 
 
 def test_of_a_long_error_both_ends_are_kept(tmp_path: Path) -> None:
-    history.record(Host(str(tmp_path)), with_lock("one"), "kernel", [row()], None, 0, f"apt fails{'.' * 5000}E: why")
+    history.record(
+        Host(str(tmp_path)), with_lock("one"), "kernel", [row()], None, 0, f"apt fails{'.' * 5000}E: why"
+    )
     error = entries(tmp_path)[0]["error"]
     assert (len(error) < 700, error[:9], error[-6:]) == (True, "apt fails", "E: why")
 
@@ -84,19 +92,39 @@ def test_apply_tells_each_row_and_keeps_a_record(tmp_path: Path, monkeypatch: py
     done = apply(tmp_path, monkeypatch, link("/a"))
     assert done[0].pop("seconds") >= 0
     assert done == [
-        {"kind": "link", "target": "/a", "reason": "want it", "phase": "image", "before": None, "after": "b", "told": None, "error": None}
+        {
+            "kind": "link",
+            "target": "/a",
+            "reason": "want it",
+            "phase": "image",
+            "before": None,
+            "after": "b",
+            "told": None,
+            "error": None,
+        }
     ]
     assert (tmp_path / "a").is_symlink()
     (entry,) = entries(tmp_path)
     assert (entry["part"], entry["error"], len(entry["actions"])) == ("sanity", None, 1)
 
 
-def test_an_apply_that_fails_tells_what_was_done_before_and_what_stopped_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_apply_that_fails_tells_what_was_done_before_and_what_stopped_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "full").mkdir()
     with pytest.raises(PartError, match=r"Is a directory.*what was done before stands") as stopped:
-        apply(tmp_path, monkeypatch, link("/a"), Action("sanity", "file.remove", "/d/full", "want none"), link("/b"))
-    assert [(row["target"], bool(row["error"])) for row in stopped.value.done] == [("/a", False), ("/d/full", True)]
+        apply(
+            tmp_path,
+            monkeypatch,
+            link("/a"),
+            Action("sanity", "file.remove", "/d/full", "want none"),
+            link("/b"),
+        )
+    assert [(row["target"], bool(row["error"])) for row in stopped.value.done] == [
+        ("/a", False),
+        ("/d/full", True),
+    ]
     assert not (tmp_path / "b").exists()
     (entry,) = entries(tmp_path)
     assert "Is a directory" in entry["error"]

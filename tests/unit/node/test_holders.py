@@ -22,7 +22,9 @@ def process(root: Path, pid: int, unit: str, *opened: str) -> None:
     (here / "cgroup").write_text(f"0::/system.slice/{unit}\n")
 
 
-def test_a_file_that_is_closed_meanwhile_hides_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_closed_meanwhile_hides_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process(tmp_path, 7, "slurmstepd.scope", "/data/shard-1", "/dev/nvidia0", "/data/shard-2")
     read = os.readlink
 
@@ -36,13 +38,17 @@ def test_a_file_that_is_closed_meanwhile_hides_no_gpu(tmp_path: Path, monkeypatc
     assert [row["pid"] for row in observe.gpu_holders(Host(str(tmp_path)))] == [7]
 
 
-@pytest.mark.parametrize("unit", ["nvidia-persistenced.service", "goldnode-mps.service", "goldnode-watch.service"])
+@pytest.mark.parametrize(
+    "unit", ["nvidia-persistenced.service", "goldnode-mps.service", "goldnode-watch.service"]
+)
 def test_daemons_of_the_driver_and_goldnodes_own_units_are_no_jobs(tmp_path: Path, unit: str) -> None:
     process(tmp_path, 7, unit, "/dev/nvidiactl")
     assert observe.gpu_holders(Host(str(tmp_path))) == []
 
 
-def test_a_process_that_ends_while_it_is_read_is_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_while_it_is_read_is_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process(tmp_path, 7, "job.scope")
 
     def gone(name: str, mode: str) -> None:

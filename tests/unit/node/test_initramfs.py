@@ -20,7 +20,14 @@ REQUIREMENTS = ("lz4", "lzop", "zstd")
 CONF = b"blacklist nouveau\n"
 
 
-def member(name: str, data: bytes = b"", mode: int = 0o100644, inode: int = 0, links: int = 1, magic: bytes = b"070701") -> bytes:
+def member(
+    name: str,
+    data: bytes = b"",
+    mode: int = 0o100644,
+    inode: int = 0,
+    links: int = 1,
+    magic: bytes = b"070701",
+) -> bytes:
     raw = name.encode() + b"\0"
     fields = (inode, mode, 0, 0, links, 0, len(data), 0, 0, 0, 0, len(raw), 0)
     head = magic + b"".join(b"%08X" % field for field in fields) + raw
@@ -32,7 +39,10 @@ def archive(*members: bytes) -> bytes:
     return whole + b"\0" * (-len(whole) % 512)
 
 
-EARLY = archive(member("kernel", mode=stat.S_IFDIR | 0o755), member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001))
+EARLY = archive(
+    member("kernel", mode=stat.S_IFDIR | 0o755),
+    member("kernel/x86/microcode/AuthenticAMD.bin", b"\x01" * 5001),
+)
 MAIN = archive(
     member(".", mode=stat.S_IFDIR | 0o755),
     member("lib", b"usr/lib", mode=stat.S_IFLNK | 0o777),
@@ -96,8 +106,13 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_files_linked_to_each_other_have_one_content(tmp_path: Path) -> None:
-    image = archive(member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2))
-    assert initramfs.contents(write(tmp_path, image), lambda name: name in "ab").files == {"a": b"data", "b": b"data"}
+    image = archive(
+        member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2)
+    )
+    assert initramfs.contents(write(tmp_path, image), lambda name: name in "ab").files == {
+        "a": b"data",
+        "b": b"data",
+    }
 
 
 def test_checksummed_headers_and_a_second_archive_in_the_stream(tmp_path: Path) -> None:
@@ -148,10 +163,15 @@ def test_a_wanted_file_must_be_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("packing", "program"), [("zstd", "zstd"), ("lz4", "lz4"), ("lzo", "lzop")])
-def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str) -> None:
+def test_a_missing_program_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str
+) -> None:
     path = write(tmp_path, PACKED[packing]())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(initramfs.InitramfsError, match=f"compressed with {program}, which is not installed. Install the package"):
+    with pytest.raises(
+        initramfs.InitramfsError,
+        match=f"compressed with {program}, which is not installed. Install the package",
+    ):
         initramfs.contents(path)
 
 
@@ -162,7 +182,11 @@ def test_no_image(tmp_path: Path) -> None:
 
 def children() -> set[str]:
     """Children of this process, ended ones that nobody has waited for among them. Other tests of the process may have left some."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text(encoding="ascii").split()}
+    return {
+        pid
+        for path in Path("/proc/self/task").glob("*/children")
+        for pid in path.read_text(encoding="ascii").split()
+    }
 
 
 def test_leaves_no_child_behind(tmp_path: Path) -> None:
@@ -200,7 +224,9 @@ def test_broken_deflate_is_told_as_such(tmp_path: Path) -> None:
         initramfs.contents(write(tmp_path, bytes(packed)))
 
 
-@pytest.mark.parametrize("name", ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"])
+@pytest.mark.parametrize(
+    "name", ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"]
+)
 def test_an_image_without_modules_is_nobodys_next_boot(tmp_path: Path, name: str) -> None:
     """To rebuild a copy that somebody keeps would make it one without modules."""
     host = Host(str(tmp_path))

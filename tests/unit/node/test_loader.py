@@ -16,7 +16,20 @@ from goldnode.node.state.observe import boot_choice
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/loader/choices.yml").read_text(encoding="utf-8"))
 # The example of the Version Format Specification, oldest first.
-ORDER = ["122.1", "123~rc1-1", "123", "123-a", "123-a.1", "123-1", "123-1.1", "123^post1", "123.a-1", "123.1-1", "123a-1", "124-1"]
+ORDER = [
+    "122.1",
+    "123~rc1-1",
+    "123",
+    "123-a",
+    "123-a.1",
+    "123-1",
+    "123-1.1",
+    "123^post1",
+    "123.a-1",
+    "123.1-1",
+    "123a-1",
+    "124-1",
+]
 
 
 def header(release: str) -> bytes:
@@ -40,7 +53,9 @@ def test_what_boots_next(case: dict[str, Any]) -> None:
     entries = [entry(name, content) for name, content in case["entries"].items()]
     for shuffled in itertools.islice(itertools.permutations(entries), 6):
         found = loader.choose(loader.fields(case["conf"]), shuffled, case.get("default"), case.get("once"))
-        assert (found.entry.file if found.entry else None, found.via) == (case["boots"], case["via"]), found.reason
+        assert (found.entry.file if found.entry else None, found.via) == (case["boots"], case["via"]), (
+            found.reason
+        )
         assert found.reason
 
 
@@ -111,7 +126,10 @@ def test_the_loader_that_has_started_this_boot_is_the_one_that_counts(tmp_path: 
 
 def test_a_wish_in_a_variable_is_read(tmp_path: Path) -> None:
     host = node(tmp_path, {"LoaderEntryOneShot": "0123-6.1.0-901-amd64.conf"})
-    assert (boot_choice(host, "")["release"], boot_choice(host, "")["via"]) == ("6.1.0-901-amd64", "LoaderEntryOneShot")
+    assert (boot_choice(host, "")["release"], boot_choice(host, "")["via"]) == (
+        "6.1.0-901-amd64",
+        "LoaderEntryOneShot",
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"MZ" * 300, header("x")[:0x210]])

@@ -30,7 +30,11 @@ def test_lines_of_real_machines(case: dict[str, Any]) -> None:
     found = logs.parse(case["lines"])
     assert [row["kind"] for row in found] == [wanted["kind"] for wanted in case["events"]], found
     for row, wanted in zip(found, case["events"], strict=True):
-        assert (row["code"], row["address"], row["count"]) == (wanted.get("code"), wanted["address"], wanted.get("count", 1))
+        assert (row["code"], row["address"], row["count"]) == (
+            wanted.get("code"),
+            wanted["address"],
+            wanted.get("count", 1),
+        )
         for name in ("fatal", "uptime_s", "time"):
             if name in wanted:
                 assert row.get(name) == wanted[name]
@@ -91,13 +95,27 @@ def test_who_is_believed(form: str, believed: bool, text: str) -> None:
 
 
 def journal_entry(**patch: Any) -> str:
-    return json.dumps({"MESSAGE": XID, "SYSLOG_FACILITY": "0", "_TRANSPORT": "kernel", "_SOURCE_MONOTONIC_TIMESTAMP": "12345678", **patch})
+    return json.dumps(
+        {
+            "MESSAGE": XID,
+            "SYSLOG_FACILITY": "0",
+            "_TRANSPORT": "kernel",
+            "_SOURCE_MONOTONIC_TIMESTAMP": "12345678",
+            **patch,
+        }
+    )
 
 
 def test_entries_of_the_journal() -> None:
     (row,) = logs.parse([journal_entry(), journal_entry(MESSAGE=list(XID.encode()))], BOOT)
     assert (row["code"], row["uptime_s"], row["boot_id"], row["count"]) == (79, 12.345678, BOOT, 2)
-    for wrong in ({"SYSLOG_FACILITY": "3"}, {"_TRANSPORT": "syslog"}, {"MESSAGE": None}, {"MESSAGE": [900]}, {"MESSAGE": {"a": 1}}):
+    for wrong in (
+        {"SYSLOG_FACILITY": "3"},
+        {"_TRANSPORT": "syslog"},
+        {"MESSAGE": None},
+        {"MESSAGE": [900]},
+        {"MESSAGE": {"a": 1}},
+    ):
         assert logs.parse([journal_entry(**wrong)]) == []
     assert logs.parse(["{", '{"MESSAGE": ', "[" * 100000, '{"MESSAGE":"' + XID]) == []
 
@@ -132,9 +150,9 @@ def test_an_address_of_long_ago_is_not_this_ones() -> None:
 
 def test_repeats_are_one_row_with_its_count() -> None:
     found = logs.parse([f"3,{seq},{seq}000000,-;{XID}" for seq in range(5, 5005)])
-    assert [(row["count"], row["seq"], row["last_seq"], row["uptime_s"], row["last_uptime_s"]) for row in found] == [
-        (5000, 5, 5004, 5.0, 5004.0)
-    ]
+    assert [
+        (row["count"], row["seq"], row["last_seq"], row["uptime_s"], row["last_uptime_s"]) for row in found
+    ] == [(5000, 5, 5004, 5.0, 5004.0)]
 
 
 def test_lines_that_go_with_another_are_not_counted() -> None:
@@ -179,8 +197,20 @@ def test_lines_of_healthy_machines_are_no_events(text: str) -> None:
 # Of other things than Xids: text, kind, address, parameter, value.
 OTHERS = [
     ("nvidia: probe of 0000:18:00.0 failed with error -1", "probe_failed", "0000:18:00.0", "status", -1),
-    ("nvidia 0000:18:00.0: probe with driver nvidia failed with error -1", "probe_failed", "0000:18:00.0", "driver", "nvidia"),
-    ("amdgpu 0000:03:00.0: amdgpu: Fatal error during GPU init", "init_failed", "0000:03:00.0", "driver", "amdgpu"),
+    (
+        "nvidia 0000:18:00.0: probe with driver nvidia failed with error -1",
+        "probe_failed",
+        "0000:18:00.0",
+        "driver",
+        "nvidia",
+    ),
+    (
+        "amdgpu 0000:03:00.0: amdgpu: Fatal error during GPU init",
+        "init_failed",
+        "0000:03:00.0",
+        "driver",
+        "amdgpu",
+    ),
     ("NVRM: RmInitAdapter failed! (0x26:0xffff:1096)", "init_failed", None, "status", "0x26:0xffff:1096"),
     (
         "pcieport 0000:00:01.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:01:00.0",
@@ -212,15 +242,33 @@ OTHERS = [
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "io_error", None, "device", "nvme0"),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0", "mce", None, "severity", "uncorrected"),
     ("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1", "mce", None, "severity", "corrected"),
-    ("mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: be00000000800400", "mce", None, "severity", "uncorrected"),
-    ("mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: 9c00000000010092", "mce", None, "severity", "corrected"),
+    (
+        "mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: be00000000800400",
+        "mce",
+        None,
+        "severity",
+        "uncorrected",
+    ),
+    (
+        "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: 9c00000000010092",
+        "mce",
+        None,
+        "severity",
+        "corrected",
+    ),
     ("{1}[Hardware Error]: event severity: fatal", "mce", None, "severity", "uncorrected"),
     ("mlx5_core 0000:ab:00.0 eth2: Link down", "link_down", "0000:ab:00.0", "interface", "eth2"),
     ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", "link_down", "0000:ab:00.0", "interface", "mlx5_5"),
     ("tg3 0000:01:00.0: eth0: Link is down", "link_down", "0000:01:00.0", "interface", "eth0"),
     ("pcieport 0000:17:01.0: pciehp: Slot(5): Link Down", "link_down", "0000:17:01.0", "slot", "5"),
     ("INFO: task nvidia-smi:2203 blocked for more than 120 seconds.", "hung_task", None, "pid", 2203),
-    ("Memory cgroup out of memory: Killed process 4182 (order-worker) total-vm:812044kB", "oom", None, "cgroup", True),
+    (
+        "Memory cgroup out of memory: Killed process 4182 (order-worker) total-vm:812044kB",
+        "oom",
+        None,
+        "cgroup",
+        True,
+    ),
 ]
 
 
@@ -261,7 +309,12 @@ def test_no_text_makes_it_fail() -> None:
         for _ in range(chance.randrange(4)):
             at = chance.randrange(len(text) + 1)
             text = chance.choice(
-                [text[at:], text[:at], text[:at] + chance.choice(pieces), text[:at] + chr(chance.randrange(0x2FFF)) + text[at:]]
+                [
+                    text[at:],
+                    text[:at],
+                    text[:at] + chance.choice(pieces),
+                    text[:at] + chr(chance.randrange(0x2FFF)) + text[at:],
+                ]
             )
         data = text.encode("utf-8", "surrogatepass")
         if chance.random() < 0.3 and data:
@@ -272,7 +325,11 @@ def test_no_text_makes_it_fail() -> None:
 
 
 def test_only_the_last_boot_of_a_file_counts() -> None:
-    lines = [XID, "[    0.000000] Linux version 6.1.0-9-amd64 (x)", "[    1.0] NVRM: Xid (PCI:0000:19:00): 31, pid=1, name=a, x"]
+    lines = [
+        XID,
+        "[    0.000000] Linux version 6.1.0-9-amd64 (x)",
+        "[    1.0] NVRM: Xid (PCI:0000:19:00): 31, pid=1, name=a, x",
+    ]
     assert [row["code"] for row in logs.parse(lines)] == [31]
 
 
@@ -295,12 +352,20 @@ def section(path: Path, *, live: bool = True) -> dict[str, Any]:
 
 
 def kmsg(*texts: str, first: int = 0) -> str:
-    return "".join(f"3,{first + n},{(first + n) * 10000},-;{text}\n SUBSYSTEM=pci\n" for n, text in enumerate(texts))
+    return "".join(
+        f"3,{first + n},{(first + n) * 10000},-;{text}\n SUBSYSTEM=pci\n" for n, text in enumerate(texts)
+    )
 
 
 def test_the_ring_is_read(tmp_path: Path) -> None:
     found = section(root(tmp_path, dev__kmsg=kmsg("Linux version 6.1", XID, "last")))
-    assert (found["sources"], found["truncated"], found["error"], found["last_seq"], found["boot_id"]) == (["kmsg"], False, None, 2, BOOT)
+    assert (found["sources"], found["truncated"], found["error"], found["last_seq"], found["boot_id"]) == (
+        ["kmsg"],
+        False,
+        None,
+        2,
+        BOOT,
+    )
     assert [(row["code"], row["seq"], row["boot_id"]) for row in found["rows"]] == [(79, 1, BOOT)]
 
 
@@ -310,7 +375,9 @@ def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "journalctl"
-    program.write_text(f"#!/bin/sh\n[ -e {folder}/slow ] && exec sleep 60\ncat {folder}/entries 2>/dev/null\n")
+    program.write_text(
+        f"#!/bin/sh\n[ -e {folder}/slow ] && exec sleep 60\ncat {folder}/entries 2>/dev/null\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
@@ -319,7 +386,12 @@ def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def entry(seq: int, text: str) -> str:
     return (
         json.dumps(
-            {"MESSAGE": text, "SYSLOG_FACILITY": "0", "_TRANSPORT": "kernel", "_SOURCE_MONOTONIC_TIMESTAMP": str(seq * 10000)},
+            {
+                "MESSAGE": text,
+                "SYSLOG_FACILITY": "0",
+                "_TRANSPORT": "kernel",
+                "_SOURCE_MONOTONIC_TIMESTAMP": str(seq * 10000),
+            },
             separators=(",", ":"),
         )
         + "\n"
@@ -334,14 +406,19 @@ def test_a_ring_that_has_wrapped_is_not_the_whole_log(tmp_path: Path, journalctl
 
 def test_the_journal_has_what_the_ring_has_lost(tmp_path: Path, journalctl: Path) -> None:
     early = "NVRM: Xid (PCI:0000:19:00): 48, pid=1, name=a, DBE"
-    (journalctl / "entries").write_text(entry(0, "Linux version 6.1") + entry(5, early) + entry(901, XID) + entry(902, "y"))
+    (journalctl / "entries").write_text(
+        entry(0, "Linux version 6.1") + entry(5, early) + entry(901, XID) + entry(902, "y")
+    )
     found = section(root(tmp_path / "root", dev__kmsg=kmsg("x", XID, "y", first=900)))
     assert (found["truncated"], found["sources"]) == (False, ["journal", "kmsg"])
-    assert [(row["code"], row["count"]) for row in found["rows"]] == [(48, 1), (79, 1)], "what both have is counted once"
+    assert [(row["code"], row["count"]) for row in found["rows"]] == [(48, 1), (79, 1)], (
+        "what both have is counted once"
+    )
 
 
 @pytest.mark.parametrize(
-    "content", ["", "not json\n", entry(700, "it begins late") + entry(950, "x"), entry(0, "Linux version") + '{"torn']
+    "content",
+    ["", "not json\n", entry(700, "it begins late") + entry(950, "x"), entry(0, "Linux version") + '{"torn'],
 )
 def test_a_journal_that_does_not_help(tmp_path: Path, journalctl: Path, content: str) -> None:
     (journalctl / "entries").write_text(content)
@@ -349,7 +426,9 @@ def test_a_journal_that_does_not_help(tmp_path: Path, journalctl: Path, content:
     assert found["truncated"] is ("Linux version" not in content)
 
 
-def test_a_journal_that_hangs_is_left(tmp_path: Path, journalctl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_hangs_is_left(
+    tmp_path: Path, journalctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (journalctl / "slow").touch()
     monkeypatch.setattr(events, "TIME", 0.2)
     found = section(root(tmp_path / "root", dev__kmsg=kmsg("x", XID, first=900)))
@@ -359,7 +438,17 @@ def test_a_journal_that_hangs_is_left(tmp_path: Path, journalctl: Path, monkeypa
 def last(tmp_path: Path, **patch: Any) -> Path:
     """A last capture that reaches up to record 899."""
     rows = [{**logs.parse([f"3,5,5000,-;{XID}"], BOOT)[0], "count": 3}]
-    content = {"events": {"sources": ["kmsg"], "truncated": False, "boot_id": BOOT, "last_seq": 899, "rows": rows, "error": None, **patch}}
+    content = {
+        "events": {
+            "sources": ["kmsg"],
+            "truncated": False,
+            "boot_id": BOOT,
+            "last_seq": 899,
+            "rows": rows,
+            "error": None,
+            **patch,
+        }
+    }
     return root(tmp_path, run__goldnode__capture_json=json.dumps(content))
 
 
@@ -369,7 +458,10 @@ def test_the_last_capture_has_what_the_ring_has_lost(tmp_path: Path, journalctl:
     root(path, dev__kmsg=kmsg(XID, "NVRM: Xid (PCI:0000:19:00): 31, pid=1, name=a, x", first=900))
     found = section(path)
     assert (found["truncated"], found["sources"]) == (False, ["capture", "kmsg"])
-    assert [(row["code"], row["count"], row["last_seq"]) for row in found["rows"]] == [(79, 4, 900), (31, 1, 901)]
+    assert [(row["code"], row["count"], row["last_seq"]) for row in found["rows"]] == [
+        (79, 4, 900),
+        (31, 1, 901),
+    ]
     assert not any(key.startswith("_") for row in found["rows"] for key in row)
     # Once more, with the same ring: nothing is counted twice.
     (path / "run/goldnode/capture.json").write_text(json.dumps({"events": found}))
@@ -377,7 +469,15 @@ def test_the_last_capture_has_what_the_ring_has_lost(tmp_path: Path, journalctl:
 
 
 @pytest.mark.parametrize(
-    "patch", [{"boot_id": "other"}, {"last_seq": 800}, {"truncated": True}, {"rows": 7}, {"rows": [{"kind": "xid"}]}, {"error": {}}]
+    "patch",
+    [
+        {"boot_id": "other"},
+        {"last_seq": 800},
+        {"truncated": True},
+        {"rows": 7},
+        {"rows": [{"kind": "xid"}]},
+        {"error": {}},
+    ],
 )
 def test_a_last_capture_that_does_not_fit(tmp_path: Path, journalctl: Path, patch: dict[str, Any]) -> None:
     path = last(tmp_path / "root", **patch)
@@ -389,7 +489,11 @@ def test_a_last_capture_that_does_not_fit(tmp_path: Path, journalctl: Path, patc
 def test_a_file_where_there_is_no_ring(tmp_path: Path, journalctl: Path) -> None:
     text = f"Nov 22 10:00:00 n kernel: [    0.000000] Linux version 6.1\n2026-11-22T10:00:01.000000+00:00 n kernel: [    1.5] {XID}\n"
     found = section(root(tmp_path / "root", var__log__kern_log=text, **{"var__log__kern.log": text}))
-    assert (found["sources"], found["truncated"], [row["code"] for row in found["rows"]]) == (["/var/log/kern.log"], False, [79])
+    assert (found["sources"], found["truncated"], [row["code"] for row in found["rows"]]) == (
+        ["/var/log/kern.log"],
+        False,
+        [79],
+    )
 
 
 def test_nothing_to_read_is_said(tmp_path: Path, journalctl: Path) -> None:
@@ -408,7 +512,10 @@ def test_a_text_that_somebody_gives() -> None:
     assert [row["code"] for row in found["rows"]] == [79]
 
 
-@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK) or not Path("/dev/kmsg").is_char_device(), reason="there is no kernel log to read")
+@pytest.mark.skipif(
+    not os.access("/dev/kmsg", os.R_OK) or not Path("/dev/kmsg").is_char_device(),
+    reason="there is no kernel log to read",
+)
 def test_the_kernel_of_this_machine() -> None:
     ring = events.ring_of("/dev/kmsg")
     if isinstance(ring, dict):

@@ -20,7 +20,15 @@ PROMTOOL = shutil.which("promtool")
 
 
 def finding(name: str, outcome: str, subject: str | None = None, severity: str = "drain") -> dict[str, Any]:
-    return {"id": name, "outcome": outcome, "severity": severity, "expected": "x", "got": "y", "remedy": None, "subject": subject}
+    return {
+        "id": name,
+        "outcome": outcome,
+        "severity": severity,
+        "expected": "x",
+        "got": "y",
+        "remedy": None,
+        "subject": subject,
+    }
 
 
 def verdict(*findings: dict[str, Any], code: Any = 2, **more: Any) -> dict[str, Any]:
@@ -57,7 +65,12 @@ GPU = {
     "memory": {"total_mib": 81559, "used_mib": 0},
     "utilization": {"gpu": 50, "memory": 0},
     "throttle": {"active": ["hw_slowdown"], "violation_ns": {"power": 2_500_000_000}},
-    "nvlink": {"links": [{"link": 0, "active": True, "errors": {"replay": 2}}, {"link": 1, "active": False, "errors": {"replay": 1}}]},
+    "nvlink": {
+        "links": [
+            {"link": 0, "active": True, "errors": {"replay": 2}},
+            {"link": 1, "active": False, "errors": {"replay": 1}},
+        ]
+    },
     "recovery_action": "none",
     "serial": "165",
 }
@@ -67,7 +80,13 @@ CAPTURE = {
     "identity": {"image_id": "img-1"},
     "gpus": [GPU],
     "pci": {"0000:18:00.0": {"aer": {"correctable": 4, "nonfatal": 0, "fatal": 0}}},
-    "events": {"rows": [{"kind": "xid", "code": 79, "count": 2}, {"kind": "xid", "code": 79, "count": 1}, {"kind": "oom", "code": None}]},
+    "events": {
+        "rows": [
+            {"kind": "xid", "code": 79, "count": 2},
+            {"kind": "xid", "code": 79, "count": 1},
+            {"kind": "oom", "code": None},
+        ]
+    },
 }
 OPEN = {"schema": "goldnode.gate/1", "mode": "drain", "open": False, "told": {"by": "slurm", "ours": True}}
 
@@ -79,7 +98,9 @@ def samples(text: str) -> dict[str, str]:
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP|TYPE) goldnode_[a-z_]+ .+", line), line
             continue
-        match = re.fullmatch(r'(goldnode_[a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})?) (-?[0-9.e+-]+)', line)
+        match = re.fullmatch(
+            r'(goldnode_[a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})?) (-?[0-9.e+-]+)', line
+        )
         assert match, line
         assert match[1] not in found, f"twice: {match[1]}"
         found[match[1]] = match[2]
@@ -87,7 +108,13 @@ def samples(text: str) -> dict[str, str]:
 
 
 def test_a_bad_node_in_numbers() -> None:
-    found = samples(metrics.text(verdict(finding("gpu.count", "mismatch"), finding("pcie.width", "match", "0000:18:00.0")), CAPTURE, OPEN))
+    found = samples(
+        metrics.text(
+            verdict(finding("gpu.count", "mismatch"), finding("pcie.width", "match", "0000:18:00.0")),
+            CAPTURE,
+            OPEN,
+        )
+    )
     assert found['goldnode_finding{id="gpu.count",subject="",severity="drain"}'] == "4"
     assert found['goldnode_finding{id="pcie.width",subject="0000:18:00.0",severity="drain"}'] == "0"
     assert found["goldnode_verdict_exit_code"] == "2"
@@ -119,7 +146,9 @@ def test_what_was_not_read_has_no_sample() -> None:
     assert 'sensor="memory"' not in text
     assert "serial" not in text
     assert "goldnode_gate_open" not in text
-    assert "goldnode_gpu" not in metrics.text(verdict(), {"gpus": FAULT, "pci": FAULT, "events": FAULT, "identity": FAULT})
+    assert "goldnode_gpu" not in metrics.text(
+        verdict(), {"gpus": FAULT, "pci": FAULT, "events": FAULT, "identity": FAULT}
+    )
 
 
 def test_a_verdict_that_does_not_count_reads_as_three_and_tells_no_findings() -> None:
@@ -140,13 +169,16 @@ def test_an_outcome_that_is_not_known_is_never_good() -> None:
 def test_hostile_text_stays_one_label() -> None:
     evil = 'x"} 0\ngoldnode_verdict_exit_code 0\n\\\x1b[31m\udcff' + "y" * 5000
     text = metrics.text(
-        verdict(finding("a", "mismatch", evil), finding("a", "match", evil), **{"class": evil}), {"gpus": [{"uuid": evil}, 7, None]}
+        verdict(finding("a", "mismatch", evil), finding("a", "match", evil), **{"class": evil}),
+        {"gpus": [{"uuid": evil}, 7, None]},
     )
     found = samples(text)
     assert found["goldnode_verdict_exit_code"] == "2"
     assert "\x1b" not in text
     text.encode()
-    assert [value for name, value in found.items() if name.startswith("goldnode_finding{")] == ["4"], "of two of one name the worse is told"
+    assert [value for name, value in found.items() if name.startswith("goldnode_finding{")] == ["4"], (
+        "of two of one name the worse is told"
+    )
     assert max(len(line) for line in text.splitlines()) < 1000
 
 
@@ -154,7 +186,11 @@ def test_the_simulated_says_so() -> None:
     text = metrics.text(verdict(finding("a", "match"), simulated=True), CAPTURE)
     assert 'goldnode_verdict_exit_code{simulated="true"} 2' in text
     assert "goldnode_simulated 1" in text
-    assert all('simulated="true"' in line for line in text.splitlines() if line.startswith(("goldnode_gpu_", "goldnode_finding")))
+    assert all(
+        'simulated="true"' in line
+        for line in text.splitlines()
+        if line.startswith(("goldnode_gpu_", "goldnode_finding"))
+    )
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
@@ -163,12 +199,20 @@ def test_promtool_finds_nothing_to_say() -> None:
         metrics.text(verdict(finding("gpu.count", "mismatch", 'a"\\b')), CAPTURE, OPEN, age=3.0),
         metrics.text(None, None, fault="no"),
     ):
-        done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_times_are_those_of_the_calendar() -> None:
-    for text in ("1970-01-01T00:00:00Z", "2000-02-29T23:59:59Z", "2024-02-29T12:00:00Z", "2026-03-01T00:00:00Z", "2099-12-31T01:02:03Z"):
+    for text in (
+        "1970-01-01T00:00:00Z",
+        "2000-02-29T23:59:59Z",
+        "2024-02-29T12:00:00Z",
+        "2026-03-01T00:00:00Z",
+        "2099-12-31T01:02:03Z",
+    ):
         assert boot.seconds(text) == dt.datetime.fromisoformat(text).timestamp()
     odd: list[Any] = [None, "", "2026-11-22", "2026-11-22 10:00:00Z", "2026-11-22T10:00:0xZ", 7, {}]
     for text in odd:
@@ -214,14 +258,23 @@ def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp
 
 
 def test_everybody_may_read_what_is_nobodys_secret(host: Host, tmp_path: Path) -> None:
-    secret: dict[str, Any] = {"serial": "S-1", "machine_id": "S-2", "processes": [{"pid": 4242}], "mac": "S-3", "text": "S-4"}
+    secret: dict[str, Any] = {
+        "serial": "S-1",
+        "machine_id": "S-2",
+        "processes": [{"pid": 4242}],
+        "mac": "S-3",
+        "text": "S-4",
+    }
     capture: dict[str, Any] = {
         **CAPTURE,
         "identity": {**secret, "hostname": "n1", "product": secret},
         "gpus": [{**GPU, **secret, "settings": secret}],
         "network": {"eth0": secret},
         "blocked": [secret],
-        "events": {"rows": [{**secret, "kind": "xid", "code": 79, "count": 1, "parameters": secret}], "boot_id": "S-5"},
+        "events": {
+            "rows": [{**secret, "kind": "xid", "code": 79, "count": 1, "parameters": secret}],
+            "boot_id": "S-5",
+        },
         "pci": {"0000:18:00.0": {**secret, "aer": {"correctable": 4}}},
     }
     capture["gpus"][0].pop("text")

@@ -71,7 +71,9 @@ def test_remedy_follows_from_current_pending_and_declared(row: dict[str, Any]) -
 @pytest.mark.parametrize("row", [row for row in ROWS if row["declared"] is not None], ids=name)
 def test_plan_sets_the_mode_and_boots_only_where_that_is_needed(row: dict[str, Any]) -> None:
     _, plan = declared(row)
-    assert [action.data["field"] for action in plan.actions if action.kind == "gpu.set"] == ([row["mode"]] if row["sets"] else [])
+    assert [action.data["field"] for action in plan.actions if action.kind == "gpu.set"] == (
+        [row["mode"]] if row["sets"] else []
+    )
     assert plan.reboot_after() == row["reboot"]
     assert bool(plan.held) is row["held"]
 
@@ -87,7 +89,11 @@ def test_a_reboot_for_another_reason_is_held_back_until_the_pending_mode_is_set_
 
 
 def test_gpus_that_differ_have_one_remedy_in_order() -> None:
-    rows = [modes.Mode("0", True, False, True), modes.Mode("1", False, True, True), modes.Mode("2", False, False, True)]
+    rows = [
+        modes.Mode("0", True, False, True),
+        modes.Mode("1", False, True, True),
+        modes.Mode("2", False, False, True),
+    ]
     found = modes.remedy("ecc", rows)
     assert found is not None
     assert found.steps == (POLICY, REBOOT)
@@ -97,8 +103,22 @@ def test_gpus_that_differ_have_one_remedy_in_order() -> None:
     assert "back (on for GPU 0; off for GPU 1)" in each
 
 
-URGENT = Finding("policy.ecc", MISMATCH, "drain", "on", "x", Remedy("Apply.", POLICY, before="it would turn ECC off for GPU 0"))
-KERNEL = Finding("boot.next", MISMATCH, "drain", "a", "b", Remedy("Run site.yml.", SITE, before="it would start another kernel"))
+URGENT = Finding(
+    "policy.ecc",
+    MISMATCH,
+    "drain",
+    "on",
+    "x",
+    Remedy("Apply.", POLICY, before="it would turn ECC off for GPU 0"),
+)
+KERNEL = Finding(
+    "boot.next",
+    MISMATCH,
+    "drain",
+    "a",
+    "b",
+    Remedy("Run site.yml.", SITE, before="it would start another kernel"),
+)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +149,6 @@ def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
 
 def test_what_is_no_mismatch_comes_before_nothing() -> None:
     fine = Finding("policy.ecc", MATCH, "drain", "on", "on", URGENT.remedy)
-    assert ordered([Finding("x", MISMATCH, "drain", "a", "b", Remedy("Reboot.", REBOOT)), fine], sets_gpus=True)[0].steps == (REBOOT,)
+    assert ordered(
+        [Finding("x", MISMATCH, "drain", "a", "b", Remedy("Reboot.", REBOOT)), fine], sets_gpus=True
+    )[0].steps == (REBOOT,)

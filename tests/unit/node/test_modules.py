@@ -45,7 +45,9 @@ def wanted() -> dict[str, Any]:
     ],
 )
 def test_each_item_is_found_when_it_is_wrong(name: str, patch: dict[str, Any]) -> None:
-    right = {finding.id: finding.outcome for finding in findings({}, wanted()) if finding.id.startswith("modules.")}
+    right = {
+        finding.id: finding.outcome for finding in findings({}, wanted()) if finding.id.startswith("modules.")
+    }
     assert len(right) == 7, "four files, and three of them to be loaded"
     assert set(right.values()) == {MATCH}
     seen = {finding.id: finding for finding in findings(patch, wanted())}
@@ -126,7 +128,13 @@ def run(machine: Machine) -> Callable[[str], str]:
     def one(name: str) -> str:
         row = next(row for row in ROWS if row["name"] == name)
         source = modules.tree(wanted(), row)
-        data = {"module": name, "version": row["version"], "release": RELEASE, "dkms": source, "package": row["package"]}
+        data = {
+            "module": name,
+            "version": row["version"],
+            "release": RELEASE,
+            "dkms": source,
+            "package": row["package"],
+        }
         return build(applier, Action("gpu_driver", "module.build", name, "why", data=data))
 
     return one
@@ -136,20 +144,30 @@ def commands(machine: Machine) -> list[str]:
     return [" ".join(argv[1:5]) for argv in machine.commands if argv[0] == "dkms"]
 
 
-def test_a_build_is_recorded_with_what_it_was_made_against(machine: Machine, run: Callable[[str], str]) -> None:
+def test_a_build_is_recorded_with_what_it_was_made_against(
+    machine: Machine, run: Callable[[str], str]
+) -> None:
     assert [run(name) for name in ("mlx5_core", "nvidia-current-peermem", "gdrdrv")] == ["built by dkms"] * 3
-    assert commands(machine) == ["install --force -m ofed", "install --force -m nvidia-current", "install --force -m gdrdrv"]
+    assert commands(machine) == [
+        "install --force -m ofed",
+        "install --force -m nvidia-current",
+        "install --force -m gdrdrv",
+    ]
     record = json.loads(machine.text(RECORD) or "")["built_against"][RELEASE]
     assert set(record) == {"nvidia-current-peermem", "gdrdrv"}
     assert record["gdrdrv"] == {"gdrdrv": "6:1004", "nvidia-current": "14:1002"}
     assert run("gdrdrv") == "built by the package's own scripts"
 
 
-def test_what_is_stale_is_compiled_again_and_not_only_installed(machine: Machine, run: Callable[[str], str]) -> None:
+def test_what_is_stale_is_compiled_again_and_not_only_installed(
+    machine: Machine, run: Callable[[str], str]
+) -> None:
     for name in ("mlx5_core", "nvidia-current-peermem", "gdrdrv"):
         run(name)
     machine.module("mlx5_core").write_text("another build")
-    os.utime(machine.module("mlx5_core"), ns=(500, 500))  # as a package brings it: older than what was built on the node
+    os.utime(
+        machine.module("mlx5_core"), ns=(500, 500)
+    )  # as a package brings it: older than what was built on the node
     machine.commands.clear()
     found = modules.survey(machine, RELEASE, ["nvidia-current", *(row["name"] for row in ROWS)])
     assert modules.stale(wanted(), ROWS[1], found) == "it was built against an earlier mlx5_core"
@@ -158,12 +176,16 @@ def test_what_is_stale_is_compiled_again_and_not_only_installed(machine: Machine
     assert run("gdrdrv") == "built by dkms", "the driver's module is another one now"
 
 
-def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(machine: Machine, run: Callable[[str], str]) -> None:
+def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(
+    machine: Machine, run: Callable[[str], str]
+) -> None:
     machine.fails = "gdrdrv"
     log = machine.path("/var/lib/dkms/gdrdrv/2.4/build/make.log")
     log.parent.mkdir(parents=True)
     log.write_text("gdrdrv.c:1: error: no such symbol\n")
-    with pytest.raises(NodeError, match=r"gdrdrv 2\.4 does not build for kernel .*finds no gdrdrv(.|\n)*no such symbol"):
+    with pytest.raises(
+        NodeError, match=r"gdrdrv 2\.4 does not build for kernel .*finds no gdrdrv(.|\n)*no such symbol"
+    ):
         run("gdrdrv")
 
 
@@ -182,7 +204,9 @@ def test_what_no_source_gives_is_an_error(run: Callable[[str], str]) -> None:
         ("2.4-1", [], "has no source"),
     ],
 )
-def test_the_version_that_dkms_knows_a_source_by(tmp_path: Path, version: str, offered: list[str], found: str) -> None:
+def test_the_version_that_dkms_knows_a_source_by(
+    tmp_path: Path, version: str, offered: list[str], found: str
+) -> None:
     for item in offered:
         (tmp_path / f"usr/src/gdrdrv-{item}").mkdir(parents=True)
         (tmp_path / f"usr/src/gdrdrv-{item}/dkms.conf").write_text("")

@@ -33,7 +33,9 @@ class _OpenToo:
 
 
 OURS: Any = plain.dataclass(frozen=True)(_Fixed)
-THEIRS: Any = dataclasses.dataclass(frozen=True)(type("_Fixed", (), {"__annotations__": _Fixed.__annotations__, "more": ()}))
+THEIRS: Any = dataclasses.dataclass(frozen=True)(
+    type("_Fixed", (), {"__annotations__": _Fixed.__annotations__, "more": ()})
+)
 OUR_OPEN: Any = plain.dataclass(_Open)
 THEIR_OPEN: Any = dataclasses.dataclass(_OpenToo)
 
@@ -62,9 +64,12 @@ def test_a_value_is_as_the_standard_one(values: tuple[Any, ...], named: dict[str
 
 
 @pytest.mark.parametrize(
-    ("values", "named"), [((), {}), (("a",), {}), (("a", 1, (), 2), {}), (("a", 1), {"name": "b"}), (("a", 1), {"other": 2})]
+    ("values", "named"),
+    [((), {}), (("a",), {}), (("a", 1, (), 2), {}), (("a", 1), {"name": "b"}), (("a", 1), {"other": 2})],
 )
-def test_what_the_standard_one_does_not_take_is_not_taken(values: tuple[Any, ...], named: dict[str, Any]) -> None:
+def test_what_the_standard_one_does_not_take_is_not_taken(
+    values: tuple[Any, ...], named: dict[str, Any]
+) -> None:
     for kind in (OURS, THEIRS):
         with pytest.raises(TypeError):
             kind(*values, **named)
@@ -92,11 +97,26 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
         "assert host.text('/etc/x') == 'x' and host.exists('/etc') and program.plain(['check', '--passive'])\n"
         "print(*sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
 
-    slow = {"argparse", "calendar", "dataclasses", "difflib", "inspect", "pathlib", "platform", "shutil", "tempfile", "urllib.parse"}
+    slow = {
+        "argparse",
+        "calendar",
+        "dataclasses",
+        "difflib",
+        "inspect",
+        "pathlib",
+        "platform",
+        "shutil",
+        "tempfile",
+        "urllib.parse",
+    }
     assert not slow & set(said)
-    assert not {f"goldnode.node.state.{name}" for name in ("applied", "apply", "record", "removal", "rollback")} & set(said)
+    assert not {
+        f"goldnode.node.state.{name}" for name in ("applied", "apply", "record", "removal", "rollback")
+    } & set(said)
 
 
 def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:

@@ -34,7 +34,10 @@ EVERYTHING: dict[str, Any] = {
     "sharing": "exclusive",
 }
 LOST = {"uuid": {"rc": 15, "text": "GPU is lost"}, "rc": 15, "text": "GPU is lost"}
-NO_GETTER = {"graphics": {"rc": 3, "text": "Not Supported"}, "memory": {"rc": 13, "text": "Function Not Found"}}
+NO_GETTER = {
+    "graphics": {"rc": 3, "text": "Not Supported"},
+    "memory": {"rc": 13, "text": "Function Not Found"},
+}
 
 
 def findings(
@@ -83,7 +86,12 @@ def test_one_finding_per_declared_item_and_all_match() -> None:
         ("ecc", {"ecc": {"current": False, "pending": True}}, "GPU 1: off, on from the next boot", 2),
         ("ecc", {"ecc": {"current": True, "pending": False}}, "GPU 1: on, off from the next boot", 2),
         ("mig", {"mig": {"current": True, "pending": True, "instances": []}}, "GPU 1: on", 2),
-        ("mig", {"mig": {"current": True, "pending": True, "instances": ["7g.40gb"]}}, "GPU 1: on with 7g.40gb", 2),
+        (
+            "mig",
+            {"mig": {"current": True, "pending": True, "instances": ["7g.40gb"]}},
+            "GPU 1: on with 7g.40gb",
+            2,
+        ),
     ],
 )
 def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got: str, exit_code: int) -> None:
@@ -95,7 +103,9 @@ def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got:
 
 
 def test_gpus_that_differ_alike_are_told_together() -> None:
-    found = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}})
+    found = findings(
+        {"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}}
+    )
     assert found["policy.power_limit_watts"].got == "GPU 0, 1: 300 W"
 
 
@@ -104,7 +114,9 @@ def test_a_lost_gpu_could_not_be_read_whatever_the_others_are() -> None:
     finding = found["policy.power_limit_watts"]
     assert (finding.outcome, finding.got) == (UNREAD, "GPU 1: GPU is lost (return code 15)")
     assert code(found) == 3
-    worse = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": LOST}})["policy.power_limit_watts"]
+    worse = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": LOST}})[
+        "policy.power_limit_watts"
+    ]
     assert worse.outcome == UNREAD
     assert worse.got == "GPU 0: 300 W; GPU 1: GPU is lost (return code 15)"
 
@@ -121,7 +133,10 @@ def test_a_gpu_that_is_not_there_at_all_is_no_match() -> None:
     assert (finding.outcome, finding.got) == (UNREAD, "1 of 3 GPUs do not answer")
 
 
-@pytest.mark.parametrize(("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (15, UNREAD), (16, UNREAD), (4, UNREAD), (999, UNREAD)])
+@pytest.mark.parametrize(
+    ("rc", "outcome"),
+    [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (15, UNREAD), (16, UNREAD), (4, UNREAD), (999, UNREAD)],
+)
 def test_return_codes_of_a_getter(rc: int, outcome: str) -> None:
     fault = {"rc": rc, "text": "as NVML says", "current": None, "pending": None}
     found = findings({"ecc": True}, {"gpus": {"0": {"ecc": fault}}})
@@ -140,11 +155,15 @@ def test_locked_clocks_are_never_a_match() -> None:
     assert code(gone) == 1
 
 
-@pytest.mark.parametrize(("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (4, MISMATCH), (15, MISMATCH), (999, MISMATCH)])
+@pytest.mark.parametrize(
+    ("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (4, MISMATCH), (15, MISMATCH), (999, MISMATCH)]
+)
 def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: str) -> None:
     """No call reads them back, so what the setter said is all there is: a refusal is no pass, and the next run tries again."""
     said = {"rc": rc, "text": "as NVML says", "parts": {"graphics_mhz": {"rc": rc, "text": "as NVML says"}}}
-    found = findings({"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": said}}})
+    found = findings(
+        {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": said}}}
+    )
     finding = found["policy.clocks.graphics_mhz"]
     assert finding.outcome == outcome
     assert f"GPU 0: tried at 2026-11-21T10:00:00Z: as NVML says (return code {rc})" in str(finding.got)
@@ -162,11 +181,20 @@ def test_a_switch_of_mig_forgets_what_was_said_of_clocks(tmp_path: Path) -> None
     assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {"mig", "clocks"}
 
 
-def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
-    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": {"persistenced": {"arguments": ["x", "--no-persistence-mode"]}}}))
+    seen = Observed(
+        **merge(
+            asdict(converged(whole)),
+            {"gpu_settings": {"persistenced": {"arguments": ["x", "--no-persistence-mode"]}}},
+        )
+    )
     monkeypatch.setattr(reapply, "look", lambda *_: seen)
-    assert [action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]] == ["gpu.unit"]
+    assert [action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]] == [
+        "gpu.unit"
+    ]
     process(tmp_path, 7, "job.scope", "/dev/nvidia0")
     assert reapply.outstanding(Host(str(tmp_path), live=True), whole)[1] == []
 
@@ -174,7 +202,9 @@ def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(tmp_path: Path, monk
 def test_application_clocks_that_a_driver_no_longer_has() -> None:
     """Neither getter nor setter: what the setter said is told, and it is no match and no lie."""
     said = {"rc": 3, "text": "Not Supported"}
-    absent = {"clocks": {"rc": 3, "text": "Not Supported", "parts": {"graphics_mhz": said, "memory_mhz": said}}}
+    absent = {
+        "clocks": {"rc": 3, "text": "Not Supported", "parts": {"graphics_mhz": said, "memory_mhz": said}}
+    }
     gpu = {"clocks": {"application": NO_GETTER}}
     wanted = {"clocks": {"graphics_mhz": 1410, "memory_mhz": 1215}}
     found = findings(wanted, {"gpus": {"0": gpu, "1": gpu}, "record": {uuid(0): absent, uuid(1): absent}})
@@ -188,23 +218,34 @@ def test_a_getter_without_a_setter_is_a_mismatch_that_says_so() -> None:
     said = {"rc": 3, "text": "Not Supported"}
     record = {uuid(0): {"clocks": {"parts": {"graphics_mhz": said, "memory_mhz": said}}}}
     wanted = {"clocks": {"graphics_mhz": 1410}}
-    found = findings(wanted, {"gpus": {"0": {"clocks": {"application": {"graphics": 1095}}}}, "record": record})
+    found = findings(
+        wanted, {"gpus": {"0": {"clocks": {"application": {"graphics": 1095}}}}, "record": record}
+    )
     finding = found["policy.clocks.graphics_mhz"]
-    assert (finding.outcome, finding.got) == (MISMATCH, "GPU 0: 1095 MHz; the driver cannot set it (Not Supported)")
+    assert (finding.outcome, finding.got) == (
+        MISMATCH,
+        "GPU 0: 1095 MHz; the driver cannot set it (Not Supported)",
+    )
 
 
 def test_overrides_are_expected_of_their_gpus_only() -> None:
     wanted = {"power_limit_watts": 400, "overrides": [{"uuid": uuid(1), "power_limit_watts": 300}]}
     finding = findings(wanted)["policy.power_limit_watts"]
     assert (finding.outcome, finding.expected) == (MATCH, "300 W: GPU 1; 400 W: GPU 0")
-    alone = findings({"overrides": [{"uuid": uuid(1), "ecc": False}]}, {"gpus": {"1": {"ecc": {"current": True, "pending": True}}}})
+    alone = findings(
+        {"overrides": [{"uuid": uuid(1), "ecc": False}]},
+        {"gpus": {"1": {"ecc": {"current": True, "pending": True}}}},
+    )
     assert (alone["policy.ecc"].outcome, alone["policy.ecc"].got) == (MISMATCH, "GPU 1: on")
 
 
 def test_an_override_for_a_model_the_node_does_not_have() -> None:
     override = {"model": "A100-SXM4-80GB", "pci_ids": ["10de:20b2"], "power_limit_watts": 300}
     found = findings({"power_limit_watts": 400, "overrides": [override]})
-    assert (found["policy.overrides"].outcome, found["policy.overrides"].got) == (MISMATCH, "no GPU is a A100-SXM4-80GB")
+    assert (found["policy.overrides"].outcome, found["policy.overrides"].got) == (
+        MISMATCH,
+        "no GPU is a A100-SXM4-80GB",
+    )
     there = {"model": "A100-SXM4-40GB", "pci_ids": ["10de:20b0"], "power_limit_watts": 300}
     assert findings({"overrides": [there]})["policy.overrides"].outcome == MATCH
 
@@ -232,7 +273,9 @@ def test_mps_of_an_earlier_class_is_no_exclusive_sharing() -> None:
 
 
 def test_a_driver_that_does_not_answer() -> None:
-    found = findings(EVERYTHING, {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}})
+    found = findings(
+        EVERYTHING, {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}}
+    )
     own = [finding for name, finding in found.items() if name.startswith("policy.")]
     assert len(own) == 8
     assert {finding.outcome for finding in own} == {UNREAD}
@@ -249,11 +292,19 @@ def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
 
 def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
-    plain = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}})
-    refusing = Observed(gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}})
+    plain = Observed(
+        gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}}
+    )
+    refusing = Observed(
+        gpu_settings={
+            "persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}
+        }
+    )
     texts = [file.content for seen in (plain, refusing) for file in policy.daemon(whole, seen, "gpu_driver")]
     assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
-    assert texts[1].endswith("[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n")
+    assert texts[1].endswith(
+        "[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n"
+    )
     assert all("ConditionPathExists=|/dev/nvidiactl" in text for text in texts)
 
 
@@ -278,7 +329,9 @@ def test_the_unit_can_run_again_and_never_stops_anybody() -> None:
     assert "Wants=nvidia-persistenced.service\nAfter=" in unit
 
 
-def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files and links are left alone: they outlive a boot, and belong to site.yml."""
     whole = merge(document(), {"policy": {"power_limit_watts": 400, "host": {"governor": "performance"}}})
     good = converged(whole)
@@ -297,17 +350,25 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(tmp_
     assert {finding.outcome for finding in found} == {MATCH}
     states[:] = [bad]
     whole["policy"]["power_limit_watts"] = 500
-    with pytest.raises(NodeError, match=r"refused before anything was touched: Each of 2 GPUs takes 100 to 400 W, not 500 W"):
+    with pytest.raises(
+        NodeError, match=r"refused before anything was touched: Each of 2 GPUs takes 100 to 400 W, not 500 W"
+    ):
         reapply.reapply(Host(str(tmp_path), live=True), whole, print)
 
 
-def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its start is queued behind that unit: to wait for it there would end in a timeout, and nothing is said of it yet."""
     whole = merge(document(), {"policy": {"sharing": "mps"}})
-    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": {"mps": {"active": False, "job": True}}}))
+    seen = Observed(
+        **merge(asdict(converged(whole)), {"gpu_settings": {"mps": {"active": False, "job": True}}})
+    )
     monkeypatch.setattr(reapply, "look", lambda *_: seen)
     assert reapply.reapply(Host(str(tmp_path), live=True), whole, print) == ([], [])
-    assert policy.MPS_TEXT.index("After=goldnode-policy") < policy.MPS_TEXT.index("Before=goldnode-sanity.service")
+    assert policy.MPS_TEXT.index("After=goldnode-policy") < policy.MPS_TEXT.index(
+        "Before=goldnode-sanity.service"
+    )
 
 
 def test_an_export_is_what_the_node_has_in_common_and_what_is_of_one_gpu() -> None:
@@ -318,5 +379,7 @@ def test_an_export_is_what_the_node_has_in_common_and_what_is_of_one_gpu() -> No
     assert found["policy"]["power_limit_watts"] == 400
     assert found["policy"]["clocks"] == {"graphics_mhz": 1410, "memory_mhz": 1215}
     assert found["policy"]["overrides"] == [{"uuid": uuid(2), "power_limit_watts": 300}]
-    assert "\n".join(export.yaml(found)).endswith(f'  overrides:\n    - uuid: "{uuid(2)}"\n      power_limit_watts: 300')
+    assert "\n".join(export.yaml(found)).endswith(
+        f'  overrides:\n    - uuid: "{uuid(2)}"\n      power_limit_watts: 300'
+    )
     assert export.policy({"gpus": {"0": LOST}}) == {}

@@ -39,7 +39,9 @@ def texts(letters: str, most: int) -> Iterator[str]:
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_json_is_written_and_read_as_the_standard_module_does(value: Any, ordered: bool, ascii_only: bool) -> None:
+def test_json_is_written_and_read_as_the_standard_module_does(
+    value: Any, ordered: bool, ascii_only: bool
+) -> None:
     text = json.dumps(value, sort_keys=ordered, ensure_ascii=ascii_only)
     assert quickjson.dumps(value, sort_keys=ordered, ensure_ascii=ascii_only) == text
     assert repr(quickjson.loads(f" \n{text}\t")) == repr(json.loads(text))
@@ -101,7 +103,15 @@ def test_a_number_of_grub_is_read_as_strtoul_does() -> None:
     for text in texts("0x178ag ", 5):
         found = _NUMBER.match(text)
         parts = found.groups() if found else (None, None, None)
-        expected = int(parts[0], 16) if parts[0] else int(parts[1], 8) if parts[1] else int(parts[2]) if parts[2] else None
+        expected = (
+            int(parts[0], 16)
+            if parts[0]
+            else int(parts[1], 8)
+            if parts[1]
+            else int(parts[2])
+            if parts[2]
+            else None
+        )
         assert grub._number(text) == expected
 
 
@@ -134,14 +144,18 @@ def test_the_unit_of_a_file(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("nvidia-current", "nvidia-current"), ("a b", "'a b'"), ("", "''"), ("$x", "'$x'"), ("é", "'é'")]
+    ("text", "word"),
+    [("nvidia-current", "nvidia-current"), ("a b", "'a b'"), ("", "''"), ("$x", "'$x'"), ("é", "'é'")],
 )
 def test_a_word_of_a_shell(text: str, word: str) -> None:
     assert kernel._word(text) == word
 
 
 def test_a_grubenv_with_and_without_backslashes() -> None:
-    assert grub.environment(grub.SIGNATURE + b"saved_entry=a>b\n#c=d\nx=\n####") == {"saved_entry": "a>b", "x": ""}
+    assert grub.environment(grub.SIGNATURE + b"saved_entry=a>b\n#c=d\nx=\n####") == {
+        "saved_entry": "a>b",
+        "x": "",
+    }
     assert grub.environment(grub.SIGNATURE + b"a=b\\\nc\\\\d\n") == {"a": "b\nc\\d"}
 
 
@@ -254,12 +268,16 @@ def test_a_database_with_updates_or_of_another_form_is_dpkg_s_to_read(tmp_path: 
     assert observe.status(database(tmp_path / "b", "")) is None
     host = database(tmp_path / "c")
     assert observe.status(host) is not None
-    (tmp_path / "c/var/lib/dpkg/updates/0001").write_text(STATUS.split("\n\n")[1].replace("2:3", "2:4") + "\n")
+    (tmp_path / "c/var/lib/dpkg/updates/0001").write_text(
+        STATUS.split("\n\n")[1].replace("2:3", "2:4") + "\n"
+    )
     assert observe.status(host) is None
     assert observe.packages(host)["held"]["version"] == "2:4"
 
 
-def test_a_check_of_a_node_asks_for_none_of_what_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_a_node_asks_for_none_of_what_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The check that the benchmark measures, after one that has made this boot's caches."""
     library = build(tmp_path / "library").parent
     root = bench.node(tmp_path, library)
@@ -267,8 +285,18 @@ def test_a_check_of_a_node_asks_for_none_of_what_is_slow(tmp_path: Path, monkeyp
     monkeypatch.setenv("GOLDNODE_SIMULATOR", str(root / machine.PLACE))
     python, *rest = bench.contenders(tmp_path, root, None, None)["beyond"][1]
     subprocess.run([python, *rest], stdout=subprocess.DEVNULL, check=False)
-    said = subprocess.run([python, "-X", "importtime", *rest], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
+    said = subprocess.run(
+        [python, "-X", "importtime", *rest],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    imported = {
+        line.rpartition("|")[2].strip()
+        for line in said.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert "goldnode.node.verdict.events" in imported, said.stderr[-2000:]
     slow = "re enum json subprocess functools contextlib signal threading hashlib shlex base64 fnmatch types typing dataclasses"
     assert sorted(set(slow.split()) & imported) == []

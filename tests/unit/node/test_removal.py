@@ -34,14 +34,21 @@ Conf libfresh (1.0-1 Debian:12 [amd64])
 
 def have(**versions: str) -> dict[str, Any]:
     return {
-        name.replace("_", "-"): {"version": version, "architecture": "amd64", "state": "installed", "hold": False}
+        name.replace("_", "-"): {
+            "version": version,
+            "architecture": "amd64",
+            "state": "installed",
+            "hold": False,
+        }
         for name, version in versions.items()
     }
 
 
 def test_the_record_of_a_transaction() -> None:
     before = have(old_driver="470-1", libmoved="1.0-1", libsame="1.0-1")
-    found = records.extended_record({"held": ["x"]}, SIMULATED, ["libmoved", "libfresh"], before, ["libmoved", "libsame"], ["leftover"])
+    found = records.extended_record(
+        {"held": ["x"]}, SIMULATED, ["libmoved", "libfresh"], before, ["libmoved", "libsame"], ["leftover"]
+    )
     assert found == {
         "held": ["x"],
         "brought": ["leftover", "libfresh"],
@@ -75,7 +82,10 @@ def test_what_was_brought_and_is_moved_is_still_brought() -> None:
 def test_what_never_arrived_is_nobodys() -> None:
     planned = records.extended_record({}, "Inst a (1 D [amd64])\nInst b (1 D [amd64])\n", [], {}, [], [])
     assert planned["brought"] == ["a", "b"]
-    assert records.extended_record(planned, "Inst c (1 D [amd64])\n", [], have(a="1"), [], [])["brought"] == ["a", "c"]
+    assert records.extended_record(planned, "Inst c (1 D [amd64])\n", [], have(a="1"), [], [])["brought"] == [
+        "a",
+        "c",
+    ]
 
 
 def test_a_package_that_goldnode_removed_and_brought_again_is_not_called_removed() -> None:
@@ -93,7 +103,12 @@ def test_a_package_that_goldnode_removed_and_brought_again_is_not_called_removed
         ({"a": 1}, {"a": 9}, {"a": 9, "b": 1}, {"a": 1, "b": 1}),
         ({"a": 1}, {"a": 9}, {"a": 5}, {"a": 5}),
         ({"a": 1}, {}, {"b": 1}, {"b": 1, "a": 1}),
-        ({"r": {"x": 1}}, {"r": {"x": 1, "nvidia": 2}}, {"r": {"x": 1, "nvidia": 2, "mine": 3}}, {"r": {"x": 1, "mine": 3}}),
+        (
+            {"r": {"x": 1}},
+            {"r": {"x": 1, "nvidia": 2}},
+            {"r": {"x": 1, "nvidia": 2, "mine": 3}},
+            {"r": {"x": 1, "mine": 3}},
+        ),
         ({}, {"r": {"nvidia": 2}}, {"r": {"nvidia": 2}, "b": 1}, {"b": 1}),
         ({"l": ["a"]}, {"l": ["a", "b"]}, {"l": ["a", "b", "c"]}, {"l": ["a", "c"]}),
         ({"l": ["a"]}, {"l": ["a", "b"]}, {"l": ["b"]}, {"l": []}),
@@ -114,7 +129,9 @@ def test_a_file_untouched_since_is_what_it_was_to_the_byte() -> None:
     )
     assert records.unmerged_text(name, "{}", '{"r": 2}', '{\n  "r": 2,\n  "é": 1\n}') == '{\n  "é": 1\n}\n'
     assert json.loads(records.unmerged_text(name, None, '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}
-    assert json.loads(records.unmerged_text(name, "\n", '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}, "it was empty"
+    assert json.loads(records.unmerged_text(name, "\n", '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}, (
+        "it was empty"
+    )
     with pytest.raises(ValueError, match="line 1 column"):
         records.unmerged_text(name, None, '{"r": 2}', "{,")
 
@@ -157,7 +174,10 @@ def test_kernel_packages(package: str, release: str | None) -> None:
         ("/etc/goldnode/class.json", "node_class"),
         ("/etc/apt/sources.list.d/goldnode-x.sources", "node_class"),
         ("/etc/modprobe.d/goldnode-options.conf", "gpu_driver"),
-        ("/etc/nvidia-container-runtime/config.toml", "container_runtime"),  # before its package is purged, which takes it along
+        (
+            "/etc/nvidia-container-runtime/config.toml",
+            "container_runtime",
+        ),  # before its package is purged, which takes it along
         ("/etc/kernel/postinst.d/zz-goldnode", "kernel"),
         ("/etc/default/grub.d/90-goldnode.cfg", "kernel"),
         ("/etc/systemd/system/goldnode-sanity.service", "sanity"),
@@ -211,31 +231,58 @@ def contents(path: Path) -> bytes | None:
 
 def tree(host: Host) -> dict[str, tuple[int, bytes | None]]:
     here = Path(host.root)
-    return {str(path.relative_to(here)): (path.lstat().st_mode, contents(path)) for path in sorted(here.rglob("*"))}
+    return {
+        str(path.relative_to(here)): (path.lstat().st_mode, contents(path))
+        for path in sorted(here.rglob("*"))
+    }
 
 
 def occupy(host: Host) -> None:
     """What a run of goldnode leaves on a node, put there by its own handlers where they write somebody else's."""
     records.first_contact(host)
     applier = Applier(host, NO_CLASS, {}, lambda text: None, "gpu_driver")
-    applier.apply(Action("gpu_driver", "file.comment", "/etc/modules:2", "", data={"file": "/etc/modules", "line": 2, "module": "nouveau"}))
+    applier.apply(
+        Action(
+            "gpu_driver",
+            "file.comment",
+            "/etc/modules:2",
+            "",
+            data={"file": "/etc/modules", "line": 2, "module": "nouveau"},
+        )
+    )
     host.write("/etc/goldnode/class.json", json.dumps({**NO_CLASS, "class": "x"}).encode())
     for directory, pattern in MANAGED:
         host.write(f"{directory}/{re.sub(r'[*?]', '0', pattern)}", b"ours\n")
     host.write("/etc/goldnode/class.json", json.dumps({**NO_CLASS, "class": "x"}).encode())
     for name in LINKS:
-        applier.apply(Action("sanity", "link", name, "", data={"to": "/etc/systemd/system/goldnode-sanity.service"}))
+        applier.apply(
+            Action("sanity", "link", name, "", data={"to": "/etc/systemd/system/goldnode-sanity.service"})
+        )
     host.write("/var/cache/goldnode/engine", b"")
     merge(host, '{"a": 1, "runtimes": {}}')
-    applier.apply(Action("container_runtime", "link", "/etc/systemd/system/theirs.service", "", data={"to": "/usr/lib/x.service"}))
+    applier.apply(
+        Action(
+            "container_runtime",
+            "link",
+            "/etc/systemd/system/theirs.service",
+            "",
+            data={"to": "/usr/lib/x.service"},
+        )
+    )
     applier.apply(Action("container_runtime", "link", "/etc/mine", "", data={"to": "/ours"}))
 
 
 def merge(host: Host, content: str) -> None:
     """As a domain merges its settings into a file of the user's: an action with the content, whose handler writes it."""
     applier = Applier(host, NO_CLASS, {}, lambda text: None, "container_runtime")
-    applier.handlers["runtime.config"] = lambda action: host.write(action.target, action.data["content"].encode())
-    applier.apply(Action("container_runtime", "runtime.config", "/etc/docker/daemon.json", "", data={"content": content}))
+    applier.handlers["runtime.config"] = lambda action: host.write(
+        action.target, action.data["content"].encode()
+    )
+    applier.apply(
+        Action(
+            "container_runtime", "runtime.config", "/etc/docker/daemon.json", "", data={"content": content}
+        )
+    )
 
 
 def test_a_root_is_what_it_was_before(root: Host) -> None:
@@ -329,7 +376,10 @@ def test_a_broken_file_of_the_user_is_refused_before_anything_is_touched(root: H
     occupy(root)
     root.write("/etc/docker/daemon.json", b"{,")
     before = tree(root)
-    with pytest.raises(NodeError, match=r"refused before anything was touched: /etc/docker/daemon.json: not JSON .*line 1 column 2"):
+    with pytest.raises(
+        NodeError,
+        match=r"refused before anything was touched: /etc/docker/daemon.json: not JSON .*line 1 column 2",
+    ):
         withdraw(root)
     after = {name: value for name, value in tree(root).items() if not name.startswith("run/goldnode")}
     assert after == {name: value for name, value in before.items() if not name.startswith("run/goldnode")}
@@ -354,7 +404,9 @@ def test_the_program_plans_and_applies_it(root: Host, capsys: pytest.CaptureFixt
     occupy(root)
     assert program.main(["plan", "--absent", "--root", root.root]) == 0
     told = capsys.readouterr().out
-    assert told.index("sanity:") < told.index("gpu_driver:") < told.index("node_class:"), "the parts are told in the order of the deed"
+    assert told.index("sanity:") < told.index("gpu_driver:") < told.index("node_class:"), (
+        "the parts are told in the order of the deed"
+    )
     assert program.main(["apply", "--absent", "--json", "--root", root.root]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "absent"
     assert not root.path("/var/lib/goldnode").exists()
@@ -371,7 +423,9 @@ def test_a_domain_may_have_things_that_are_no_files() -> None:
     ours = Action("gpu_policy", "policy.reset", "gpu0", "set by goldnode")
     domain = SimpleNamespace(absent=lambda document, seen, record: [ours] if record.get("policy") else [])
     seen = Observed(traces={})
-    assert [action.kind for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]] == [
+    assert [
+        action.kind for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]
+    ] == [
         "policy.reset",
         "removal.settle",
     ]
@@ -384,7 +438,9 @@ def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: py
 
     monkeypatch.setattr(gate, "release", fail)
     applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
-    with pytest.raises(NodeError, match=r"cannot resume it: scontrol ended with 1\. Put that right, then run again\."):
+    with pytest.raises(
+        NodeError, match=r"cannot resume it: scontrol ended with 1\. Put that right, then run again\."
+    ):
         applier.apply(Action("sanity", "gate.release", "gate", ""))
 
 
@@ -408,7 +464,15 @@ def test_a_purge_of_docker_leaves_volumes_to_their_owner(root: Host, monkeypatch
 
     monkeypatch.setattr(root, "run", run)
     monkeypatch.setattr(records, "residual_states", lambda _: ["docker.io"])
-    data = {"remove": ["docker.io"], "purge": ["docker.io"], "back": [], "broken": [], "lines": ["purge docker.io"]}
-    told = Applier(root, completed(None), {}, print, "absent").apply(Action("kernel", "packages.leave", "packages", "why", data=data))
+    data = {
+        "remove": ["docker.io"],
+        "purge": ["docker.io"],
+        "back": [],
+        "broken": [],
+        "lines": ["purge docker.io"],
+    }
+    told = Applier(root, completed(None), {}, print, "absent").apply(
+        Action("kernel", "packages.leave", "packages", "why", data=data)
+    )
     assert (("dpkg", "--purge"), False) in there
     assert "/var/lib/docker stays" in str(told)

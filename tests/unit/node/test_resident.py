@@ -21,7 +21,9 @@ from goldnode.node.state.domains.program import CLASS, OTHER, OTHER_CLASS
 from goldnode.node.state.model import Plan
 from goldnode.node.state.observe import digest
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root the program always runs from its archive")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="for another user than root the program always runs from its archive"
+)
 
 
 @pytest.fixture
@@ -61,7 +63,9 @@ def test_the_program_is_compiled_once_and_runs_from_there(program: Path) -> None
     assert imported_from() == str(here)
     assert os.path.samestat(here.stat(), before)
     assert here.stat().st_mtime_ns == before.st_mtime_ns
-    assert {entry.name for entry in Path(start.PLACE).iterdir()} == {here.name, start.LOCK}, "nothing half made is left"
+    assert {entry.name for entry in Path(start.PLACE).iterdir()} == {here.name, start.LOCK}, (
+        "nothing half made is left"
+    )
 
 
 def later(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +75,9 @@ def later(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @as_root
-def test_a_file_that_was_hashed_is_known_until_it_changes(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_hashed_is_known_until_it_changes(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later(program, monkeypatch)
     engine = start.settle(str(program))
     found = start.known(str(program))
@@ -95,9 +101,12 @@ def test_a_file_that_was_hashed_is_known_until_it_changes(program: Path, monkeyp
 
 @as_root
 @pytest.mark.parametrize(
-    "spoilt", ["", "x", "1 2 3 4 " + "0" * 64, "\xff" * 90, "{mark} ../../../../tmp/" + "0" * 45, "{mark} " + "f" * 64]
+    "spoilt",
+    ["", "x", "1 2 3 4 " + "0" * 64, "\xff" * 90, "{mark} ../../../../tmp/" + "0" * 45, "{mark} " + "f" * 64],
 )
-def test_a_stamp_that_says_nothing_is_not_believed(program: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str) -> None:
+def test_a_stamp_that_says_nothing_is_not_believed(
+    program: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
     later(program, monkeypatch)
     engine = start.settle(str(program))
     (Path(start.PLACE) / start.STAMP).write_text(spoilt.replace("{mark}", start.marked(program.stat())))
@@ -152,7 +161,9 @@ def test_a_link_in_its_place_is_not_followed(program: Path) -> None:
 
 
 @as_root
-def test_a_full_disk_leaves_it_running_from_the_archive(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_it_running_from_the_archive(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -18,7 +18,9 @@ def table() -> str:
     for rule in sorted(rules.TABLE):
         text = " ".join((rule.judge.__doc__ or "").split()).partition(". ")[0].rstrip(".").replace("|", "\\|")
         remedy = rule.remedy.replace("|", "\\|")
-        rows.append(f"| `{rule.id}` | {rule.severity} | {rule.blast} | {text} | {remedy} | {', '.join(rule.remedy.steps)} |")
+        rows.append(
+            f"| `{rule.id}` | {rule.severity} | {rule.blast} | {text} | {remedy} | {', '.join(rule.remedy.steps)} |"
+        )
     return "\n".join(rows) + "\n"
 
 

@@ -31,7 +31,10 @@ class Tree:
         self.put("/proc/sys/kernel/random/boot_id", "b\n")
         self.put("/proc/sys/kernel/hostname", "n1\n")
         self.put("/proc/1/stat", "1 (systemd) S " + " ".join("0" * 18) + " 42 0")
-        self.put("/etc/goldnode/class.json", json.dumps({"class": "h100", "digest": "sha256:c1", "lock": {"digest": "sha256:10"}}))
+        self.put(
+            "/etc/goldnode/class.json",
+            json.dumps({"class": "h100", "digest": "sha256:c1", "lock": {"digest": "sha256:10"}}),
+        )
         self.put("/run/goldnode/verdict.json", json.dumps(GOOD))
         self.put("/run/goldnode/public.json", json.dumps(publish.public(CAPTURE)))
 
@@ -77,11 +80,16 @@ def test_a_torn_verdict_is_never_health(tree: Tree, text: str) -> None:
     assert status == 500 or json.loads(body)["verdict"]["exit_code"] == 3
 
 
-@pytest.mark.parametrize(("code", "accept", "status"), [(1, False, 503), (1, True, 200), (2, True, 503), (3, True, 503), (4, True, 503)])
+@pytest.mark.parametrize(
+    ("code", "accept", "status"),
+    [(1, False, 503), (1, True, 200), (2, True, 503), (3, True, 503), (4, True, 503)],
+)
 def test_degraded_will_do_where_the_class_says_so(tree: Tree, code: int, accept: bool, status: int) -> None:
     bad = verdict(finding("net.mtu", "mismatch", severity="degraded"), code=code, boot_identity="b/42")
     tree.put("/run/goldnode/verdict.json", json.dumps(bad))
-    tree.put("/etc/goldnode/class.json", json.dumps({"digest": "sha256:c1", "serve": {"accept_degraded": accept}}))
+    tree.put(
+        "/etc/goldnode/class.json", json.dumps({"digest": "sha256:c1", "serve": {"accept_degraded": accept}})
+    )
     found = get(tree, "/healthz")
     assert found[0] == status
     assert status == 200 or "net.mtu" in found[1]
@@ -96,20 +104,42 @@ def test_diagnostics_says_what_a_person_asks_first(tree: Tree) -> None:
     tree.put("/usr/local/cuda-11/version.json", '{"cuda": 7}')
     told = json.loads(get(tree, "/diagnostics")[1])
     assert told["schema"] == "goldnode.diagnostics/1"
-    assert (told["class"], told["class_digest"], told["lock_digest"], told["image_id"]) == ("h100", "sha256:c1", "sha256:10", "img-1")
+    assert (told["class"], told["class_digest"], told["lock_digest"], told["image_id"]) == (
+        "h100",
+        "sha256:c1",
+        "sha256:10",
+        "img-1",
+    )
     assert told["driver"] == {"loaded": "580.82", "cuda": "13.0"}
     assert told["gpus"][0]["uuid"] == "GPU-1"
     assert "serial" not in told["gpus"][0]
     verdict = told["verdict"]
-    assert (verdict["holds"], verdict["status"], verdict["age_seconds"], verdict["findings"]) == (True, "healthy", 60.5, [])
+    assert (verdict["holds"], verdict["status"], verdict["age_seconds"], verdict["findings"]) == (
+        True,
+        "healthy",
+        60.5,
+        [],
+    )
     assert told["libraries"] == [
         {"name": "cuda", "version": "12.4.1", "path": "/usr/local/cuda-12.4"},
-        {"name": "libcudart", "version": "12.4.127", "path": "/usr/lib/x86_64-linux-gnu/libcudart.so.12.4.127"},
+        {
+            "name": "libcudart",
+            "version": "12.4.127",
+            "path": "/usr/lib/x86_64-linux-gnu/libcudart.so.12.4.127",
+        },
     ]
 
 
 @pytest.mark.parametrize(
-    "path", ["/../etc/passwd", "/%2e%2e/etc/passwd", "//etc/passwd", "/diagnostics/", "/metrics/../healthz", "/etc/goldnode/class.json"]
+    "path",
+    [
+        "/../etc/passwd",
+        "/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/diagnostics/",
+        "/metrics/../healthz",
+        "/etc/goldnode/class.json",
+    ],
 )
 def test_a_path_is_one_of_four_or_nothing(tree: Tree, path: str) -> None:
     assert get(tree, path)[0] == 404
@@ -180,13 +210,17 @@ def test_an_exchange(served: tuple[str, int]) -> None:
     head, _, body = exchange(served, b"HEAD /diagnostics HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
     assert body == b""
     assert b"Content-Type: application/json" in head
-    head = exchange(served, b"PUT /healthz HTTP/1.1\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70000).partition(b"\r\n\r\n")[0]
+    head = exchange(
+        served, b"PUT /healthz HTTP/1.1\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70000
+    ).partition(b"\r\n\r\n")[0]
     assert head.startswith(b"HTTP/1.1 405 ")
     assert b"Allow: GET, HEAD" in head
     assert exchange(served, b"GET / HTTP/1.1\r\nX: " + b"y" * 20000).startswith(b"HTTP/1.1 431 ")
 
 
-def test_who_is_slow_or_goes_away_keeps_nobody_out(served: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_slow_or_goes_away_keeps_nobody_out(
+    served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE", 0.5)
     slow = [socket.create_connection(served, timeout=20) for _ in range(endpoint.CROWD + 4)]
     for connection in slow:
@@ -207,7 +241,17 @@ def test_the_command_takes_the_socket_of_systemd_and_ends(tree: Tree) -> None:
     )
     source = str(Path(endpoint.__file__).parents[3])
     child = subprocess.Popen(
-        [sys.executable, "-c", start, str(listening.fileno()), "serve", "--root", str(tree.root), "--idle", "1"],
+        [
+            sys.executable,
+            "-c",
+            start,
+            str(listening.fileno()),
+            "serve",
+            "--root",
+            str(tree.root),
+            "--idle",
+            "1",
+        ],
         pass_fds=(listening.fileno(),),
         env={**os.environ, "PYTHONPATH": source},
     )

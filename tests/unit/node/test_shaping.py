@@ -96,7 +96,9 @@ def updated(root: Path) -> None:
 
 
 def another(root: Path) -> None:
-    (root / f"boot/initrd.img-{RELEASE}").write_bytes(archive(member("init", b"y"), member("usr/bin/busybox", b"1")))
+    (root / f"boot/initrd.img-{RELEASE}").write_bytes(
+        archive(member("init", b"y"), member("usr/bin/busybox", b"1"))
+    )
 
 
 # What has happened since it was made, and which part of it that is; None: nothing that shapes it.
@@ -145,7 +147,9 @@ def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(node: 
 DOUBTS: dict[str, Callable[[Node], None]] = {
     "another image": lambda node: another(Path(node.root)),
     "a torn record": lambda node: node.write(shaping.FILE, b"{"),
-    "an image that cannot be read": lambda node: put(Path(node.root), f"boot/initrd.img-{RELEASE}", "x" * 600),
+    "an image that cannot be read": lambda node: put(
+        Path(node.root), f"boot/initrd.img-{RELEASE}", "x" * 600
+    ),
     "no initramfs-tools": lambda node: node.remove(shaping.MAKER),
     "modinfo fails": lambda node: setattr(node, "firmware", 1),
 }
@@ -160,7 +164,8 @@ def test_in_doubt_it_is_made(node: Node, doubt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stays"), [("-u", True), ("-u -k all", True), (f"-u -k {RELEASE}", True), ("-u -k 6.9", False), ("-u -v", False)]
+    ("arguments", "stays"),
+    [("-u", True), ("-u -k all", True), (f"-u -k {RELEASE}", True), ("-u -k 6.9", False), ("-u -v", False)],
 )
 def test_a_call_that_is_not_understood_is_done(node: Node, arguments: str, stays: bool) -> None:
     owes(node)
@@ -178,7 +183,9 @@ def test_an_image_that_was_copied_is_the_one_that_was_made(node: Node, tmp_path:
     assert owes(node)[0].startswith("the initramfs")
     (tmp_path / shaping.FILE.lstrip("/")).unlink()
     owes(node)
-    assert (tmp_path / shaping.FILE.lstrip("/")).read_bytes() == record, "and a second build has the same record"
+    assert (tmp_path / shaping.FILE.lstrip("/")).read_bytes() == record, (
+        "and a second build has the same record"
+    )
 
 
 def test_what_is_changed_while_it_is_made_is_no_record(node: Node) -> None:

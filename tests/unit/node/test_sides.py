@@ -21,7 +21,16 @@ NAMED = {
     ("deltas.py", "identity"): (),  # that of a finding of before
     ("deltas.py", "row['id']"): (),
     ("rules.py", "entry.id"): (),  # of the table of rules
-    ("events.py", "name"): ("xid.79", "pcie.aer", "memory.edac", "gpu.ras", "storage.errors", "host.blocked", "net.errors", "gpu.lost"),
+    ("events.py", "name"): (
+        "xid.79",
+        "pcie.aer",
+        "memory.edac",
+        "gpu.ras",
+        "storage.errors",
+        "host.blocked",
+        "net.errors",
+        "gpu.lost",
+    ),
     ("finding.py", "name"): (),
 }
 
@@ -33,7 +42,10 @@ def made() -> dict[str, str]:
     for path in NODE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Finding", "judge_item") and node.args
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("Finding", "judge_item")
+                and node.args
             ):
                 continue
             first = node.args[0]
@@ -47,7 +59,9 @@ def made() -> dict[str, str]:
                     found["".join(part or "X" for part in parts)] = path.name
             else:
                 key = (path.name, ast.unparse(first))
-                assert key in NAMED, f"{path.name}:{node.lineno} names a finding by {key[1]}: say in NAMED which ids that gives"
+                assert key in NAMED, (
+                    f"{path.name}:{node.lineno} names a finding by {key[1]}: say in NAMED which ids that gives"
+                )
                 found.update(dict.fromkeys(NAMED[key], path.name))
     return found
 
@@ -85,7 +99,14 @@ def row(name: str, outcome: str = "mismatch", severity: str = "drain") -> dict[s
         ([row("gpu.count", "match"), row("driver.loaded")], ["driver.loaded"]),
         ([row("stack.holds", severity="degraded")], []),
         ([row("runtime.engine", "could_not_read")], ["runtime.engine"]),
-        ([row("kernel.running", "not_verified_here"), row("boot.next", "deferred"), row("stack.lock", "suppressed")], []),
+        (
+            [
+                row("kernel.running", "not_verified_here"),
+                row("boot.next", "deferred"),
+                row("stack.lock", "suppressed"),
+            ],
+            [],
+        ),
         ([row("something.new")], []),
         ([row("boot.next")], []),
     ],

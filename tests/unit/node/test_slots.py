@@ -41,7 +41,14 @@ class Node(Host):
 
 
 def about(slot: str, sequence: int, **more: Any) -> dict[str, Any]:
-    return {"name": f"cpu-{slot * 3}", "class": "cpu", "build_id": slot * 3, "sequence": sequence, "kernel": OLD, **more}
+    return {
+        "name": f"cpu-{slot * 3}",
+        "class": "cpu",
+        "build_id": slot * 3,
+        "sequence": sequence,
+        "kernel": OLD,
+        **more,
+    }
 
 
 def hold(root: Path, slot: str, sequence: int, name: str, **more: Any) -> None:
@@ -52,7 +59,9 @@ def hold(root: Path, slot: str, sequence: int, name: str, **more: Any) -> None:
     (folder / "vmlinuz").write_bytes(header(OLD))
     (folder / "initrd.img").write_bytes(b"initramfs of " + slot.encode())
     (folder / "slot.json").write_text(json.dumps(about(slot, sequence, **more)))
-    text = slots.entry_text(about(slot, sequence), slot, f"/goldnode/{slot}/vmlinuz", f"/goldnode/{slot}/initrd.img", "ro panic=5")
+    text = slots.entry_text(
+        about(slot, sequence), slot, f"/goldnode/{slot}/vmlinuz", f"/goldnode/{slot}/initrd.img", "ro panic=5"
+    )
     (root / ENTRIES / name).write_text(text)
 
 
@@ -102,7 +111,9 @@ def test_a_shipped_disk(node: Node) -> None:
     assert (found["slots"]["a"]["state"], found["slots"]["b"]["state"]) == (slots.GOOD, slots.EMPTY)
 
 
-@pytest.mark.parametrize("line", ["root=/dev/vda2 ro", "root=PARTLABEL=root-c", "xroot=PARTLABEL=root-a", "root=PARTLABEL=root-ab"])
+@pytest.mark.parametrize(
+    "line", ["root=/dev/vda2 ro", "root=PARTLABEL=root-c", "xroot=PARTLABEL=root-a", "root=PARTLABEL=root-ab"]
+)
 def test_another_root_has_no_slots(node: Node, line: str) -> None:
     (Path(node.root) / "proc/cmdline").write_text(line)
     assert slots.survey(node) is None
@@ -121,7 +132,9 @@ def test_another_root_has_no_slots(node: Node, line: str) -> None:
         ("goldnode-bbb-b+0-3.conf", 0, slots.FAILED, "a", False),
     ],
 )
-def test_what_the_other_slot_is(node: Node, entry: str, sequence: int, state: str, after: str, fallback: bool) -> None:
+def test_what_the_other_slot_is(
+    node: Node, entry: str, sequence: int, state: str, after: str, fallback: bool
+) -> None:
     hold(Path(node.root), "b", sequence, entry)
     found = told(node)
     assert (found["slots"]["b"]["state"], found["next"], bool(found["fallback"])) == (state, after, fallback)
@@ -147,7 +160,11 @@ def test_the_last_try_is_a_try(node: Node) -> None:
     (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
     counted(node, "goldnode-bbb-b+0-1.conf")
     found = told(node)
-    assert (found["running"], found["tried"], found["slots"]["b"]["state"]) == ("b", "goldnode-bbb-b+0-1.conf", slots.TRYING)
+    assert (found["running"], found["tried"], found["slots"]["b"]["state"]) == (
+        "b",
+        "goldnode-bbb-b+0-1.conf",
+        slots.TRYING,
+    )
 
 
 def test_the_history_is_short_and_survives_a_torn_line(node: Node) -> None:
@@ -227,7 +244,11 @@ def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
     (root / f"boot/initrd.img-{NEW}").write_text("of the new one")
     slots.sync(node, NEW)
     found = told(node)
-    assert (found["slots"]["a"]["kernel"], found["slots"]["a"]["state"], found["next"]) == (NEW, slots.GOOD, "a")
+    assert (found["slots"]["a"]["kernel"], found["slots"]["a"]["state"], found["next"]) == (
+        NEW,
+        slots.GOOD,
+        "a",
+    )
     assert listing(node) == {"goldnode-aaa-a.conf"}
     assert len(list((root / "efi/goldnode/a").iterdir())) == 3
     assert "root=PARTLABEL=root-a ro panic=5" in (root / ENTRIES / "goldnode-aaa-a.conf").read_text()
@@ -242,7 +263,9 @@ def test_a_kernel_without_an_initramfs_is_not_booted(node: Node) -> None:
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(node: Node, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
     """The entry names a kernel and an initramfs that are there, whichever file was the last to be written."""
     root = Path(node.root)
     (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
@@ -281,7 +304,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, node: Node, step: Any) -> None:
         def call(what: Any, *more: Any) -> Any:
             path = str(Path(f"/proc/self/fd/{what}").readlink()) if isinstance(what, int) else str(what)
             if path.startswith(root):
-                step(" ".join([name, path.replace(root, ""), *(str(word).replace(root, "") for word in more)]))
+                step(
+                    " ".join([name, path.replace(root, ""), *(str(word).replace(root, "") for word in more)])
+                )
             return real(what, *more)
 
         return call
@@ -302,7 +327,13 @@ def test_a_file_of_the_esp_is_replaced_in_this_order(node: Node, monkeypatch: py
 
     def written(name: str) -> list[str]:
         here = f"{folder}/{name}"
-        return [f"fsync {here}.new", f"replace {here}.new {here}", f"fsync {here}", f"fsync {folder}", f"reread {here}"]
+        return [
+            f"fsync {here}.new",
+            f"replace {here}.new {here}",
+            f"fsync {here}",
+            f"fsync {folder}",
+            f"reread {here}",
+        ]
 
     gone = f"{folder}/goldnode-aaa-new-a.conf"
     assert steps == [
@@ -365,12 +396,18 @@ def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
         if over:
             break
         runs[verb]()
-        assert not [path for path in (root / "efi/loader").rglob("*") if path.suffix in (".new", ".old") or "-new-" in path.name], at
+        assert not [
+            path
+            for path in (root / "efi/loader").rglob("*")
+            if path.suffix in (".new", ".old") or "-new-" in path.name
+        ], at
         assert len(slots.of_slot(loader.entries(node, "/efi"), mine)) == 1, at
     assert at > 10
 
 
-def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As vfat does for as long as a renamed file is not flushed: its name is there, and nothing in it."""
     newer(node)
     before, real = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text(), os.replace
@@ -381,7 +418,9 @@ def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(node
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", empty)
-        with pytest.raises(NodeError, match=r"cannot be written: the disk does not hold what was written.*dmesg"):
+        with pytest.raises(
+            NodeError, match=r"cannot be written: the disk does not hold what was written.*dmesg"
+        ):
             slots.sync(node, NEW)
         with pytest.raises(NodeError, match="cannot be written"):
             slots.words(node, ["quiet"], [])
@@ -416,7 +455,11 @@ def test_the_second_copy_of_a_run_that_was_cut_off_is_the_one_that_counts(node: 
     entry.write_text("")
     (root / ENTRIES / "GOLDNO~1.CON").write_text("a name of which half is there")
     found = told(node)
-    assert (found["next"], found["slots"]["a"]["state"], found["slots"]["a"]["sequence"]) == ("a", slots.GOOD, 1)
+    assert (found["next"], found["slots"]["a"]["state"], found["slots"]["a"]["sequence"]) == (
+        "a",
+        slots.GOOD,
+        1,
+    )
     slots.words(node, ["quiet"], [])
     assert listing(node) == {"goldnode-aaa-a.conf"}
     assert "panic=5 quiet" in entry.read_text()
@@ -426,14 +469,20 @@ def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
     hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
     found = slots.back(node)
     assert listing(node) == {"goldnode-aaa-a.conf", "goldnode-bbb-b+3.conf"}
-    assert (found["next"], found["slots"]["b"]["sequence"], found["slots"]["b"]["state"]) == ("b", 2, slots.TRYING)
+    assert (found["next"], found["slots"]["b"]["sequence"], found["slots"]["b"]["state"]) == (
+        "b",
+        2,
+        slots.TRYING,
+    )
     assert slots.WATCHDOG in (Path(node.root) / ENTRIES / "goldnode-bbb-b+3.conf").read_text()
     slots.back(node)  # asked again before the boot, it is the same
     assert told(node)["next"] == "b"
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_way_back_that_is_cut_off_can_be_asked_for_again(node: Node, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_a_way_back_that_is_cut_off_can_be_asked_for_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
     hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
     real, calls = os.replace, []
 
@@ -459,14 +508,18 @@ def test_a_way_back_that_is_cut_off_can_be_asked_for_again(node: Node, monkeypat
         ("goldnode-bbb-b+2-1.conf", {}, "was never good"),
     ],
 )
-def test_no_way_back_to_what_was_never_good(node: Node, entry: str | None, more: dict[str, Any], text: str) -> None:
+def test_no_way_back_to_what_was_never_good(
+    node: Node, entry: str | None, more: dict[str, Any], text: str
+) -> None:
     if entry:
         hold(Path(node.root), "b", 2, entry, **more)
     with pytest.raises(NodeError, match=text):
         slots.back(node)
 
 
-def test_an_esp_without_room_is_told_before_the_entry_changes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_esp_without_room_is_told_before_the_entry_changes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (Path(node.root) / f"boot/initrd.img-{OLD}").write_text("made anew")
     stat = os.statvfs(node.root)
     full = os.statvfs_result((stat.f_bsize, stat.f_frsize, stat.f_blocks, 0, 0, *tuple(stat)[5:]))
@@ -478,7 +531,9 @@ def test_an_esp_without_room_is_told_before_the_entry_changes(node: Node, monkey
 def test_every_file_of_slots_is_one_that_the_engine_sees() -> None:
     for file in slot_files.files():
         folder, _, name = file.path.rpartition("/")
-        assert any(folder == place and fnmatchcase(name, pattern) for place, pattern in observe.MANAGED), file.path
+        assert any(folder == place and fnmatchcase(name, pattern) for place, pattern in observe.MANAGED), (
+            file.path
+        )
 
 
 # -- writing
@@ -499,7 +554,9 @@ IMAGE = {
 
 
 def stream(image: dict[str, Any] | None = None, content: bytes | None = None) -> io.BytesIO:
-    return io.BytesIO(json.dumps(image or IMAGE).encode() + b"\n" + (gzip.compress(ROOT) if content is None else content))
+    return io.BytesIO(
+        json.dumps(image or IMAGE).encode() + b"\n" + (gzip.compress(ROOT) if content is None else content)
+    )
 
 
 @pytest.fixture
@@ -549,7 +606,9 @@ DAMAGED[60] ^= 0xFF
         (stream(content=b""), "the stream ended after 0"),
     ],
 )
-def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(writing: Node, sent: io.BytesIO, text: str) -> None:
+def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(
+    writing: Node, sent: io.BytesIO, text: str
+) -> None:
     with pytest.raises(NodeError, match=text):
         slotwrite.write(writing, io.BytesIO(sent.getvalue()), lambda text: None)
     assert listing(writing) == {"goldnode-aaa-a.conf"}
@@ -635,19 +694,26 @@ def test_a_slot_is_of_the_disk_that_runs(writing: Node, partitions: dict[str, st
 def test_while_the_running_slot_could_not_boot_again_nothing_is_written(writing: Node, lost: str) -> None:
     (Path(writing.root) / "efi/goldnode/a" / lost).write_bytes(b"")
     before = listing(writing)
-    with pytest.raises(NodeError, match=rf"slot a, which runs, could not boot again: /efi/goldnode/a/{lost} is missing or empty"):
+    with pytest.raises(
+        NodeError,
+        match=rf"slot a, which runs, could not boot again: /efi/goldnode/a/{lost} is missing or empty",
+    ):
         slotwrite.write(writing, stream(), lambda text: None)
     assert listing(writing) == before
 
 
 def test_while_the_running_image_is_tried_nothing_is_written(writing: Node) -> None:
-    (Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf").rename(Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf")
+    (Path(writing.root) / ENTRIES / "goldnode-aaa-a.conf").rename(
+        Path(writing.root) / ENTRIES / "goldnode-aaa-a+2-1.conf"
+    )
     counted(writing, "goldnode-aaa-a+2-1.conf")
     with pytest.raises(NodeError, match="still tried"):
         slotwrite.write(writing, stream(), lambda text: None)
 
 
-def test_an_image_of_another_class_inside_gets_no_entry(writing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_another_class_inside_gets_no_entry(
+    writing: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (Path(writing.root) / "etc/goldnode/class.json").write_text('{"class": "a100"}')
     with pytest.raises(NodeError, match=r"holds /etc/goldnode/class.json of cpu"):
         slotwrite.write(writing, stream({**IMAGE, "class": "a100"}), lambda text: None)
@@ -663,7 +729,9 @@ def test_a_standing_wish_for_another_entry_is_told(writing: Node, variable: str,
     with pytest.raises(NodeError, match=f"slot b is written, and does not boot next: {variable} is {wish}"):
         slotwrite.write(writing, stream(), lambda text: None)
     hold(Path(writing.root), "b", 0, "goldnode-ccc-b.conf", good=True)
-    with pytest.raises(NodeError, match=f"slot b has its last good image again, and does not boot next: {variable} is {wish}"):
+    with pytest.raises(
+        NodeError, match=f"slot b has its last good image again, and does not boot next: {variable} is {wish}"
+    ):
         slots.back(writing)
     file.unlink()  # as the error says
     assert told(writing)["next"] == "b"
@@ -720,15 +788,35 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     def at(name: str) -> str:
         return (there / name).read_text()
 
-    for name in ("etc/machine-id", "etc/hostname", "etc/ssh/ssh_host_ed25519_key", "etc/goldnode/site.yml", "root/.ssh/authorized_keys"):
+    for name in (
+        "etc/machine-id",
+        "etc/hostname",
+        "etc/ssh/ssh_host_ed25519_key",
+        "etc/goldnode/site.yml",
+        "root/.ssh/authorized_keys",
+    ):
         assert at(name) == rows[name], name
-    for name in ("var/lib/goldnode/sanity.json", "opt/site/munge.key", "etc/systemd/network/10-static.network", "etc/goldnode/carry"):
+    for name in (
+        "var/lib/goldnode/sanity.json",
+        "opt/site/munge.key",
+        "etc/systemd/network/10-static.network",
+        "etc/goldnode/carry",
+    ):
         assert at(name) == rows[name], name
     for name in ("opt/one/conf/deep", "opt/two/conf"):
         assert at(name) == rows[name], name
     assert not (there / "opt/two/confused").exists()
-    assert [line.partition("`")[2].partition("`")[0] for line in told] == ["/../etc/passwd", "relative", "/opt/*/none"]
-    for name in ("etc/hosts", "etc/goldnode/class.json", "etc/systemd/network/80-dhcp.network", "var/lib/goldnode/state.json"):
+    assert [line.partition("`")[2].partition("`")[0] for line in told] == [
+        "/../etc/passwd",
+        "relative",
+        "/opt/*/none",
+    ]
+    for name in (
+        "etc/hosts",
+        "etc/goldnode/class.json",
+        "etc/systemd/network/80-dhcp.network",
+        "var/lib/goldnode/state.json",
+    ):
         assert at(name) == image[name], name
     assert (there / "etc/ssh/ssh_host_ed25519_key").stat().st_mode & 0o777 == 0o600
     assert at("etc/passwd") == image["etc/passwd"] + "ann:x:1001:1001::/home/ann:/bin/sh\n"
@@ -736,14 +824,21 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     after = (there / "etc/shadow").stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (shadow.st_mode, shadow.st_uid, shadow.st_gid)
     assert at("etc/group") == "root:x:0:\nsudo:x:27:debian,ann\ndebian:x:1000:\nann:x:1001:\n"
-    assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == ("ann's", "debian's")
+    assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == (
+        "ann's",
+        "debian's",
+    )
 
 
-def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = tmp_path / "node", tmp_path / "image"
     for name in ("etc/passwd", "home/ann/.ssh/authorized_keys", "home/bob/.ssh/authorized_keys"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).write_text(f"ann:x:1001:1001::/home/ann:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n{name}")
+        (here / name).write_text(
+            f"ann:x:1001:1001::/home/ann:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n{name}"
+        )
     (there / "etc").mkdir(parents=True)
     (there / "etc/passwd").write_text("")
 
@@ -776,11 +871,17 @@ def test_every_row_of_what_is_carried_says_why() -> None:
     [
         pytest.param([("active", "running")], 0, [], id="up"),
         pytest.param(
-            [("activating", "auto-restart"), ("failed", "failed")], 1, ["unit ssh.service: failed (exit-code)"], id="between-starts"
+            [("activating", "auto-restart"), ("failed", "failed")],
+            1,
+            ["unit ssh.service: failed (exit-code)"],
+            id="between-starts",
         ),
         pytest.param([("activating", "start"), ("active", "running")], 1, [], id="slow"),
         pytest.param(
-            [("activating", "auto-restart")], 180, ["unit ssh.service: still activating (auto-restart) after 90 s"], id="never-settles"
+            [("activating", "auto-restart")],
+            180,
+            ["unit ssh.service: still activating (auto-restart) after 90 s"],
+            id="never-settles",
         ),
     ],
 )

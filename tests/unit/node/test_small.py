@@ -82,7 +82,9 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
         "/etc/apt/sources.list",
         "# deb http://off.example x main\ndeb http://a.example/debian/ bookworm main contrib # why\ndeb-src http://a.example/debian bookworm main\n",
     )
-    write(tmp_path, "/etc/apt/sources.list.d/b.list", "deb [arch=amd64 signed-by=/k.gpg] http://b.example /\n")
+    write(
+        tmp_path, "/etc/apt/sources.list.d/b.list", "deb [arch=amd64 signed-by=/k.gpg] http://b.example /\n"
+    )
     write(
         tmp_path,
         "/etc/apt/sources.list.d/c.sources",
@@ -90,7 +92,14 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
         "Types: deb\nURIs: http://d.example\nSuites: x\nEnabled: no\n",
     )
     found = [
-        (row["file"].rpartition("/")[2], row["line"], row["uri"], row["suite"], row["components"], row["signed_by"])
+        (
+            row["file"].rpartition("/")[2],
+            row["line"],
+            row["uri"],
+            row["suite"],
+            row["components"],
+            row["signed_by"],
+        )
         for row in apt_sources(Host(str(tmp_path)))
     ]
     assert found == [
@@ -123,13 +132,18 @@ def test_fence_and_pins_name_the_whole_stack_set() -> None:
     wanted = document()
     wanted["packages"].append({**wanted["packages"][0], "name": "linux-image-6.12.94+deb13-amd64"})
     for package in wanted["packages"]:
-        assert f"Package: {package['name']}\nPin: version {package['version']}\nPin-Priority: 1001" in pins(wanted).content
+        assert (
+            f"Package: {package['name']}\nPin: version {package['version']}\nPin-Priority: 1001"
+            in pins(wanted).content
+        )
     assert '"linux-image-6\\.12\\.94\\+deb13-amd64$";' in fence(wanted).content
     assert '"libnvidia-ml1$";' in fence(wanted).content
     assert '"linux-image-amd64$";' in fence(wanted).content
 
 
-@pytest.mark.parametrize(("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)])
+@pytest.mark.parametrize(
+    ("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)]
+)
 def test_secure_boot_variable(tmp_path: Path, value: bytes, want: bool) -> None:
     assert secure_boot(Host(str(tmp_path))) is None
     path = write(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "")
@@ -143,7 +157,9 @@ def test_os_release_and_extended_states() -> None:
         "version": "12",
         "codename": "bookworm",
     }
-    assert automatic("Package: a\nAuto-Installed: 1\n\nPackage: b\nAuto-Installed: 0\n\nPackage: c\nAuto-Installed: 1\n") == ["a", "c"]
+    assert automatic(
+        "Package: a\nAuto-Installed: 1\n\nPackage: b\nAuto-Installed: 0\n\nPackage: c\nAuto-Installed: 1\n"
+    ) == ["a", "c"]
 
 
 def test_forced_modules_are_found_and_commented_in_place(tmp_path: Path) -> None:
@@ -191,7 +207,9 @@ def test_an_absolute_link_does_not_lead_out_of_the_root(tmp_path: Path) -> None:
         host.data("/loop")
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "/etc/x", "old")
 
     def stop(*_: Any) -> None:
@@ -267,7 +285,9 @@ def test_actions_print_in_one_line() -> None:
     assert Action("kernel", "link", "/x", "why").line() == "link /x: why"
 
 
-def test_the_packages_library_is_found_behind_a_simulators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_packages_library_is_found_behind_a_simulators(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     real = tmp_path / "usr/lib/x86_64-linux-gnu"
     real.mkdir(parents=True)
     (real / "libnvidia-ml.so.535.1").touch()
@@ -320,20 +340,32 @@ def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["[]", "1", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "1", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}'],
+)
 def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
     assert read_cdi(text) == {"kind": None, "devices": [], "paths": []}
 
 
 def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_told() -> None:
-    code = "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
+    code = (
+        "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
+    )
     code += "sys.argv = ['x', 'answer']; start.main()"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        check=False,
+    )
     assert (told.returncode, told.stdout) == (0, b"\\u2026\n"), told.stderr
 
 
 @pytest.mark.parametrize("only", [False, True])
-def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(monkeypatch: pytest.MonkeyPatch, only: bool) -> None:
+def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(
+    monkeypatch: pytest.MonkeyPatch, only: bool
+) -> None:
     wanted = document()
     wanted["site"]["only"] = only
     wanted["site"]["archives"][0]["id"] = "goldnode-mirror"
@@ -353,24 +385,37 @@ def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(mon
     assert len(of_apt) >= 3
     for line in of_apt:
         assert (
-            "-o Dir::Etc::sourcelist=/etc/apt/sources.list.d/goldnode-mirror.sources -o Dir::Etc::sourceparts=/dev/null" in line
+            "-o Dir::Etc::sourcelist=/etc/apt/sources.list.d/goldnode-mirror.sources -o Dir::Etc::sourceparts=/dev/null"
+            in line
         ) is only
         assert ("APT::Get::List-Cleanup=0" in line) is only
 
 
 @pytest.mark.parametrize("only", [False, True])
-def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(monkeypatch: pytest.MonkeyPatch, only: bool) -> None:
+def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(
+    monkeypatch: pytest.MonkeyPatch, only: bool
+) -> None:
     wanted = document()
     wanted["site"]["only"] = only
     item = wanted["packages"][0]
     stanza = f"Package: {item['name']}\nVersion: {item['version']}\nSHA256: {item['sha256']}\n"
 
     def run(self: Host, *argv: str, **_: Any) -> Result:
-        return Result(argv, 100 if "-s" in argv else 0, stanza if "show" in argv else "", "libc6-dev : Depends: libc6 (= 2.36-9)")
+        return Result(
+            argv,
+            100 if "-s" in argv else 0,
+            stanza if "show" in argv else "",
+            "libc6-dev : Depends: libc6 (= 2.36-9)",
+        )
 
     monkeypatch.setattr(Host, "run", run)
     action = Action(
-        "kernel", "packages.transact", "stack", "why", "image", data={"install": [f"{item['name']}={item['version']}"], "remove": []}
+        "kernel",
+        "packages.transact",
+        "stack",
+        "why",
+        "image",
+        data={"install": [f"{item['name']}={item['version']}"], "remove": []},
     )
     with pytest.raises(NodeError, match="apt finds no way to install the locked set") as caught:
         Applier(Host("/", live=False), wanted, {}, lambda text: None).transact(action)
@@ -378,17 +423,32 @@ def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "pattern", ["goldnode-*.conf", "goldnode.conf", "?-gold*", "9[0-9]-x", "*", "gone", ".*", "dangling", "[", "dang*"]
+    "pattern",
+    ["goldnode-*.conf", "goldnode.conf", "?-gold*", "9[0-9]-x", "*", "gone", ".*", "dangling", "[", "dang*"],
 )
 def test_a_folder_is_searched_as_pathlib_does(tmp_path: Path, pattern: str) -> None:
-    for name in ("goldnode-a.conf", "goldnode-.conf", "goldnode.conf", "Goldnode-a.conf", "1-gold", "90-x", ".hidden", "x.conf~", "["):
+    for name in (
+        "goldnode-a.conf",
+        "goldnode-.conf",
+        "goldnode.conf",
+        "Goldnode-a.conf",
+        "1-gold",
+        "90-x",
+        ".hidden",
+        "x.conf~",
+        "[",
+    ):
         write(tmp_path, f"/etc/d/{name}", "x")
     (tmp_path / "etc/d/dangling").symlink_to("nowhere")
     (tmp_path / "etc/link").symlink_to("d")
     host = Host(str(tmp_path))
     for folder in ("/etc/d", "/etc/d/", "/etc/link", "/etc/none", "/etc/d/90-x"):
         here = tmp_path / folder.strip("/")
-        theirs = sorted(f"{folder.rstrip('/')}/{found.name}" for found in here.glob(pattern)) if here.is_dir() else []
+        theirs = (
+            sorted(f"{folder.rstrip('/')}/{found.name}" for found in here.glob(pattern))
+            if here.is_dir()
+            else []
+        )
         assert host.glob(folder, pattern) == theirs
 
 
@@ -398,12 +458,20 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
         (tmp_path / "etc" / name).symlink_to(target)
     host = Host(str(tmp_path))
 
-    assert [host.text(f"/etc/{name}") for name in ("file", "a", "b", "none", "file/x")] == ["inside"] * 3 + [None] * 2
+    assert [host.text(f"/etc/{name}") for name in ("file", "a", "b", "none", "file/x")] == ["inside"] * 3 + [
+        None
+    ] * 2
     with pytest.raises(OSError, match="too many levels"):
         host.text("/etc/c")
     with pytest.raises(IsADirectoryError):
         host.text("/etc")
-    assert [host.exists(f"/etc/{name}") for name in ("file", "c", "none", "file/x", "n\0l")] == [True, False, False, False, False]
+    assert [host.exists(f"/etc/{name}") for name in ("file", "c", "none", "file/x", "n\0l")] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -428,9 +496,19 @@ def _failed(waiting: int) -> Result:
         "run-parts: /etc/kernel/postinst.d/initramfs-tools",
     ]
     for name in ["linux-image-6", *(f"needs-{number}" for number in range(waiting))]:
-        err += [f"dpkg: error processing package {name} (--configure):", f" {name} says why", "", "E: of dpkg"]
+        err += [
+            f"dpkg: error processing package {name} (--configure):",
+            f" {name} says why",
+            "",
+            "E: of dpkg",
+        ]
     out = [f"Setting up number {number}" for number in range(50)]
-    return Result(("apt-get",), 100, "\n".join(out), "\n".join(err) + "\nE: Sub-process /usr/bin/dpkg returned an error code (1)")
+    return Result(
+        ("apt-get",),
+        100,
+        "\n".join(out),
+        "\n".join(err) + "\nE: Sub-process /usr/bin/dpkg returned an error code (1)",
+    )
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 2, 3, 9])
@@ -440,7 +518,9 @@ def test_what_a_hook_said_is_told_however_many_packages_wait_for_it(waiting: int
         assert [line for line in lines if line.startswith(text)], (text, lines)
     assert len(lines) <= 2 * TOLD + 1
     assert lines.count("…") == (waiting > 2)
-    assert len({line for line in lines if "number" in line}) == len([line for line in lines if "number" in line])
+    assert len({line for line in lines if "number" in line}) == len(
+        [line for line in lines if "number" in line]
+    )
 
 
 def test_a_failure_without_a_failed_package_is_told_by_its_end() -> None:

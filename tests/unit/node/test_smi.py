@@ -148,7 +148,9 @@ def load(path: Path) -> dict[str, Any]:
 def test_there_is_a_card_for_each_expectation_and_the_reverse() -> None:
     assert sorted(EXPECTED) == [path.stem for path in FIXTURES]
     for path in FIXTURES:
-        assert re.search(r"<!-- Facts of one output of nvidia-smi: \S+/\S+ \w+ \S+\.xml \([\w.-]+\)", path.read_text()), path
+        assert re.search(
+            r"<!-- Facts of one output of nvidia-smi: \S+/\S+ \w+ \S+\.xml \([\w.-]+\)", path.read_text()
+        ), path
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
@@ -171,7 +173,9 @@ def test_no_value_is_told_that_the_xml_does_not_have(path: Path) -> None:
         texts = [(e.text or "").strip() for e in element.iter() if len(e) == 0]
         numbers: set[float] = set()
         numbers |= {float(match[1]) for text in texts if (match := re.match(r"P(\d+)$", text))}
-        numbers |= {float(match[0]) for text in texts if (match := re.match(r"-?\d+(\.\d+)?(?=[ x%]|$)", text))}
+        numbers |= {
+            float(match[0]) for text in texts if (match := re.match(r"-?\d+(\.\d+)?(?=[ x%]|$)", text))
+        }
         for key, value in leaves(gpu):
             if key in ("index", "vendor", "lost") or key.endswith(("address", "pci_id", "subsystem_id")):
                 continue
@@ -180,17 +184,31 @@ def test_no_value_is_told_that_the_xml_does_not_have(path: Path) -> None:
             elif key.startswith("throttle.violation_ns"):
                 assert value / 1000 in numbers, key
             elif isinstance(value, bool):
-                assert any(text.lower() in ("yes", "no", "enabled", "disabled", "0", "1") for text in texts), key
+                assert any(
+                    text.lower() in ("yes", "no", "enabled", "disabled", "0", "1") for text in texts
+                ), key
             elif isinstance(value, int | float):
                 assert value in numbers, f"{key}: {value}"
             else:
-                assert any(value.replace("_", " ") in text.lower().replace("_", " ") or value in text for text in texts) or key.startswith(
-                    ("throttle.active", "fabric.health")
-                ), f"{key}: {value}"
+                assert any(
+                    value.replace("_", " ") in text.lower().replace("_", " ") or value in text
+                    for text in texts
+                ) or key.startswith(("throttle.active", "fabric.health")), f"{key}: {value}"
 
 
 @pytest.mark.parametrize(
-    "said", ["N/A", "[N/A]", "Unknown Error", "[Unknown Error]", "GPU is lost", "[GPU requires reset]", "ERR!", "", "½"]
+    "said",
+    [
+        "N/A",
+        "[N/A]",
+        "Unknown Error",
+        "[Unknown Error]",
+        "GPU is lost",
+        "[GPU requires reset]",
+        "ERR!",
+        "",
+        "½",
+    ],
 )
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_nothing_is_known_of_a_gpu_of_which_nothing_is_said(path: Path, said: str) -> None:
@@ -206,7 +224,11 @@ def test_nothing_is_known_of_a_gpu_of_which_nothing_is_said(path: Path, said: st
         root.remove(other)
     found = smi.parse(ElementTree.tostring(root), "x")["gpus"][0]
     empty = {"mig.instances"}
-    known = {key: value for key, value in leaves(found) if key not in ("index", "vendor", "lost") and key not in empty}
+    known = {
+        key: value
+        for key, value in leaves(found)
+        if key not in ("index", "vendor", "lost") and key not in empty
+    }
     if said in ("½", ""):  # texts are any text
         known = {key: value for key, value in known.items() if value != said and key != "address"}
     assert known == {}
@@ -224,7 +246,10 @@ def one(inner: str, head: str = "") -> dict[str, Any]:
     return gpu
 
 
-@pytest.mark.parametrize(("said", "flag"), [("Yes", True), ("1", True), ("No", False), ("0", False), ("N/A", NONE), ("maybe", "unread")])
+@pytest.mark.parametrize(
+    ("said", "flag"),
+    [("Yes", True), ("1", True), ("No", False), ("0", False), ("N/A", NONE), ("maybe", "unread")],
+)
 def test_flags_of_either_notation(said: str, flag: Any) -> None:
     rows = "<remapped_row_corr>3</remapped_row_corr><remapped_row_unc>1</remapped_row_unc>"
     gpu = one(
@@ -247,7 +272,9 @@ def test_before_there_was_a_recovery_action_a_wanted_reset_is_one() -> None:
     status = "<gpu_reset_status><reset_required>{}</reset_required><drain_and_reset_recommended>{}</drain_and_reset_recommended></gpu_reset_status>"
     assert at(one(status.format("Yes", "No")), "recovery_action") == "gpu_reset"
     assert at(one(status.format("No", "Yes")), "recovery_action") == "drain_and_reset"
-    assert at(one(status.format("No", "No")), "recovery_action") == GONE, "two flags do not say that nothing is wanted"
+    assert at(one(status.format("No", "No")), "recovery_action") == GONE, (
+        "two flags do not say that nothing is wanted"
+    )
 
 
 def test_throttling_by_its_old_name_and_its_new() -> None:
@@ -276,21 +303,30 @@ def test_a_sum_of_which_a_part_could_not_be_read_is_none() -> None:
 
 
 def test_with_i_a_place_in_the_list_is_no_number() -> None:
-    found = smi.parse(b'<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:18:00.0"/></nvidia_smi_log>', "x")
+    found = smi.parse(
+        b'<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:18:00.0"/></nvidia_smi_log>', "x"
+    )
     assert (found["gpus"][0]["index"], found["gpu_count"]) == (None, 8)
 
 
 # -- what is none
 
 
-BOMB = b"<!DOCTYPE x [<!ENTITY a '" + b"a" * 100 + b"'><!ENTITY b '&a;&a;&a;'>]><nvidia_smi_log><timestamp>&b;</timestamp></nvidia_smi_log>"
+BOMB = (
+    b"<!DOCTYPE x [<!ENTITY a '"
+    + b"a" * 100
+    + b"'><!ENTITY b '&a;&a;&a;'>]><nvidia_smi_log><timestamp>&b;</timestamp></nvidia_smi_log>"
+)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (b"==============NVSMI LOG==============\n\nTimestamp : x\n", "text output of nvidia-smi"),
-        (b"Sun Nov 22\n| NVIDIA-SMI 550.127.05    Driver Version: 550.127.05 |\n", "text output of nvidia-smi"),
+        (
+            b"Sun Nov 22\n| NVIDIA-SMI 550.127.05    Driver Version: 550.127.05 |\n",
+            "text output of nvidia-smi",
+        ),
         (b"", "neither JSON nor XML"),
         (b"\x7fELF", "neither JSON nor XML"),
         (b"<html><body/></html>", "its XML is <html>"),

@@ -68,7 +68,11 @@ class Program:
 
     def copies(self) -> dict[str, bytes]:
         """Every file below the place of the copies."""
-        return {str(path.relative_to(self.place)): path.read_bytes() for path in self.place.rglob("*") if path.is_file()}
+        return {
+            str(path.relative_to(self.place)): path.read_bytes()
+            for path in self.place.rglob("*")
+            if path.is_file()
+        }
 
     def sound(self) -> bool:
         """Whether there is a copy of this program that a start would use."""
@@ -80,7 +84,9 @@ class Program:
         return found is not None
 
 
-def program(folder: Path, edit: Callable[[dict[str, bytes]], None] = lambda _: None, name: str = "goldnode-node") -> Program:
+def program(
+    folder: Path, edit: Callable[[dict[str, bytes]], None] = lambda _: None, name: str = "goldnode-node"
+) -> Program:
     """Build the program with its copies below `folder`, and its sources changed by `edit`."""
     place = folder / "root/run/goldnode/program"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +135,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["check", "--from", str(folder / "capture.json"), "--class", str(folder / "class.json")]
 
 
-ASKED = {"operation": "plan", "state": "absent", "part": None, "document": None, "lock_timeout": 5, "to": "", "sources": None}
+ASKED = {
+    "operation": "plan",
+    "state": "absent",
+    "part": None,
+    "document": None,
+    "lock_timeout": 5,
+    "to": "",
+    "sources": None,
+}
 
 
 def question(found: Program) -> str:
@@ -156,7 +170,9 @@ def test_starts_at_once_all_succeed_and_leave_a_program_that_starts(tmp_path: Pa
         assert found.run(*desk)[0] == 2, "the next start"
 
 
-def test_of_starts_at_once_one_makes_the_copy_and_the_others_wait_for_nothing(tmp_path: Path, desk: list[str]) -> None:
+def test_of_starts_at_once_one_makes_the_copy_and_the_others_wait_for_nothing(
+    tmp_path: Path, desk: list[str]
+) -> None:
     found = program(tmp_path, inserted("        for entry in os.scandir(PLACE):", STOP))
     first = found.start("--version")
     stopped(first)
@@ -178,7 +194,12 @@ def outdated(found: Program) -> None:
         os.utime(path, (OLD, OLD))
     for path in found.place.iterdir():
         os.utime(path, (OLD, OLD))
-    assert program(found.file.parent, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "next").run("--version")[0] == 0
+    assert (
+        program(found.file.parent, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "next").run(
+            "--version"
+        )[0]
+        == 0
+    )
 
 
 def replaced(found: Program) -> None:
@@ -188,7 +209,9 @@ def replaced(found: Program) -> None:
 
 
 @pytest.mark.parametrize("take", [forgotten, outdated, replaced], ids=lambda take: take.__name__)
-def test_a_process_that_runs_keeps_its_copy(tmp_path: Path, desk: list[str], take: Callable[[Program], None]) -> None:
+def test_a_process_that_runs_keeps_its_copy(
+    tmp_path: Path, desk: list[str], take: Callable[[Program], None]
+) -> None:
     plain = program(tmp_path)
     assert plain.run("--version")[0] == 0
     content = plain.file.read_bytes()
@@ -259,7 +282,9 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 @pytest.mark.parametrize("what", ["copy", "stamp"])
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_copy_changes_no_answer_and_is_made_again(aged: Program, desk: list[str], what: str, how: str) -> None:
+def test_a_damaged_copy_changes_no_answer_and_is_made_again(
+    aged: Program, desk: list[str], what: str, how: str
+) -> None:
     shutil.rmtree(aged.place, ignore_errors=True)
     commands = [["--version"], desk, ["check", "--cached", "--root", str(aged.root)]]
     want = [told(aged.run(*words)) for words in commands]
@@ -286,7 +311,11 @@ def test_no_flipped_bit_of_a_copy_is_imported(tmp_path: Path) -> None:
     (name,) = found.copies().keys() - {starting.LOCK, starting.STAMP}
     data = found.copies()[name]
     chosen = random.Random(15)  # noqa: S311 - no secret
-    for position in [*range(80), *(chosen.randrange(len(data)) for _ in range(100)), *range(len(data) - 30, len(data))]:
+    for position in [
+        *range(80),
+        *(chosen.randrange(len(data)) for _ in range(100)),
+        *range(len(data) - 30, len(data)),
+    ]:
         with (found.place / name).open("r+b") as opened:
             opened.seek(position)
             opened.write(bytes([data[position] ^ (1 << chosen.randrange(8))]))
@@ -344,16 +373,22 @@ def a_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [a_file, below_a_file, of_a_user, in_a_directory_of_a_user, writable_by_all, a_link], ids=lambda spoil: spoil.__name__
+    "spoil",
+    [a_file, below_a_file, of_a_user, in_a_directory_of_a_user, writable_by_all, a_link],
+    ids=lambda spoil: spoil.__name__,
 )
-def test_without_a_trusted_place_it_runs_from_its_archive(tmp_path: Path, desk: list[str], spoil: Callable[[Path], None]) -> None:
+def test_without_a_trusted_place_it_runs_from_its_archive(
+    tmp_path: Path, desk: list[str], spoil: Callable[[Path], None]
+) -> None:
     found = program(tmp_path)
     spoil(found.place)
     before = sorted(path for path in found.place.parent.rglob("*")) if found.place.parent.is_dir() else []
     for words, expected in (["--version"], 0), (desk, 2):
         status, _, err = found.run(*words)
         assert (status, err) == (expected, "")
-    assert before == (sorted(path for path in found.place.parent.rglob("*")) if found.place.parent.is_dir() else [])
+    assert before == (
+        sorted(path for path in found.place.parent.rglob("*")) if found.place.parent.is_dir() else []
+    )
 
 
 @pytest.mark.parametrize("options", ["ro", "size=64k", "nr_inodes=2"])
@@ -398,7 +433,10 @@ CRASHES: Mapping[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "no program": (without("goldnode/node/program.py"), "No module named 'goldnode.node.program'"),
     "no events": (without("goldnode/node/verdict/events.py"), "cannot import name 'events'"),
     "no report of crashes": (
-        lambda sources: (without("goldnode/node/fault.py")(sources), without("goldnode/node/start.py")(sources))[0],
+        lambda sources: (
+            without("goldnode/node/fault.py")(sources),
+            without("goldnode/node/start.py")(sources),
+        )[0],
         "site.yml",
     ),
     "syntax": (raising("def ("), "SyntaxError"),
@@ -408,7 +446,10 @@ CRASHES: Mapping[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "memory": (raising("raise MemoryError"), "not enough memory"),
     "interrupt": (raising("raise KeyboardInterrupt"), "interrupted"),
     "no status": (raising("raise SystemExit('a text')"), ""),
-    "full": (raising("raise OSError(28, 'No space left on device', '/run/x')"), "/run/x: No space left on device. Make room there"),
+    "full": (
+        raising("raise OSError(28, 'No space left on device', '/run/x')"),
+        "/run/x: No space left on device. Make room there",
+    ),
     "lines": (raising("raise ValueError('one\\ntwo\\x1b[31m')"), "one two?[31m"),
 }
 
@@ -491,9 +532,13 @@ def test_an_interrupted_check_is_could_not_check(tmp_path: Path, desk: list[str]
     assert (status, err.count("\n")) == (3, 1), err
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["check", "--help"], ["answer"], ["check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--help"], ["check", "--help"], ["answer"], ["check"]], ids=" ".join
+)
 @pytest.mark.parametrize("broken", ["full", "closed"])
-def test_output_that_cannot_be_written_is_could_not_check(tmp_path: Path, desk: list[str], words: list[str], broken: str) -> None:
+def test_output_that_cannot_be_written_is_could_not_check(
+    tmp_path: Path, desk: list[str], words: list[str], broken: str
+) -> None:
     found = program(tmp_path)
     asked = question(found) if words == ["answer"] else ""
     words = desk if words == ["check"] else words

@@ -19,7 +19,9 @@ from goldnode.node import process
 from goldnode.node.device import SCHEMA, child, stream
 from goldnode.node.host import Host
 
-HEAD = json.dumps({"schema": SCHEMA, "vendor": "nvidia", "driver": "580.1", "nvml": "12.580.1", "cuda": "13.0", "count": 2})
+HEAD = json.dumps(
+    {"schema": SCHEMA, "vendor": "nvidia", "driver": "580.1", "nvml": "12.580.1", "cuda": "13.0", "count": 2}
+)
 DONE = json.dumps({"done": True, "cpu_ms": 1, "rss_kib": 2, "init_ms": 3})
 
 
@@ -46,7 +48,9 @@ def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, A
 
 
 def test_a_whole_answer(tmp_path: Path) -> None:
-    machine = host(tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'settings']")
+    machine = host(
+        tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'settings']"
+    )
     found = asked(machine)
     assert found["error"] is None
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-1"]
@@ -72,7 +76,9 @@ def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_hangs_before_it_says_anything(tmp_path: Path) -> None:
-    found = asked(host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"), limit=0.5)
+    found = asked(
+        host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"), limit=0.5
+    )
     assert (found["count"], found["gpus"]) == (None, [])
     assert "did not answer within 0.5" in found["error"]["text"]
 
@@ -94,7 +100,9 @@ def test_what_the_process_started_goes_with_it(tmp_path: Path) -> None:
     pytest.fail("it still runs")
 
 
-def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_killed_is_left_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
     kept: list[int] = []
     monkeypatch.setattr(process, "GRACE", 0.2)
@@ -103,7 +111,10 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monke
     pending = stream.start(machine)
     found = pending.finish(10, 0.3)
     again = stream.start(machine).finish()["error"]["text"]
-    assert again == f"the GPU driver hangs: process {kept[0]}, which an earlier check left behind, still cannot be killed"
+    assert (
+        again
+        == f"the GPU driver hangs: process {kept[0]}, which an earlier check left behind, still cannot be killed"
+    )
     assert len(machine.commands) == 1, "each further check would leave one more in the driver"
     monkeypatch.undo()
     os.killpg(kept[0], signal.SIGKILL)
@@ -117,14 +128,24 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1 1", "999999999 5", "-1 5", "\x00", "1 2 3"])
-def test_a_torn_note_of_a_process_that_was_left_behind_keeps_nobody_from_asking(tmp_path: Path, text: str) -> None:
+def test_a_torn_note_of_a_process_that_was_left_behind_keeps_nobody_from_asking(
+    tmp_path: Path, text: str
+) -> None:
     machine = host(tmp_path, HEAD, *WHOLE, DONE)
     machine.write(stream.LEFT, text.encode())
     assert asked(machine)["error"] is None
 
 
 def test_kill_9_from_outside(tmp_path: Path) -> None:
-    found = asked(host(tmp_path, HEAD, WHOLE[0], line(1, "power", uuid="GPU-1"), then="os.kill(os.getpid(), signal.SIGKILL)"))
+    found = asked(
+        host(
+            tmp_path,
+            HEAD,
+            WHOLE[0],
+            line(1, "power", uuid="GPU-1"),
+            then="os.kill(os.getpid(), signal.SIGKILL)",
+        )
+    )
     assert "ended by signal 9" in found["error"]["text"]
     assert "(GPU 1: power)" in found["error"]["text"]
     assert "error" not in found["gpus"][0]
@@ -147,7 +168,11 @@ def test_kill_9_from_outside(tmp_path: Path) -> None:
         ((HEAD, *WHOLE, "nonsense", DONE), "", "not of schema"),
         ((HEAD, *WHOLE, DONE), "sys.exit(3)", None),
         ((HEAD, line(7, None, uuid="GPU-7"), '{"i": "0"}', '{"i": 0, "set": []}', *WHOLE, DONE), "", None),
-        (('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',), "", "Driver Not Loaded"),
+        (
+            ('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',),
+            "",
+            "Driver Not Loaded",
+        ),
     ],
 )
 def test_crashes_and_nonsense(tmp_path: Path, lines: tuple[str, ...], then: str, said: str | None) -> None:
@@ -235,7 +260,13 @@ def test_settings_of_a_library_that_cannot_be_used(tmp_path: Path, lines: tuple[
 
 
 def test_settings_of_a_gpu_that_hung_are_a_fault(tmp_path: Path) -> None:
-    machine = host(tmp_path, HEAD, line(0, None, settings={"uuid": "GPU-0"}), line(1, "ecc", uuid="GPU-1"), then="os._exit(1)")
+    machine = host(
+        tmp_path,
+        HEAD,
+        line(0, None, settings={"uuid": "GPU-0"}),
+        line(1, "ecc", uuid="GPU-1"),
+        then="os._exit(1)",
+    )
     stream.start(machine)
     found = child.ask(machine, {"do": "read", "vendor": "nvidia", "root": "/"})
     assert found["gpus"]["0"] == {"uuid": "GPU-0"}
@@ -269,7 +300,17 @@ def test_the_child_imports_little() -> None:
         check=True,
     ).stdout.split()
     assert "pynvml" in said
-    assert not {"json", "re", "subprocess", "dataclasses", "pathlib", "typing", "tempfile", "ctypes.util", "shutil"} & set(said)
+    assert not {
+        "json",
+        "re",
+        "subprocess",
+        "dataclasses",
+        "pathlib",
+        "typing",
+        "tempfile",
+        "ctypes.util",
+        "shutil",
+    } & set(said)
 
 
 def test_a_program_that_runs_from_its_copy_starts_the_child_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +325,9 @@ def test_a_program_that_runs_from_its_copy_starts_the_child_there(monkeypatch: p
     assert machine.pending is None, "who did not ask for settings has none to give"
     machine.program = "/nowhere/goldnode-node"
     stream.start(machine).finish()
-    assert machine.commands[1][0] == "/nowhere/goldnode-node", "a program that is named is the one that is run"
+    assert machine.commands[1][0] == "/nowhere/goldnode-node", (
+        "a program that is named is the one that is run"
+    )
 
 
 def test_a_carried_file_asks_the_library_itself(tmp_path: Path) -> None:
@@ -297,6 +340,8 @@ def test_a_carried_file_asks_the_library_itself(tmp_path: Path) -> None:
         "print(json.dumps(machine.commands))"
     )
     start = f"import sys; sys.path.insert(0, {str(file)!r}); exec({code!r})"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, check=True
+    )
     own = [sys.executable, "-I", "-S", str(file), "device"]
     assert json.loads(done.stdout) == [[*own, "capture"], own]

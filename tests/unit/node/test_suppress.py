@@ -10,11 +10,19 @@ from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED,
 from goldnode.node.state.remedy import PERSON, Remedy
 from goldnode.node.verdict import check, suppress
 
-ROW: dict[str, Any] = {"id": "net.*", "owner": "ann", "reason": "a cable is on order", "expires": "2026-12-01", "severity": "degraded"}
+ROW: dict[str, Any] = {
+    "id": "net.*",
+    "owner": "ann",
+    "reason": "a cable is on order",
+    "expires": "2026-12-01",
+    "severity": "degraded",
+}
 TODAY = "2026-11-22"
 
 
-def finding(outcome: str = MISMATCH, severity: str = "degraded", name: str = "net.mtu", subject: str | None = "eth0") -> Finding:
+def finding(
+    outcome: str = MISMATCH, severity: str = "degraded", name: str = "net.mtu", subject: str | None = "eth0"
+) -> Finding:
     return Finding(name, outcome, severity, "9000", "1500", Remedy("Set it.", PERSON), subject)
 
 

@@ -84,7 +84,15 @@ class Machine(Host):
 def wanted(**host: Any) -> dict[str, Any]:
     """The document of a class without GPU and packages, whose policy is `host`."""
     found = merge(document(), {"driver": None, "gpu": None, "policy": {"host": host}})
-    return {**found, "packages": [], "blacklist": [], "fence": [], "driver": None, "gpu": None, "site": {"archives": []}}
+    return {
+        **found,
+        "packages": [],
+        "blacklist": [],
+        "fence": [],
+        "driver": None,
+        "gpu": None,
+        "site": {"archives": []},
+    }
 
 
 @pytest.fixture
@@ -120,14 +128,23 @@ def test_everything_is_set_read_back_and_stays(machine: Machine) -> None:
     assert read["sys/class/net/eth0/mtu"] == "9000\n"
     assert read["etc/fstab"] == str(FILES["etc/fstab"]).replace("UUID=12", "# goldnode: UUID=12")
     assert machine.path("/etc/systemd/system/zramswap.service").readlink() == Path("/dev/null")
-    assert "intel_iommu=on iommu=pt hugepagesz=1G hugepages=4 pci=realloc quiet" in str(read["boot/grub/grub.cfg"])
+    assert "intel_iommu=on iommu=pt hugepagesz=1G hugepages=4 pci=realloc quiet" in str(
+        read["boot/grub/grub.cfg"]
+    )
     assert "kernel command line changed" in after.reboot
-    assert machine.text(tuning.SYSCTL) == "# goldnode: host policy of the node class\nvm.nr_hugepages = 1024\nkernel.numa_balancing = 0\n"
+    assert (
+        machine.text(tuning.SYSCTL)
+        == "# goldnode: host policy of the node class\nvm.nr_hugepages = 1024\nkernel.numa_balancing = 0\n"
+    )
 
     ran = list(machine.commands)
     again, _, _ = apply(machine, wanted(**ALL), "host_tuning", {})
     assert again == []
-    changes = [argv for argv in machine.commands[len(ran) :] if argv[0] in ("swapoff", "update-grub") or argv[1:2] == ("daemon-reload",)]
+    changes = [
+        argv
+        for argv in machine.commands[len(ran) :]
+        if argv[0] in ("swapoff", "update-grub") or argv[1:2] == ("daemon-reload",)
+    ]
     assert changes == []
 
     # The boot that follows: the command line is there, and the groups are in passthrough.
@@ -155,7 +172,9 @@ def test_a_class_that_says_less_gives_swap_and_the_command_line_back(machine: Ma
     assert "pci=realloc" not in (machine.text("/boot/grub/grub.cfg") or "")
 
 
-def test_huge_pages_that_memory_cannot_give_are_told_and_wait_for_a_boot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_pages_that_memory_cannot_give_are_told_and_wait_for_a_boot(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel takes the number and reserves what it finds: here 700, whatever is asked."""
     file = machine.path(tuning.PAGES.format(2048))
     real = tuning.read
@@ -184,7 +203,9 @@ def test_what_the_machine_lacks_is_never_a_pass(machine: Machine) -> None:
     machine.path("/proc/sys/kernel/numa_balancing").unlink()
     asked = {**ALL, "network": {"eth9": {"mtu": 9000}}}
     found = judged(machine, wanted(**asked))
-    assert found["governor"][0] == found["transparent_hugepages"][0] == found["numa_balancing"][0] == NOT_EXPOSED
+    assert (
+        found["governor"][0] == found["transparent_hugepages"][0] == found["numa_balancing"][0] == NOT_EXPOSED
+    )
     assert found["iommu"][0] == NOT_EXPOSED
     assert found["network.eth9.mtu"] == (MISMATCH, "there is no interface eth9")
     assert found["hugepages.2M"] == (MISMATCH, "this machine has no pages of 2M")
@@ -206,14 +227,20 @@ def test_what_cannot_be_read_is_never_a_pass(machine: Machine, monkeypatch: pyte
 
 
 def test_a_value_the_kernel_does_not_take_ends_the_run(machine: Machine) -> None:
-    action = Action("host_tuning", "tuning.set", "x", "why", data={"name": "x", "files": ["/sys/class/net"], "value": "1"})
+    action = Action(
+        "host_tuning", "tuning.set", "x", "why", data={"name": "x", "files": ["/sys/class/net"], "value": "1"}
+    )
     with pytest.raises(NodeError, match=r"/sys/class/net does not take 1 \(Is a directory\)"):
         Applier(machine, wanted(), {}, print).apply(action)
 
 
-def test_a_value_that_another_program_sets_back_ends_the_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_another_program_sets_back_ends_the_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = tuning.read
-    monkeypatch.setattr(tuning, "read", lambda host, name: "1500" if name.endswith("/mtu") else real(host, name))
+    monkeypatch.setattr(
+        tuning, "read", lambda host, name: "1500" if name.endswith("/mtu") else real(host, name)
+    )
     with pytest.raises(NodeError, match="reads back 1500 after 9000 was written"):
         apply(machine, wanted(network={"eth0": {"mtu": 9000}}), "host_tuning", {})
 
@@ -241,17 +268,30 @@ def test_settings_that_are_read_later_are_found_where_they_stand(machine: Machin
 
 
 def test_words_of_the_administrator_are_found_where_they_stand(machine: Machine) -> None:
-    machine.path("/etc/default/grub").write_text('# GRUB_CMDLINE_LINUX="no"\nGRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off" # why\n')
+    machine.path("/etc/default/grub").write_text(
+        '# GRUB_CMDLINE_LINUX="no"\nGRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off" # why\n'
+    )
     machine.path("/etc/default/grub.d").mkdir()
-    machine.path("/etc/default/grub.d/50-site.cfg").write_text('GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=off"\n')
+    machine.path("/etc/default/grub.d/50-site.cfg").write_text(
+        'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=off"\n'
+    )
     plan = engine.plan(machine, wanted(iommu="pt"))
     assert [refusal.code for refusal in plan.refusals] == ["cmdline-conflict"]
-    assert "iommu=off (/etc/default/grub:2), intel_iommu=off (/etc/default/grub.d/50-site.cfg:1)" in plan.refusals[0].message
+    assert (
+        "iommu=off (/etc/default/grub:2), intel_iommu=off (/etc/default/grub.d/50-site.cfg:1)"
+        in plan.refusals[0].message
+    )
 
 
-def test_a_drop_in_that_sets_the_command_line_anew_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drop_in_that_sets_the_command_line_anew_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = Machine.run
-    monkeypatch.setattr(Machine, "run", lambda self, *argv, **options: real(self, *("true" if a == "update-grub" else a for a in argv)))
+    monkeypatch.setattr(
+        Machine,
+        "run",
+        lambda self, *argv, **options: real(self, *("true" if a == "update-grub" else a for a in argv)),
+    )
     with pytest.raises(NodeError, match="the next boot's command line lacks pci=realloc"):
         apply(machine, wanted(cmdline=["pci=realloc"]), "host_tuning", {})
 
@@ -259,10 +299,14 @@ def test_a_drop_in_that_sets_the_command_line_anew_is_named(machine: Machine, mo
 @pytest.mark.parametrize("where", [{"live": False}, {"container": True, "running_kernel": None}])
 def test_elsewhere_nothing_is_called_good(where: dict[str, Any]) -> None:
     asked = merge(document(), {"policy": {"host": ALL}})
-    found = [f for f in findings({**where, "boot": {"loader": None}}, asked) if f.id.startswith("policy.host.")]
+    found = [
+        f for f in findings({**where, "boot": {"loader": None}}, asked) if f.id.startswith("policy.host.")
+    ]
     # Locked memory is systemd's matter, which runs in a container as well.
     assert {f.outcome for f in found if f.id != "policy.host.memlock"} == {ELSEWHERE}
-    assert {f.outcome for f in found if f.id == "policy.host.memlock"} == {MATCH if "container" in where else ELSEWHERE}
+    assert {f.outcome for f in found if f.id == "policy.host.memlock"} == {
+        MATCH if "container" in where else ELSEWHERE
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,12 @@ OTHER = Plan((), (Refusal("gpu-in-use", "", ""),), (), (), (), "sha256:0", "boot
 WAITS: dict[str, tuple[list[Plan], list[str | None], float, int]] = {
     "free at once": ([FREE], [], 120, 1),
     "free after a while": ([LOCKED, FREE], ["7 (apt)", "7 (apt)", None], 120, 2),
-    "free for a moment, then taken by the same run's next call": ([LOCKED, LOCKED, FREE], [None, "8 (dpkg)", None], 120, 3),
+    "free for a moment, then taken by the same run's next call": (
+        [LOCKED, LOCKED, FREE],
+        [None, "8 (dpkg)", None],
+        120,
+        3,
+    ),
     "refused for something else": ([OTHER], [], 120, 1),
     "nobody waits": ([LOCKED], ["7 (apt)"], 0, 1),
     "never free": ([LOCKED, LOCKED], ["7 (apt)"] * 9, 2, 2),
@@ -30,7 +35,11 @@ def test_a_plan_waits_until_it_finds_the_lock_free(monkeypatch: pytest.MonkeyPat
     plans, holders, seconds, made = WAITS[case]
     found, held, clock = iter(plans), iter(holders), [0.0]
     monkeypatch.setattr(
-        engine, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda length: clock.__setitem__(0, clock[0] + length))
+        engine,
+        "time",
+        SimpleNamespace(
+            monotonic=lambda: clock[0], sleep=lambda length: clock.__setitem__(0, clock[0] + length)
+        ),
     )
     monkeypatch.setattr(engine, "dpkg_lock_holder", lambda host: next(held))
     asked: list[Plan] = []

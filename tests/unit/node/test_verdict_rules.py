@@ -49,7 +49,9 @@ def node() -> dict[str, Any]:
     return spoiled(healthy(), "storage.paths", {"/data": {"latency_ms": 2, "read_mb_s": 3000}})
 
 
-def judged(document: dict[str, Any], capture: dict[str, Any], memory: dict[str, Any] | None = None) -> list[Finding]:
+def judged(
+    document: dict[str, Any], capture: dict[str, Any], memory: dict[str, Any] | None = None
+) -> list[Finding]:
     return rules.judge(document, capture, deltas.step(memory or {}, capture)[0])
 
 
@@ -197,20 +199,41 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "outcome", "severity", "only_declared"), CASES)
-def test_each_rule_finds_its_fault(name: str, changes: tuple[Any, ...], outcome: str, severity: str, only_declared: bool) -> None:
+def test_each_rule_finds_its_fault(
+    name: str, changes: tuple[Any, ...], outcome: str, severity: str, only_declared: bool
+) -> None:
     capture = spoiled(node(), *changes)
-    found = [finding for finding in judged(declared(), capture) if finding.id == name and finding.outcome == outcome]
+    found = [
+        finding
+        for finding in judged(declared(), capture)
+        if finding.id == name and finding.outcome == outcome
+    ]
     assert found, wrong(judged(declared(), capture))
     assert {finding.severity for finding in found} == {severity}
     assert all(finding.remedy and "SUBJECT" not in finding.remedy for finding in found)
-    assert check.exit_code(found) == ({"drain": 2, "degraded": 1}[severity] if outcome == MISMATCH else 0 if outcome == DEFERRED else 3)
-    undeclared = [finding for finding in judged(class_document(), capture) if finding.id == name and finding.outcome == outcome]
+    assert check.exit_code(found) == (
+        {"drain": 2, "degraded": 1}[severity] if outcome == MISMATCH else 0 if outcome == DEFERRED else 3
+    )
+    undeclared = [
+        finding
+        for finding in judged(class_document(), capture)
+        if finding.id == name and finding.outcome == outcome
+    ]
     assert bool(undeclared) != only_declared
 
 
 def test_every_rule_has_its_fault() -> None:
-    later = {"gpu.ecc.aggregate", "gpu.processes", "pcie.link", "net.drops", "net.flaps", "host.blocked"}  # below, and in test_deltas.py
-    assert {entry.id for entry in rules.TABLE} == {case[0] for case in CASES if not case[0].startswith("capture.")} | later
+    later = {
+        "gpu.ecc.aggregate",
+        "gpu.processes",
+        "pcie.link",
+        "net.drops",
+        "net.flaps",
+        "host.blocked",
+    }  # below, and in test_deltas.py
+    assert {entry.id for entry in rules.TABLE} == {
+        case[0] for case in CASES if not case[0].startswith("capture.")
+    } | later
 
 
 # -- traps: what looks like a fault and is none
@@ -282,7 +305,9 @@ def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture
 
 
 def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() -> None:
-    hidden = spoiled(healthy(), "gpus.*.remapped_rows", NO, "gpus.*.mig.current", True, "gpus.*.mig.pending", True)
+    hidden = spoiled(
+        healthy(), "gpus.*.remapped_rows", NO, "gpus.*.mig.current", True, "gpus.*.mig.pending", True
+    )
     found = {(f.id, f.subject): f for f in judged(class_document(), hidden)}
     assert found["gpu.remap.pending", G3].outcome == NOT_EXPOSED
     assert check.exit_code(list(found.values())) == 0
@@ -299,16 +324,30 @@ def test_the_recovery_action_tells_its_reasons() -> None:
 
 
 def test_the_hop_that_limits_is_named() -> None:
-    found = next(f for f in judged(class_document(), spoiled(healthy(), f"pci/{PORT3}/link", captures.link(4))) if f.id == "pcie.gen")
+    found = next(
+        f
+        for f in judged(class_document(), spoiled(healthy(), f"pci/{PORT3}/link", captures.link(4)))
+        if f.id == "pcie.gen"
+    )
     assert (found.subject, found.evidence[1]) == (G3, f"{PORT3} has 4")
 
 
 def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
-    capture = {key: value for key, value in node().items() if key in ("schema", "time", "gpus", "driver", "simulated")}
+    capture = {
+        key: value
+        for key, value in node().items()
+        if key in ("schema", "time", "gpus", "driver", "simulated")
+    }
     capture["source"] = "nvidia-smi-xml"
     found = judged(declared(), capture)
-    assert {f.outcome for f in found if f.id in ("net.state", "cpu.layout", "storage.mount", "module.loaded")} == {ELSEWHERE}
-    assert {f.outcome for f in found if f.id in ("pcie.width", "gpu.ecc.uncorrected", "nvlink.active", "gpu.memory")} == {MATCH}
+    assert {
+        f.outcome for f in found if f.id in ("net.state", "cpu.layout", "storage.mount", "module.loaded")
+    } == {ELSEWHERE}
+    assert {
+        f.outcome
+        for f in found
+        if f.id in ("pcie.width", "gpu.ecc.uncorrected", "nvlink.active", "gpu.memory")
+    } == {MATCH}
     assert check.exit_code(found) == 3
 
 
@@ -323,19 +362,44 @@ def test_processes_count_at_the_first_check_of_a_boot_only() -> None:
 
 def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:
     nic, port = "0000:41:00.0", "0000:40:01.0"
-    row = {"kind": "nic", "path": [port, nic], "link": captures.link(), "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0}}
-    capture = spoiled(healthy(), f"pci/{nic}", row, f"pci/{port}", {"kind": "port", "path": [], "link": captures.link()})
+    row = {
+        "kind": "nic",
+        "path": [port, nic],
+        "link": captures.link(),
+        "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0},
+    }
+    capture = spoiled(
+        healthy(), f"pci/{nic}", row, f"pci/{port}", {"kind": "port", "path": [], "link": captures.link()}
+    )
     assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
     capture["pci"][nic]["link"]["width"] = 4
-    assert [(f.outcome, f.subject) for f in judged(class_document(), capture) if f.id == "pcie.link"] == [(MISMATCH, nic)]
+    assert [(f.outcome, f.subject) for f in judged(class_document(), capture) if f.id == "pcie.link"] == [
+        (MISMATCH, nic)
+    ]
     capture["pci"][port]["link"] = {"gen": 5, "max_gen": 5, "width": 4, "max_width": 4}
     assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
 
 
-@pytest.mark.parametrize("value", [None, "", "x", [], {}, 1e400, float("nan"), -1, True, ["\x1b[2J"], {"fault": 1}, {"a": {"b": []}}])
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "x", [], {}, 1e400, float("nan"), -1, True, ["\x1b[2J"], {"fault": 1}, {"a": {"b": []}}],
+)
 @pytest.mark.parametrize(
     "place",
-    ["gpus", "gpus.3", "gpus.3.ecc", "gpus.3.nvlink.links", "pci", "network", "storage", "memory", "os", "events", "uptime", "identity"],
+    [
+        "gpus",
+        "gpus.3",
+        "gpus.3.ecc",
+        "gpus.3.nvlink.links",
+        "pci",
+        "network",
+        "storage",
+        "memory",
+        "os",
+        "events",
+        "uptime",
+        "identity",
+    ],
 )
 def test_a_hostile_capture_never_ends_the_check_and_prints_nothing_odd(place: str, value: Any) -> None:
     capture = spoiled(node(), place, value)

@@ -19,7 +19,15 @@ def verdict(*findings: dict[str, Any]) -> dict[str, Any]:
     }
     rows = [{**base, **finding} for finding in findings]
     counts = {"match": 0, "could_not_read": len(rows)}
-    return {"simulated": False, "class": "c", "time": "now", "status": "drain", "exit_code": 2, "counts": counts, "findings": rows}
+    return {
+        "simulated": False,
+        "class": "c",
+        "time": "now",
+        "status": "drain",
+        "exit_code": 2,
+        "counts": counts,
+        "findings": rows,
+    }
 
 
 def silent(count: int) -> list[dict[str, Any]]:
@@ -27,7 +35,9 @@ def silent(count: int) -> list[dict[str, Any]]:
 
 
 def test_what_could_not_be_read_for_one_reason_is_told_once() -> None:
-    text = verdict_table(verdict({"id": "gpu.library", "outcome": "could_not_read", "remedy": "Reboot."}, *silent(5)))
+    text = verdict_table(
+        verdict({"id": "gpu.library", "outcome": "could_not_read", "remedy": "Reboot."}, *silent(5))
+    )
     assert text.count("the driver hangs") == 2
     assert "5 items: Look." in text
     assert "gpu.item0 gpu.item1 gpu.item2 gpu.item3 gpu.item4" in text

@@ -30,7 +30,10 @@ XID = b"3,7,12345678,-;NVRM: Xid (PCI:0000:18:00): 79, pid=12, name=python, GPU 
         (XID.replace(b"3,7", b"11,7"), False),  # user space quotes it
         (b"3,7,1,-;nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30", True),
         (b"3,7,1,-;NVRM: GPU 0000:09:00.0: RmInitAdapter failed! (0x22:0x56:894)", True),
-        (b"3,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", True),
+        (
+            b"3,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            True,
+        ),
         (b"4,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Corrected, type=Physical Layer", False),
         (b"6,7,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01", False),
         (b"6,7,1,-;usb 1-1: new device\n DRIVER=NVRM: Xid ", False),
@@ -46,7 +49,10 @@ def test_what_is_a_reason_to_look(record: bytes, is_one: bool) -> None:
 def test_faults_of_real_machines_are_reasons() -> None:
     real = yaml.safe_load((Path(__file__).parents[2] / "cases/logs/real.yml").read_text())
     for case in real:
-        if any(event["kind"] in ("xid", "sxid", "bus_lost", "init_failed", "api_mismatch") for event in case["events"]):
+        if any(
+            event["kind"] in ("xid", "sxid", "bus_lost", "init_failed", "api_mismatch")
+            for event in case["events"]
+        ):
             assert any(watch.is_reason(b"3,1,1,-;" + line.encode()) for line in case["lines"]), case["source"]
 
 
@@ -128,7 +134,9 @@ def test_it_loads_next_to_nothing(tmp_path: Path) -> None:
         "import sys; sys.path[:0] = sys.argv[1:]; import goldnode.node.watch;"
         "print(*[n for n in sys.modules if n.split('.')[0] in ('goldnode', 're', 'json', 'subprocess', 'dataclasses', 'ctypes', 'hashlib')])"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(program)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(program)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["goldnode", "goldnode.node", "goldnode.node.watch"]
 
 
@@ -143,7 +151,11 @@ def test_the_unit_is_of_classes_with_a_gpu() -> None:
 
 def test_the_unit_is_skipped_and_not_failed_where_there_is_nothing_to_watch() -> None:
     lines = units.EVENTS_TEXT.splitlines()
-    for line in ("ConditionPathExists=/dev/kmsg", "ConditionVirtualization=!container", "ConditionPathExists=/etc/goldnode/class.json"):
+    for line in (
+        "ConditionPathExists=/dev/kmsg",
+        "ConditionVirtualization=!container",
+        "ConditionPathExists=/etc/goldnode/class.json",
+    ):
         assert line in lines
     assert "Restart=on-failure" in lines
     assert "ProtectKernelLogs=yes" not in lines, "it would take /dev/kmsg away"

@@ -77,13 +77,17 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return carried.libraries(tmp_path_factory.mktemp("libraries"))
 
 
-def place(folder: Path, library: Path, name: str, faults: Iterable[str] = (), more: str = "", cuda: str = "") -> Place:
+def place(
+    folder: Path, library: Path, name: str, faults: Iterable[str] = (), more: str = "", cuda: str = ""
+) -> Place:
     """A simulated node of a class of the scoreboard below `folder`."""
     document = classes.document(name)
     root = machine.write(machine.scenario(document, faults), folder / "node", document)
     carry = carried.folder(folder / "carry", root, more=more)
     count = int((document["gpu"] or {}).get("count", 0))
-    return Place(root, carry, carried.environment(root, library, count=count, faults=cuda), folder / "state/state.json")
+    return Place(
+        root, carry, carried.environment(root, library, count=count, faults=cuda), folder / "state/state.json"
+    )
 
 
 @pytest.fixture

@@ -44,15 +44,20 @@ def test_it_holds_all_of_nvidias_models_and_classes(folder: Path, tmp_path: Path
     assert set(found.facts["models"]) == {sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"}
     assert {"h200_sxm", "l4"} <= {row["class"] for row in found.facts["classes"]}
     assert found.facts["models"]["H100-SXM5-80GB"]["health"]["gpu"]["pcie"] == {"gen": 5, "width": 16}
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 2 << 20, "what a machine needs at least is small"
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 2 << 20, (
+        "what a machine needs at least is small"
+    )
 
 
-def test_a_folder_of_more_than_64_mib_is_refused_and_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_more_than_64_mib_is_refused_and_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     large = wheel(tmp_path / "nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl", 65 << 20)
     assert main(["pack", str(tmp_path / "carry"), "--wheel", str(large)]) == 3
     said = capsys.readouterr().err
     assert re.search(
-        r"the carry folder would have 65\.\d MiB, and a machine takes at most 64 MiB\. The largest: wheels/nvidia_cublas", said
+        r"the carry folder would have 65\.\d MiB, and a machine takes at most 64 MiB\. The largest: wheels/nvidia_cublas",
+        said,
     )
     assert "Leave a wheel out: scripts/prove-gpu pack" in said
     assert not (tmp_path / "carry").exists()
@@ -75,11 +80,17 @@ def test_wheels_are_unpacked_where_their_libraries_are_found(tmp_path: Path) -> 
         ("facts.json", "{}", "is damaged: facts.json"),
         ("facts.json", "{", "is no whole carry folder"),
         ("carry.json", "[]", "is no whole carry folder"),
-        ("carry.json", '{"schema": "goldnode.prove-gpu-carry/9"}', "is of schema 'goldnode.prove-gpu-carry/9'"),
+        (
+            "carry.json",
+            '{"schema": "goldnode.prove-gpu-carry/9"}',
+            "is of schema 'goldnode.prove-gpu-carry/9'",
+        ),
         ("goldnode-smoke", None, "is no whole carry folder"),
     ],
 )
-def test_a_damaged_folder_is_refused(folder: Path, tmp_path: Path, name: str, content: str | None, said: str) -> None:
+def test_a_damaged_folder_is_refused(
+    folder: Path, tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
     if content is None:
         (folder / name).unlink()
     else:
@@ -107,14 +118,18 @@ def test_a_directory_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_bare_python_says_how_to_bring_the_folder(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from goldnode.prove.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3
     assert "there is no carry folder here, and this Python cannot make one" in done.stderr
     assert "Run `scripts/prove-gpu pack build/prove-gpu`" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("path", sorted((SOURCES / "goldnode/prove").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((SOURCES / "goldnode/prove").glob("*.py")), ids=lambda path: path.name
+)
 def test_the_oldest_python_reads_it_and_the_standard_library_is_enough(path: Path) -> None:
     import ast
 
@@ -124,7 +139,12 @@ def test_the_oldest_python_reads_it_and_the_standard_library_is_enough(path: Pat
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not {name for name in names if name.split(".")[0] not in known}
     allowed = ("goldnode.node", "goldnode.images.smoke.runner", "goldnode.errors", "goldnode.prove")
-    at_import = {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) if (node.module or "").startswith("goldnode")}
+    at_import = {
+        node.module or ""
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        if (node.module or "").startswith("goldnode")
+    }
     assert not {name for name in at_import if not name.startswith(allowed)}
 
 

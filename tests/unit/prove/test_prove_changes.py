@@ -33,18 +33,43 @@ def gpu(**other: Any) -> dict[str, Any]:
         (gpu(), "power_limit_watts", 695, ""),
         (gpu(power={"limit": 350.5, "min": 200, "max": 700}), "power_limit_watts", 345.5, ""),
         (gpu(power={"limit": 200, "min": 200, "max": 700}), "power_limit_watts", 205, ""),
-        (gpu(power={"limit": 72, "min": 72, "max": 72}), "power_limit_watts", None, "leaves no other value (72 to 72 W)"),
-        (gpu(power={"limit": 700, "min": ABSENT, "max": ABSENT}), "power_limit_watts", None, "range cannot be read"),
+        (
+            gpu(power={"limit": 72, "min": 72, "max": 72}),
+            "power_limit_watts",
+            None,
+            "leaves no other value (72 to 72 W)",
+        ),
+        (
+            gpu(power={"limit": 700, "min": ABSENT, "max": ABSENT}),
+            "power_limit_watts",
+            None,
+            "range cannot be read",
+        ),
         (gpu(power={"limit": ABSENT}), "power_limit_watts", None, "does not show it (Not Supported)"),
         (gpu(), "clocks", {"mode": "application", "graphics_mhz": 1965, "memory_mhz": 2619}, ""),
-        (gpu(clocks={"application": {"graphics": ABSENT, "memory": ABSENT}}), "clocks", None, "does not show it"),
         (
-            gpu(clocks={"application": {"graphics": 210, "memory": 2619}, "supported": {"2619": [[210, 1980, 15]]}}),
+            gpu(clocks={"application": {"graphics": ABSENT, "memory": ABSENT}}),
+            "clocks",
+            None,
+            "does not show it",
+        ),
+        (
+            gpu(
+                clocks={
+                    "application": {"graphics": 210, "memory": 2619},
+                    "supported": {"2619": [[210, 1980, 15]]},
+                }
+            ),
             "clocks",
             None,
             "no lower clock",
         ),
-        (gpu(clocks={"application": {"graphics": 1980, "memory": 2619}, "supported": ABSENT}), "clocks", None, "no lower clock"),
+        (
+            gpu(clocks={"application": {"graphics": 1980, "memory": 2619}, "supported": ABSENT}),
+            "clocks",
+            None,
+            "no lower clock",
+        ),
         (gpu(), "compute_mode", "exclusive_process", ""),
         (gpu(compute_mode="prohibited"), "compute_mode", "default", ""),
         (gpu(compute_mode="unknown"), "compute_mode", None, "could not be put back"),
@@ -57,7 +82,9 @@ def test_a_proposal(board: dict[str, Any], field: str, other: Any, why: str) -> 
 
 
 def test_ecc_and_mig_are_never_proposed() -> None:
-    assert {item.field for item in changes.proposals({"0": GPU, "1": {"rc": 15, "text": "GPU is lost"}})} == set(changes.FIELDS)
+    assert {
+        item.field for item in changes.proposals({"0": GPU, "1": {"rc": 15, "text": "GPU is lost"}})
+    } == set(changes.FIELDS)
 
 
 def test_differences_are_told_by_their_place_and_processes_are_none() -> None:
@@ -81,7 +108,12 @@ def test_what_is_kept_comes_back_in_this_boot_alone(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"schema": "other", "found": []}', '{"schema": "goldnode.prove-gpu-state/1", "found": [{"field": "ecc", "uuid": "x"}]}'],
+    [
+        "{",
+        "[]",
+        '{"schema": "other", "found": []}',
+        '{"schema": "goldnode.prove-gpu-state/1", "found": [{"field": "ecc", "uuid": "x"}]}',
+    ],
 )
 def test_a_state_file_of_another_make_is_not_obeyed(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"

@@ -13,10 +13,19 @@ KNOWN = carry.collect()
 
 def capture(*ids: str, os: tuple[str, str] = ("debian", "13"), driver: str = "580.95.05") -> dict[str, Any]:
     gpus = [
-        {"vendor": "nvidia", "pci_id": number, "address": f"0000:{16 + n:02x}:00.0", "name": f"board {number}"}
+        {
+            "vendor": "nvidia",
+            "pci_id": number,
+            "address": f"0000:{16 + n:02x}:00.0",
+            "name": f"board {number}",
+        }
         for n, number in enumerate(ids)
     ]
-    return {"gpus": gpus, "os": {"id": os[0], "version": os[1], "kernel": {"running": "6.12"}}, "driver": {"reported": driver}}
+    return {
+        "gpus": gpus,
+        "os": {"id": os[0], "version": os[1], "kernel": {"running": "6.12"}},
+        "driver": {"reported": driver},
+    }
 
 
 H200, H100, L4 = "10de:2335", "10de:2330", "10de:27b8"
@@ -25,11 +34,31 @@ H200, H100, L4 = "10de:2335", "10de:2330", "10de:27b8"
 @pytest.mark.parametrize(
     ("found", "kind", "name", "said"),
     [
-        (capture(*[H200] * 8), classes.CATALOG, "h200_sxm", "class h200_sxm fits by GPU, count, system and driver branch"),
+        (
+            capture(*[H200] * 8),
+            classes.CATALOG,
+            "h200_sxm",
+            "class h200_sxm fits by GPU, count, system and driver branch",
+        ),
         (capture(H200), classes.FACTS, "as_found", "h200_sxm is for 8 GPUs, not 1"),
-        (capture(*[H200] * 8, os=("ubuntu", "22.04")), classes.FACTS, "as_found", "h200_sxm is for debian 13, not ubuntu 22.04"),
-        (capture(*[H200] * 8, driver="550.54.15"), classes.FACTS, "as_found", "h200_sxm is for driver 580, not 550"),
-        (capture("10de:ffff"), classes.UNKNOWN, "as_found", "the facts have no model with the PCI id of board 10de:ffff (10de:ffff)"),
+        (
+            capture(*[H200] * 8, os=("ubuntu", "22.04")),
+            classes.FACTS,
+            "as_found",
+            "h200_sxm is for debian 13, not ubuntu 22.04",
+        ),
+        (
+            capture(*[H200] * 8, driver="550.54.15"),
+            classes.FACTS,
+            "as_found",
+            "h200_sxm is for driver 580, not 550",
+        ),
+        (
+            capture("10de:ffff"),
+            classes.UNKNOWN,
+            "as_found",
+            "the facts have no model with the PCI id of board 10de:ffff (10de:ffff)",
+        ),
         (capture(H200, L4), classes.UNKNOWN, "as_found", "GPUs of several models"),
         (capture(H200, "10de:ffff"), classes.UNKNOWN, "as_found", "GPUs of several models"),
     ],
@@ -39,7 +68,9 @@ def test_the_class(found: dict[str, Any], kind: str, name: str, said: str) -> No
     assert (chosen.kind, chosen.document["class"]) == (kind, name)
     assert said in chosen.why
     verdict = classes.judge(chosen.document, found)
-    assert not {"node.os", "kernel.running", "stack.lock", "driver.loaded"} & {row["id"] for row in verdict["findings"]}
+    assert not {"node.os", "kernel.running", "stack.lock", "driver.loaded"} & {
+        row["id"] for row in verdict["findings"]
+    }
 
 
 def test_the_nodes_own_class_goes_first() -> None:

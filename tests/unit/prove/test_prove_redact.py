@@ -27,8 +27,14 @@ def named(rng: random.Random) -> dict[str, list[str]]:
 
     return {
         "uuid": [f"GPU-{text('0123456789abcdef', 8, 4, 4, 4, 12)}" for _ in range(3)],
-        "serial": [text(string.digits, 13), text(string.digits, 13), text(string.ascii_uppercase + string.digits, 6) + "7"],
-        "mac": [":".join(text("0123456789abcdef", 2) for _ in range(6)).replace("00", "0a") for _ in range(2)],
+        "serial": [
+            text(string.digits, 13),
+            text(string.digits, 13),
+            text(string.ascii_uppercase + string.digits, 6) + "7",
+        ],
+        "mac": [
+            ":".join(text("0123456789abcdef", 2) for _ in range(6)).replace("00", "0a") for _ in range(2)
+        ],
         "hostname": [f"gpu{rng.randrange(10**6):06}.{text(string.ascii_lowercase, 5)}.example.org"],
         "machine_id": [text("0123456789abcdef", 32)],
         "internet": [".".join(str(rng.randrange(1, 255)) for _ in range(4))],
@@ -42,15 +48,27 @@ def capture_of(names: dict[str, list[str]], rng: random.Random) -> dict[str, Any
         {"address": f"0000:{16 + n:02x}:00.0", "uuid": uuid, "serial": serial, "name": "NVIDIA H200"}
         for n, (uuid, serial) in enumerate(zip(names["uuid"], names["serial"], strict=True))
     ]
-    log = [{"kind": "xid", "text": f"NVRM: {rng.choice(everything)} fell off ({rng.choice(everything)})"} for _ in range(12)]
+    log = [
+        {"kind": "xid", "text": f"NVRM: {rng.choice(everything)} fell off ({rng.choice(everything)})"}
+        for _ in range(12)
+    ]
     return {
-        "identity": {"hostname": names["hostname"][0], "machine_id": names["machine_id"][0], "product": {"serial": names["serial"][0]}},
+        "identity": {
+            "hostname": names["hostname"][0],
+            "machine_id": names["machine_id"][0],
+            "product": {"serial": names["serial"][0]},
+        },
         "gpus": gpus,
         "events": {"rows": log},
         "network": {"eth0": {"mac": names["mac"][0]}, "eth1": {"mac": names["mac"][1].upper()}},
         "os": {"kernel": {"cmdline": f"ro ip={names['internet'][0]} host={names['hostname'][0]}"}},
-        "storage": {"mounts": {f"/data/{names['uuid'][1][4:]}": {"device": f"{names['hostname'][0]}:/export"}}},
-        "gpu_error": {"fault": "unread", "text": f"{names['uuid'][2]} on {names['hostname'][0]} did not answer"},
+        "storage": {
+            "mounts": {f"/data/{names['uuid'][1][4:]}": {"device": f"{names['hostname'][0]}:/export"}}
+        },
+        "gpu_error": {
+            "fault": "unread",
+            "text": f"{names['uuid'][2]} on {names['hostname'][0]} did not answer",
+        },
         "driver": {"nvml": "12.570.86.15", "reported": "570.86.15"},
     }
 
@@ -66,7 +84,12 @@ def test_no_name_is_left_and_equal_ones_stay_equal(seed: int, tmp_path: Path) ->
     output.text("early.txt", f"seen before it was known: {names['serial'][0]}")
     redactor.learn(capture)
     output.json("capture.json", capture)
-    output.json("prose.json", {"reason": f"{names['hostname'][0]} ({names['internet'][0]}): GPU {names['uuid'][0].upper()} is lost"})
+    output.json(
+        "prose.json",
+        {
+            "reason": f"{names['hostname'][0]} ({names['internet'][0]}): GPU {names['uuid'][0].upper()} is lost"
+        },
+    )
     assert output.seal() == []
     for path in tmp_path.iterdir():
         low = path.read_text().lower()
@@ -114,8 +137,18 @@ def test_the_output_of_nvidia_smi_loses_its_serials(path: Path) -> None:
         ("SERIAL", "0000000000000", "0000000000000", "0000000000000"),
         ("HOST", "node", "a node of node1", "a HOST-0 of node1"),
         ("HOST", "gpu-017", "gpu-017: xid, gpu-017.example.org", "HOST-0: xid, HOST-0.example.org"),
-        ("MACHINE", "0123456789abcdef0123456789abcdef", "id=0123456789ABCDEF0123456789ABCDEF.", "id=MACHINE-0."),
-        ("SERVER", "10.0.0.7", "nfs 10.0.0.7, driver 570.86.15, nvml 12.570.86.15", "nfs SERVER-0, driver 570.86.15, nvml 12.570.86.15"),
+        (
+            "MACHINE",
+            "0123456789abcdef0123456789abcdef",
+            "id=0123456789ABCDEF0123456789ABCDEF.",
+            "id=MACHINE-0.",
+        ),
+        (
+            "SERVER",
+            "10.0.0.7",
+            "nfs 10.0.0.7, driver 570.86.15, nvml 12.570.86.15",
+            "nfs SERVER-0, driver 570.86.15, nvml 12.570.86.15",
+        ),
     ],
 )
 def test_values(kind: str, value: str, text: str, expected: str) -> None:
@@ -127,7 +160,10 @@ def test_values(kind: str, value: str, text: str, expected: str) -> None:
 def test_what_has_no_digit_names_something_under_its_own_key_alone() -> None:
     redactor = Redactor()
     redactor.learn({"product": {"serial": "SIMULATED"}})
-    assert redactor.json({"serial": "SIMULATED", "simulated": "SIMULATED"}) == {"serial": "SERIAL-0", "simulated": "SIMULATED"}
+    assert redactor.json({"serial": "SIMULATED", "simulated": "SIMULATED"}) == {
+        "serial": "SERIAL-0",
+        "simulated": "SIMULATED",
+    }
 
 
 def test_a_file_that_still_holds_a_name_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +180,7 @@ def test_paths_of_the_machine_are_shown_by_what_they_are() -> None:
     redactor = Redactor()
     redactor.path("/home/ann", "~")
     redactor.path("/home/ann/goldnode", "CHECKOUT")
-    assert redactor.text("/home/ann/goldnode/build: no such file; /home/ann/x") == "CHECKOUT/build: no such file; ~/x"
+    assert (
+        redactor.text("/home/ann/goldnode/build: no such file; /home/ann/x")
+        == "CHECKOUT/build: no such file; ~/x"
+    )

@@ -22,9 +22,7 @@ pytestmark = [
 ]
 PAST = {"leftovers": "skipped", "nvidia-smi": "skipped"}
 # A driver whose first answer is waited for one second instead of ninety.
-IMPATIENT = (
-    "from goldnode.node.device import child, stream\nchild.ask.__defaults__ = (1.0,)\nstream.Pending.finish.__defaults__ = (1.0, 1.0)"
-)
+IMPATIENT = "from goldnode.node.device import child, stream\nchild.ask.__defaults__ = (1.0,)\nstream.Pending.finish.__defaults__ = (1.0, 1.0)"
 
 
 def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Run]) -> None:
@@ -33,13 +31,26 @@ def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Ru
     record = run.json("record.json")
     assert record["schema"] == SCHEMA
     assert record["simulated"] is True
-    names = ("versions", "capture", "check", "policy", "latency", "timing", "load", "smoke", "change", "settings")
+    names = (
+        "versions",
+        "capture",
+        "check",
+        "policy",
+        "latency",
+        "timing",
+        "load",
+        "smoke",
+        "change",
+        "settings",
+    )
     assert run.statuses() == {**PAST, **dict.fromkeys(names, "passed")}
     page = (run.out / "summary.md").read_text()
     assert page.startswith("# prove-gpu: 8 x NVIDIA H100-SXM5-80GB (10de:2330)\n\n> **SIMULATED HARDWARE.**")
     assert "(SIMULATED)" in run.said.splitlines()[-1]
     assert sorted(path.name for path in run.out.iterdir()) == record["files"]
-    unlabelled = [path.name for path in run.out.glob("*.json") if run.json(path.name)["hardware"] != "SIMULATED"]
+    unlabelled = [
+        path.name for path in run.out.glob("*.json") if run.json(path.name)["hardware"] != "SIMULATED"
+    ]
     assert unlabelled == [], "each document may be read without the others"
 
 
@@ -58,10 +69,15 @@ def test_every_figure_has_its_count(whole: tuple[Place, Run]) -> None:
     _, run = whole
     figures = run.json("latency.json")
     assert figures["gpus"] == 8
-    assert all(row["count"] >= 8 and row["min"] <= row["p50"] <= row["p95"] <= row["max"] for row in figures["calls"].values())
+    assert all(
+        row["count"] >= 8 and row["min"] <= row["p50"] <= row["p95"] <= row["max"]
+        for row in figures["calls"].values()
+    )
     runs = run.json("timing.json")["runs"]
     assert runs["floor: python3 -I -S -c pass"]["to_floor"] == 1
-    assert {"check, first start of a fresh copy", "check, warm", "check --cached, the answer alone"} <= set(runs)
+    assert {"check, first start of a fresh copy", "check, warm", "check --cached, the answer alone"} <= set(
+        runs
+    )
     assert [row["wrong"] for row in run.json("load.json")["gpus"]] == [False] * 8
     assert run.json("smoke.json")["tiers"]["gpu"]["state"] == "passed"
 
@@ -69,13 +85,22 @@ def test_every_figure_has_its_count(whole: tuple[Place, Run]) -> None:
 def test_everything_is_set_read_back_and_put_back(whole: tuple[Place, Run]) -> None:
     place, run = whole
     calls = place.calls()
-    for wanted in ("PowerManagementLimit 695000", "PowerManagementLimit 700000", "ComputeMode 3", "ComputeMode 0"):
+    for wanted in (
+        "PowerManagementLimit 695000",
+        "PowerManagementLimit 700000",
+        "ComputeMode 3",
+        "ComputeMode 0",
+    ):
         assert f"gpu7 nvmlDeviceSet{wanted} rc=0" in calls
     assert "gpu0 nvmlDeviceSetGpuLockedClocks 1965,1965 rc=0" in calls
     assert "gpu0 nvmlDeviceResetGpuLockedClocks - rc=0" in calls
     assert not [line for line in calls if "Ecc" in line or "Mig" in line or "GpuReset" in line]
     state = place.state_of()
-    assert (state["gpu3.power_limit"], state["gpu3.compute_mode"], state["gpu3.application_clock.0"]) == ("700000", "0", "1980")
+    assert (state["gpu3.power_limit"], state["gpu3.compute_mode"], state["gpu3.application_clock.0"]) == (
+        "700000",
+        "0",
+        "1980",
+    )
     assert not place.state.parent.exists()
     assert run.step("change")["figures"]["not read back"] == []
 
@@ -90,7 +115,9 @@ def test_no_name_of_the_machine_is_in_the_directory(whole: tuple[Place, Run]) ->
         text = path.read_text().lower()
         assert not [secret for secret in secrets if secret.lower() in text], path.name
     capture = run.json("capture.json")
-    assert [gpu["address"] for gpu in capture["gpus"]] == [f"0000:{0x10 + 8 * index:02x}:00.0" for index in range(8)]
+    assert [gpu["address"] for gpu in capture["gpus"]] == [
+        f"0000:{0x10 + 8 * index:02x}:00.0" for index in range(8)
+    ]
     assert len({gpu["uuid"] for gpu in capture["gpus"]}) == 8
     other = run.json("capture-load.json")
     assert [gpu["uuid"] for gpu in capture["gpus"]] == [gpu["uuid"] for gpu in other["gpus"]], (
@@ -106,7 +133,9 @@ def test_without_change_nothing_is_set(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_settings_are_changed_puts_them_back(make: Make, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_while_settings_are_changed_puts_them_back(
+    make: Make, tmp_path: Path, number: signal.Signals
+) -> None:
     place = make(faults=("gpu0.set.compute_mode=hang:2",))
     process = place.start(tmp_path / "out", "--change")
     await_file(place.state, process)
@@ -141,7 +170,10 @@ def test_what_a_killed_run_left_is_put_back_by_the_next(make: Make, tmp_path: Pa
 def test_a_setter_that_says_yes_and_does_nothing_is_found(make: Make, tmp_path: Path) -> None:
     run = make(faults=("gpu0.set.power_limit=ignored",)).run(tmp_path / "out", "--change")
     assert (run.code, run.step("change")["status"]) == (2, "failed")
-    assert "was set and is not read back: power_limit_watts 67, read 72; everything is as found again" in run.step("change")["reason"]
+    assert (
+        "was set and is not read back: power_limit_watts 67, read 72; everything is as found again"
+        in run.step("change")["reason"]
+    )
 
 
 def test_gpus_in_use_are_left_alone(make: Make, tmp_path: Path) -> None:
@@ -166,7 +198,9 @@ def test_a_driver_that_hangs_is_called_once(make: Make, tmp_path: Path) -> None:
     assert run.code == 2
     assert "did not answer within" in run.step("capture")["reason"]
     later = {
-        name: row for name, row in run.statuses().items() if name in ("nvidia-smi", "check", "policy", "latency", "load", "smoke", "change")
+        name: row
+        for name, row in run.statuses().items()
+        if name in ("nvidia-smi", "check", "policy", "latency", "load", "smoke", "change")
     }
     assert set(later.values()) == {"could not check"}
     assert "it would call the driver, which hangs" in run.step("smoke")["reason"]
@@ -221,7 +255,13 @@ def test_a_wrong_use_is_said_and_ends_with_3(tmp_path: Path, words: list[str], s
     full = tmp_path / "full"
     full.mkdir()
     (full / "file").touch()
-    done = subprocess.run([SCRIPT, *(word.format(full=full) for word in words)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [SCRIPT, *(word.format(full=full) for word in words)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (3, True, False), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
@@ -231,7 +271,9 @@ def test_a_record_becomes_a_case_of_the_tests(whole: tuple[Place, Run], tmp_path
 
     target = records.take(whole[1].out, tmp_path)
     assert target.name == "simulated_h100_sxm5_80gb_x8_580.95.05"
-    assert {"record.json", "capture.json", "class.json", "verdict.json"} <= {path.name for path in target.iterdir()}
+    assert {"record.json", "capture.json", "class.json", "verdict.json"} <= {
+        path.name for path in target.iterdir()
+    }
     with pytest.raises(records.RecordError, match="is there already"):
         records.take(whole[1].out, tmp_path)
     with pytest.raises(records.RecordError, match="no directory of a run"):

@@ -20,7 +20,13 @@ from goldnode.testinfra import nvml, plugin, readers
 class Fake:
     """A host of testinfra: runs what it is told with the paths below a root, and counts."""
 
-    def __init__(self, root: Path | None, environment: dict[str, str] | None = None, answer: str | None = None, rc: int = 0) -> None:
+    def __init__(
+        self,
+        root: Path | None,
+        environment: dict[str, str] | None = None,
+        answer: str | None = None,
+        rc: int = 0,
+    ) -> None:
         self.root, self.environment, self.answer, self.rc = root, environment, answer, rc
         self.asked = 0
 
@@ -30,7 +36,13 @@ class Fake:
         if self.answer is not None:
             return SimpleNamespace(rc=self.rc, stdout=self.answer, stderr="by design")
         there = script.replace('"/sys', f'"{self.root}/sys').replace('"/proc', f'"{self.root}/proc')
-        done = subprocess.run([sys.executable, "-I", "-c", there], env=self.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", there],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return SimpleNamespace(rc=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
@@ -85,7 +97,9 @@ def test_a_policy_and_what_differs(host: Fake) -> None:
     assert "power_limit_watts: want 700, have 500.0" in lines[1]
 
 
-@pytest.mark.parametrize(("answer", "rc"), [('{"library": "not found"}', 0), ('{"init": 18}', 0), ("[]", 0), ("", 124)])
+@pytest.mark.parametrize(
+    ("answer", "rc"), [('{"library": "not found"}', 0), ('{"init": 18}', 0), ("[]", 0), ("", 124)]
+)
 def test_what_cannot_be_read_is_never_as_declared(answer: str, rc: int) -> None:
     with pytest.raises(readers.UnreadError):
         _ = readers.Reading(Fake(None, answer=answer, rc=rc)).gpus

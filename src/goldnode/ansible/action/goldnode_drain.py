@@ -46,7 +46,9 @@ class ActionModule(ActionBase):
         name = str(variable("goldnode_drain", "none"))
         facts = task_vars.get("ansible_facts", {})
         try:
-            variables.check(str(host), {key: variable(key, None) for key in variables.JUDGED if key in task_vars})
+            variables.check(
+                str(host), {key: variable(key, None) for key in variables.JUDGED if key in task_vars}
+            )
             drain = choose(
                 name,
                 [str(word) for word in variable("goldnode_drain_command", [])],
@@ -55,13 +57,23 @@ class ActionModule(ActionBase):
             caller = Caller(take_over=boolean(variable("goldnode_take_over", False), strict=False))
             # Without a scheduler, and without a record of one, there is nothing to keep.
             kept = name != "none" or facts.get(LEFT)
-            records = Records(self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))) if kept else None
+            records = (
+                Records(
+                    self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))
+                )
+                if kept
+                else None
+            )
             found: dict[str, Any]
             if arguments["state"] == "drained":
                 outcome = drain.drain(node, arguments["reason"], caller, records)
                 found = {FACT: outcome.in_service}
             elif arguments["state"] == "left":
-                outcome = drain.review(node, caller, records) if records else Outcome(changed=False, in_service=True)
+                outcome = (
+                    drain.review(node, caller, records)
+                    if records
+                    else Outcome(changed=False, in_service=True)
+                )
                 found = {LEFT: outcome.left if outcome.ours else ""}
             else:
                 outcome = drain.resume(node, caller, records, facts.get(FACT))
@@ -77,7 +89,8 @@ class ActionModule(ActionBase):
         if done["rc"] != 0:
             said = str(done.get("stderr") or done["stdout"]).strip()
             raise GoldnodeError(
-                f"the record of the drain cannot be kept on the node: {said or done['rc']}", remedy="See to its /var/lib/goldnode"
+                f"the record of the drain cannot be kept on the node: {said or done['rc']}",
+                remedy="See to its /var/lib/goldnode",
             )
         return str(done["stdout"])
 

@@ -54,7 +54,9 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def refused(refusals: list[dict[str, Any]]) -> str:
     """Refusals for a person, a line for each."""
-    return "\n".join(f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}".rstrip() for refusal in refusals)
+    return "\n".join(
+        f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}".rstrip() for refusal in refusals
+    )
 
 
 class ActionModule(ActionBase):
@@ -87,7 +89,9 @@ class ActionModule(ActionBase):
         absent = self.state(task_vars) == ABSENT
         document = {} if absent else self.document(task_vars)
         if document.get("refusals"):  # of the compatibility check, on this machine: the node is not contacted
-            return self.blocked(f"class {document['class']}", document["refusals"], f"--class {document['class']}")
+            return self.blocked(
+                f"class {document['class']}", document["refusals"], f"--class {document['class']}"
+            )
         if document and task_vars.get(REFUSALS):
             return self.blocked(f"cohort {task_vars.get(COHORT)}", plain(task_vars[REFUSALS]), "-i INVENTORY")
         if arguments["operation"] == "plan":
@@ -155,7 +159,9 @@ class ActionModule(ActionBase):
             )
         found: dict[str, Any] = plain(document)
         if "error" in found and "refusals" not in found:
-            raise AnsibleActionFail(f"Class {found.get('class')} of host {name} cannot be used: {found['error']}")
+            raise AnsibleActionFail(
+                f"Class {found.get('class')} of host {name} cannot be used: {found['error']}"
+            )
         return found
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
@@ -167,7 +173,9 @@ class ActionModule(ActionBase):
         """The value of a variable of goldnode's for this host."""
         return self._templar.template(task_vars.get(name, default))
 
-    def execute(self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+    def execute(
+        self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any
+    ) -> dict[str, Any]:
         """One remote execution of the module."""
         request = {
             # A removal goes by what the node itself has: its class may have left the catalog.
@@ -175,7 +183,11 @@ class ActionModule(ActionBase):
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
             # The root filesystem of an image, in place of the host; set by `goldnode disks build`.
-            **{name: value for name in ("root", "sources") if (value := self.option(task_vars, f"goldnode_{name}", ""))},
+            **{
+                name: value
+                for name in ("root", "sources")
+                if (value := self.option(task_vars, f"goldnode_{name}", ""))
+            },
         }
         result: dict[str, Any] = {"needs_program": True}
         # The program is sent only where it is known, or turns out, to be missing: it is most of what travels. A removal goes with it, since
@@ -183,7 +195,9 @@ class ActionModule(ActionBase):
         for content in (True,) if self._lacks_program or not document else (False, True):
             if result.get("needs_program"):
                 sent = {**request, "program": payload(content=content)}
-                result = self._execute_module(module_name="goldnode_state", module_args=sent, task_vars=task_vars)
+                result = self._execute_module(
+                    module_name="goldnode_state", module_args=sent, task_vars=task_vars
+                )
         result.pop("invocation", None)  # the class document, again
         return result
 
@@ -196,7 +210,11 @@ class ActionModule(ActionBase):
         return result if result.get("failed") else self.planned(result, document, task_vars)
 
     def planned(
-        self, result: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any], tolerate: Sequence[str] = ()
+        self,
+        result: dict[str, Any],
+        document: dict[str, Any],
+        task_vars: dict[str, Any],
+        tolerate: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
         plan = plain(result.pop("plan"))
@@ -239,7 +257,10 @@ class ActionModule(ActionBase):
         told = self._low_level_execute_command(f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}")
         if told["rc"] != 0:
             self._lacks_program = told["rc"] == OTHER
-            self._display.vvv(f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})", host=name)
+            self._display.vvv(
+                f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})",
+                host=name,
+            )
             return None
         try:
             plan = read_plan(told["stdout"], document["digest"])
@@ -264,21 +285,34 @@ class ActionModule(ActionBase):
                 "msg": f"{PROGRAM} on the node is another program, or others than root can change it, so it was not run. "
                 "Run site.yml whole for this host: it names what is wrong and puts the program back.",
             }
-        return {"changed": False, **{name: told[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")}}
+        return {
+            "changed": False,
+            **{name: told[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")},
+        }
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
         """Print what is about to happen, for a handful of hosts or with -v; of a fleet the report at the end tells."""
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
             return
-        what = f"{document['class']}: {len(plan['actions'])} differences" if document else f"absent: {len(plan['actions'])} removals"
+        what = (
+            f"{document['class']}: {len(plan['actions'])} differences"
+            if document
+            else f"absent: {len(plan['actions'])} removals"
+        )
         if plan["state"] == PRESENT and not document:
             what = f"way back: {len(plan['actions'])} differences"
         head = f"[{task_vars.get('inventory_hostname')}] {what}"
-        head += f", {len(plan['waiting'])} waiting for a {'drain' if plan['state'] == PRESENT else 'reboot'}" if plan["waiting"] else ""
+        head += (
+            f", {len(plan['waiting'])} waiting for a {'drain' if plan['state'] == PRESENT else 'reboot'}"
+            if plan["waiting"]
+            else ""
+        )
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
-    def apply(self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str) -> dict[str, Any]:
+    def apply(
+        self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str
+    ) -> dict[str, Any]:
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
         plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
@@ -288,8 +322,15 @@ class ActionModule(ActionBase):
         if not actions:
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
-            return {"changed": True, "msg": told, "diff": diffs(actions), "resources": runs.planned(plan, part)}
-        self._lacks_program = bool(document) and any(action["target"] == PROGRAM for action in plan["actions"])
+            return {
+                "changed": True,
+                "msg": told,
+                "diff": diffs(actions),
+                "resources": runs.planned(plan, part),
+            }
+        self._lacks_program = bool(document) and any(
+            action["target"] == PROGRAM for action in plan["actions"]
+        )
         result = self.execute(document, task_vars, operation="apply", part=part, **back)
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
@@ -298,10 +339,15 @@ class ActionModule(ActionBase):
             return result
         result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
         result["diff"] = diffs(done)
-        result["msg"] = [*(line(row) for row in done), *plain(result.get("gate", []))]  # a removal judges nothing
+        result["msg"] = [
+            *(line(row) for row in done),
+            *plain(result.get("gate", [])),
+        ]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
         if last and "verdict" in result and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
-            self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}")
+            self._display.display(
+                f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}"
+            )
         return result
 
 
@@ -318,7 +364,12 @@ def summary(plan: dict[str, Any]) -> list[str]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
     present = plan["state"] == PRESENT
-    lines = lines or ["the node is what its class says" if present else "nothing of goldnode's is left to take away"]
-    lines += [f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
+    lines = lines or [
+        "the node is what its class says" if present else "nothing of goldnode's is left to take away"
+    ]
+    lines += [
+        f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
+        for item in plan["waiting"]
+    ]
     lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

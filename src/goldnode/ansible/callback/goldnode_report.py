@@ -98,7 +98,9 @@ class CallbackModule(CallbackBase):
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
         if self.empty:
             sources = ", ".join(self.run.about["inventory"]) or "none"
-            self._display.error(f"There is no host in the inventory ({sources}), so that nothing was done. Name another one with -i.")
+            self._display.error(
+                f"There is no host in the inventory ({sources}), so that nothing was done. Name another one with -i."
+            )
             raise SystemExit(1)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
@@ -202,7 +204,9 @@ class CallbackModule(CallbackBase):
         if place.lower() not in ("off", "none", "no", "false", ""):
             name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
             try:
-                path = runs.keep(Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep")))
+                path = runs.keep(
+                    Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep"))
+                )
                 lines.append(f"  record: {path}")
             except GoldnodeError as problem:
                 self._display.warning(str(problem))

@@ -223,7 +223,15 @@ def main() -> None:
             "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
             "part": {
                 "type": "str",
-                "choices": ["node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity"],
+                "choices": [
+                    "node_class",
+                    "kernel",
+                    "gpu_driver",
+                    "container_runtime",
+                    "gpu_policy",
+                    "host_tuning",
+                    "sanity",
+                ],
             },
             "state": {"type": "str", "choices": ["present", "absent", "earlier"], "default": "present"},
             "to": {"type": "str", "default": ""},
@@ -242,7 +250,10 @@ def main() -> None:
         required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
-    request = {name: module.params[name] for name in ("operation", "part", "state", "document", "lock_timeout", "to", "root", "sources")}
+    request = {
+        name: module.params[name]
+        for name in ("operation", "part", "state", "document", "lock_timeout", "to", "root", "sources")
+    }
     if module.check_mode:
         request["operation"] = "plan"
     answer: dict[str, Any] = {}
@@ -257,7 +268,9 @@ def main() -> None:
             module.fail_json(msg=f"goldnode-node gave no answer ({said}")
         tried = path
         # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
-        rc, out, err = module.run_command([sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request))
+        rc, out, err = module.run_command(
+            [sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request)
+        )
         said = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)

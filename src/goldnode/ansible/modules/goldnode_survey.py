@@ -38,7 +38,9 @@ from ansible.module_utils.goldnode.node.survey import survey
 
 def main() -> None:
     """Look and tell."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, nobody learns how a program has ended
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # while it is ignored, nobody learns how a program has ended
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     module.exit_json(changed=False, survey=survey(Host("/")))
 

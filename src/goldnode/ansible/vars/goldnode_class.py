@@ -66,11 +66,15 @@ class VarsModule(BaseVarsPlugin):
         names = sorted({group.name for group in host.get_groups()} & set(self._classes().names()))
         if len(names) > 1:
             raise InventoryError(
-                f'host "{host.name}" is in the groups of two classes: {" and ".join(names)}', remedy="keep it in one of the groups"
+                f'host "{host.name}" is in the groups of two classes: {" and ".join(names)}',
+                remedy="keep it in one of the groups",
             )
 
     def _group(self, name: str) -> dict[str, Any]:
         documents = self._classes()
         if name not in documents.names():
             return {}
-        return {"goldnode_node_class": documents.document(name), "goldnode_class_findings": documents.told(name)}
+        return {
+            "goldnode_node_class": documents.document(name),
+            "goldnode_class_findings": documents.told(name),
+        }

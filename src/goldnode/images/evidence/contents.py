@@ -148,7 +148,9 @@ class Contents:
             needed = {there for row in deb.depends for name in row for there in debs.get(name, [])}
             found[key(deb)] = sorted(needed - {key(deb)})
         for wheel in self.wheels:
-            found[key(wheel)] = sorted({wheels[name] for name in wheel.requires if name in wheels} - {key(wheel)})
+            found[key(wheel)] = sorted(
+                {wheels[name] for name in wheel.requires if name in wheels} - {key(wheel)}
+            )
         return found
 
 
@@ -185,7 +187,13 @@ def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
     labels = image.labels
     found = {
         name: labels[f"io.goldnode.{label}"]
-        for name, label in (("backend", "backend"), ("version", "runtime"), ("flavour", "flavour"), ("os", "os"), ("build_id", "build-id"))
+        for name, label in (
+            ("backend", "backend"),
+            ("version", "runtime"),
+            ("flavour", "flavour"),
+            ("os", "os"),
+            ("build_id", "build-id"),
+        )
         if f"io.goldnode.{label}" in labels
     }
     text = snapshot.text(IMAGE)
@@ -193,7 +201,9 @@ def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
         try:
             said = json.loads(text)
         except ValueError as problem:
-            raise ImageError(f"/{IMAGE} in {image.digest} is no JSON: {problem}", remedy="build the image again") from problem
+            raise ImageError(
+                f"/{IMAGE} in {image.digest} is no JSON: {problem}", remedy="build the image again"
+            ) from problem
         if isinstance(said, dict):
             found |= said
     return found
@@ -208,9 +218,16 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
 def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
     texts = [snapshot.text("var/lib/dpkg/status") or ""]
-    texts += [text for path, text in sorted(snapshot.texts.items()) if path.startswith("var/lib/dpkg/status.d/")]
+    texts += [
+        text for path, text in sorted(snapshot.texts.items()) if path.startswith("var/lib/dpkg/status.d/")
+    ]
     rows = sorted(
-        (row for text in texts for row in _stanzas(text) if row.get("Status", "install ok installed").endswith(" installed")),
+        (
+            row
+            for text in texts
+            for row in _stanzas(text)
+            if row.get("Status", "install ok installed").endswith(" installed")
+        ),
         key=lambda row: (row.get("Package", ""), row.get("Architecture", "")),
     )
     for row in rows:
@@ -230,7 +247,9 @@ def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
             summary=row.get("Description", ""),
             maintainer=row.get("Maintainer", ""),
             homepage=row.get("Homepage", ""),
-            depends=tuple(tuple(_names(part, "|")) for text in depends for part in text.split(",") if part.strip()),
+            depends=tuple(
+                tuple(_names(part, "|")) for text in depends for part in text.split(",") if part.strip()
+            ),
             provides=tuple(_names(row.get("Provides", ""), ",")),
             sha256=None if origin is None else origin.sha256,
             file=None if origin is None else origin.path.rpartition("/")[2],
@@ -283,7 +302,11 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
     """Read every dist-info that no deb owns, and note in `owners` what its files are."""
     locked = {(normal(row.name), row.version): row for lock in locks for row in lock.wheels}
     folders = sorted(
-        {folder for path in snapshot.texts if (folder := path.rpartition("/")[0]).endswith(".dist-info") and path not in owners},
+        {
+            folder
+            for path in snapshot.texts
+            if (folder := path.rpartition("/")[0]).endswith(".dist-info") and path not in owners
+        },
         # Those installed at their places first: what they say is theirs, is.
         key=lambda folder: (folder.startswith(WHEELS), folder),
     )
@@ -316,7 +339,15 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
                 licence=licences.wheel(headers),
                 summary=next(iter(headers.get("summary", [])), ""),
                 homepage=next(iter(headers.get("home-page", [])), ""),
-                requires=tuple(sorted({normal(match[1]) for row in headers.get("requires-dist", []) if (match := _needs(row))})),
+                requires=tuple(
+                    sorted(
+                        {
+                            normal(match[1])
+                            for row in headers.get("requires-dist", [])
+                            if (match := _needs(row))
+                        }
+                    )
+                ),
                 unpacked=unpacked,
                 files=tuple(path for path in files if not path.startswith(WHEELS)),
                 altered=tuple(altered),
@@ -356,7 +387,9 @@ def _hex(value: str) -> str:
         return ""
 
 
-def _by_content(record: list[tuple[str, str]], loose: dict[str, list[str]], owners: dict[str, str]) -> list[str]:
+def _by_content(
+    record: list[tuple[str, str]], loose: dict[str, list[str]], owners: dict[str, str]
+) -> list[str]:
     found = []
     for path, sha256 in record:
         here = [item for item in loose.get(sha256, []) if item not in owners] if sha256 else []
@@ -367,7 +400,9 @@ def _by_content(record: list[tuple[str, str]], loose: dict[str, list[str]], owne
     return sorted(set(found))
 
 
-def _by_path(record: list[tuple[str, str]], base: str, entries: dict[str, Entry]) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+def _by_path(
+    record: list[tuple[str, str]], base: str, entries: dict[str, Entry]
+) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """The files of a RECORD that are where it says, those of them with another content, and the rows of those that are not there."""
     found, altered, absent = [], [], []
     for name, sha256 in record:

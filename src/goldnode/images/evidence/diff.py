@@ -84,7 +84,10 @@ class ImageDiff:
     bytes_to_pull: int = 0
 
     def __bool__(self) -> bool:
-        rows = (self.packages.values(), [self.rebuilt, self.unexplained, self.environment, self.labels, self.config, self.needed])
+        rows = (
+            self.packages.values(),
+            [self.rebuilt, self.unexplained, self.environment, self.labels, self.config, self.needed],
+        )
         return any(row for group in rows for row in group) or bool(self.files)
 
     def data(self) -> dict[str, Any]:
@@ -105,7 +108,9 @@ class ImageDiff:
             "labels": [row.data() for row in self.labels],
             "config": [row.data() for row in self.config],
             "identity": [row.data() for row in self.identity],
-            "sizes": {name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()},
+            "sizes": {
+                name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()
+            },
             "grown": [{"package": name, "by": by} for name, by in self.grown],
             "layers": {"from": self.layers[0], "to": self.layers[1], "shared": self.layers_shared},
             "bytes_to_pull": self.bytes_to_pull,
@@ -121,7 +126,8 @@ class ImageDiff:
         if self.old == self.new:
             return f"{lines[0]}\nthe same image: {self.new}"
         lines += [
-            f"MAJOR {row.name} {row.was} -> {row.now}: what is linked against the old one does not run on the new" for row in self.major
+            f"MAJOR {row.name} {row.was} -> {row.now}: what is linked against the old one does not run on the new"
+            for row in self.major
         ]
         for kind, rows in self.packages.items():
             if rows:
@@ -130,27 +136,43 @@ class ImageDiff:
         if self.rebuilt:
             lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
         if self.files:
-            total = {word: sum(row.get(word, 0) for row in self.files.values()) for word in ("added", "removed", "changed")}
-            lines.append(f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}")
+            total = {
+                word: sum(row.get(word, 0) for row in self.files.values())
+                for word in ("added", "removed", "changed")
+            }
+            lines.append(
+                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
+            )
         if self.unexplained:
             lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN)
+            lines += listed(
+                [f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN
+            )
         if self.libraries:
             lines.append("libraries that programs find by name:")
             lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
         if self.needed:
             lines.append(f"programs and libraries that need others than before: {len(self.needed)}")
             others = [
-                f"/{row['path']}: " + ", ".join([*(f"+ {name}" for name in row["added"]), *(f"- {name}" for name in row["removed"])])
+                f"/{row['path']}: "
+                + ", ".join(
+                    [*(f"+ {name}" for name in row["added"]), *(f"- {name}" for name in row["removed"])]
+                )
                 for row in self.needed
             ]
             lines += listed(others, None if files else _SHOWN)
-        for title, changes in (("environment", self.environment), ("labels", self.labels), ("configuration", self.config)):
+        for title, changes in (
+            ("environment", self.environment),
+            ("labels", self.labels),
+            ("configuration", self.config),
+        ):
             if changes:
                 lines.append(f"{title}:")
                 lines += [f"  {shown_change(row)}" for row in changes]
         for name, (was, now) in self.sizes.items():
-            lines.append(f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})")
+            lines.append(
+                f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})"
+            )
         lines += [f"  {'+' if by >= 0 else ''}{human(by)}  {name}" for name, by in self.grown[:10]]
         shared = f"{self.layers_shared} of {self.layers[1]} layers are the old image's"
         lines.append(f"{shared}; who has it pulls {human(self.bytes_to_pull)}")
@@ -159,7 +181,9 @@ class ImageDiff:
         return "\n".join(lines)
 
 
-def compare_images(old: tuple[OciImage, Contents], new: tuple[OciImage, Contents], names: tuple[str, str] | None = None) -> ImageDiff:
+def compare_images(
+    old: tuple[OciImage, Contents], new: tuple[OciImage, Contents], names: tuple[str, str] | None = None
+) -> ImageDiff:
     """Say what differs between two images that were read."""
     (old_image, was), (new_image, now) = old, new
     packages, rebuilt = {}, list[str]()
@@ -188,10 +212,15 @@ def compare_images(old: tuple[OciImage, Contents], new: tuple[OciImage, Contents
         needed=_needed(was, now),
         environment=_settings(old_image.environment, new_image.environment),
         labels=[row for row in labels if row.name not in _IDENTITY],
-        config=_settings(*({name: _plain(part[name]) for name in _CONFIG if part.get(name)} for part in config)),
+        config=_settings(
+            *({name: _plain(part[name]) for name in _CONFIG if part.get(name)} for part in config)
+        ),
         identity=[row for row in labels if row.name in _IDENTITY],
         sizes={
-            "compressed": (sum(row.size for row in old_image.layers), sum(row.size for row in new_image.layers)),
+            "compressed": (
+                sum(row.size for row in old_image.layers),
+                sum(row.size for row in new_image.layers),
+            ),
             "files": (bytes_of(was), bytes_of(now)),
         },
         grown=grown,
@@ -203,7 +232,11 @@ def compare_images(old: tuple[OciImage, Contents], new: tuple[OciImage, Contents
 
 def _title(image: OciImage) -> str:
     labels = image.labels
-    return labels.get("org.opencontainers.image.ref.name") or labels.get("org.opencontainers.image.title") or image.digest
+    return (
+        labels.get("org.opencontainers.image.ref.name")
+        or labels.get("org.opencontainers.image.title")
+        or image.digest
+    )
 
 
 def _plain(value: Any) -> str:
@@ -211,7 +244,11 @@ def _plain(value: Any) -> str:
 
 
 def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
-    return [Change(name, was.get(name), now.get(name)) for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    return [
+        Change(name, was.get(name), now.get(name))
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
+    ]
 
 
 def package_changes(
@@ -241,7 +278,13 @@ def majors(was: Contents, now: Contents) -> list[Change]:
         before, after = (_majors(item, pattern, count) for item in (was, now))
         # Coming and going are changes of the package list; a major change is of what both have.
         if before and after and before.keys() != after.keys():
-            found.append(Change(part, ", ".join(before[name] for name in sorted(before)), ", ".join(after[name] for name in sorted(after))))
+            found.append(
+                Change(
+                    part,
+                    ", ".join(before[name] for name in sorted(before)),
+                    ", ".join(after[name] for name in sorted(after)),
+                )
+            )
     return found
 
 
@@ -255,7 +298,9 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
     return found
 
 
-def file_changes(was: Contents, now: Contents, touched: set[str]) -> tuple[dict[str, dict[str, int]], list[Change], int]:
+def file_changes(
+    was: Contents, now: Contents, touched: set[str]
+) -> tuple[dict[str, dict[str, int]], list[Change], int]:
     """Counts by package (`""`: none), the changes that no package explains, and how many are mere records."""
     counts: dict[str, dict[str, int]] = {}
     unexplained, records = [], 0
@@ -288,13 +333,22 @@ def _told(entry: Entry) -> tuple[Any, ...]:
 def _state(entry: Entry | None) -> str | None:
     if entry is None:
         return None
-    what = f"-> {entry.link}" if entry.kind == "l" else entry.sha256[:12] or {"d": "directory"}.get(entry.kind, "special")
+    what = (
+        f"-> {entry.link}"
+        if entry.kind == "l"
+        else entry.sha256[:12] or {"d": "directory"}.get(entry.kind, "special")
+    )
     return f"{entry.mode:04o} {entry.uid}:{entry.gid} {what}"
 
 
 def _libraries(was: Contents, now: Contents) -> list[Change]:
-    before, after = ({entry.soname for entry in item.snapshot.entries.values() if entry.soname} for item in (was, now))
-    return [Change(name, name if name in before else None, name if name in after else None) for name in sorted(before ^ after)]
+    before, after = (
+        {entry.soname for entry in item.snapshot.entries.values() if entry.soname} for item in (was, now)
+    )
+    return [
+        Change(name, name if name in before else None, name if name in after else None)
+        for name in sorted(before ^ after)
+    ]
 
 
 def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:

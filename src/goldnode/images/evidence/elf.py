@@ -45,7 +45,9 @@ def _dynamic(data: bytes | mmap.mmap) -> Dynamic:
     loads, place = [], None
     for number in range(count):
         row = struct.unpack_from(header, data, start + number * size)
-        kind, offset, address, length = (row[0], row[2], row[3], row[5]) if wide else (row[0], row[1], row[2], row[4])
+        kind, offset, address, length = (
+            (row[0], row[2], row[3], row[5]) if wide else (row[0], row[1], row[2], row[4])
+        )
         if kind == _PT_LOAD:
             loads.append((address, offset, length))
         elif kind == _PT_DYNAMIC:
@@ -62,12 +64,20 @@ def _dynamic(data: bytes | mmap.mmap) -> Dynamic:
         elif tag in (_DT_NEEDED, _DT_SONAME):
             names.append((tag, value))
     base = next(
-        (offset + table - address for address, offset, length in loads if table is not None and 0 <= table - address < length), None
+        (
+            offset + table - address
+            for address, offset, length in loads
+            if table is not None and 0 <= table - address < length
+        ),
+        None,
     )
     if base is None:
         return Dynamic()
     read = [(tag, _text(data, base + value)) for tag, value in names]
-    return Dynamic(next((text for tag, text in read if tag == _DT_SONAME), ""), tuple(text for tag, text in read if tag == _DT_NEEDED))
+    return Dynamic(
+        next((text for tag, text in read if tag == _DT_SONAME), ""),
+        tuple(text for tag, text in read if tag == _DT_NEEDED),
+    )
 
 
 def _text(data: bytes | mmap.mmap, offset: int) -> str:

@@ -54,7 +54,18 @@ class Entry:
 
     def row(self) -> list[Any]:
         """As it is kept."""
-        fields = (self.kind, self.mode, self.uid, self.gid, self.size, self.sha256, self.sha1, self.link, self.elf, self.soname)
+        fields = (
+            self.kind,
+            self.mode,
+            self.uid,
+            self.gid,
+            self.size,
+            self.sha256,
+            self.sha1,
+            self.link,
+            self.elf,
+            self.soname,
+        )
         return [*fields, list(self.needed)]
 
 
@@ -122,7 +133,11 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
         image.digest,
         entries,
         {path: texts[entry.layer][path] for path, entry in entries.items() if path in texts[entry.layer]},
-        {path: licences[entry.layer][path] for path, entry in entries.items() if path in licences[entry.layer]},
+        {
+            path: licences[entry.layer][path]
+            for path, entry in entries.items()
+            if path in licences[entry.layer]
+        },
         tuple(sum(entry.size for entry in layer.values() if entry.kind == "f") for layer in layers),
     )
 
@@ -213,7 +228,9 @@ def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: di
             texts[path] = text
 
 
-def read_file(stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False) -> tuple[Entry, bytes | None]:
+def read_file(
+    stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False
+) -> tuple[Entry, bytes | None]:
     """Hash a file as it streams by; its content too where it is one of the texts, or `keep` asks for it."""
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
     wanted = size <= _TEXT_LIMIT and (keep or _is_text(path))

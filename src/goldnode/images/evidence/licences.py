@@ -52,7 +52,9 @@ def debian(lines: Iterable[str]) -> str | None:
     found = sorted({expression for line in lines if (expression := _expression(line, _debian_name))})
     if not found:
         return None
-    return " AND ".join(f"({item})" if len(found) > 1 and re.search(r" (OR|AND) ", item) else item for item in found)
+    return " AND ".join(
+        f"({item})" if len(found) > 1 and re.search(r" (OR|AND) ", item) else item for item in found
+    )
 
 
 def wheel(headers: dict[str, list[str]]) -> str | None:
@@ -63,7 +65,11 @@ def wheel(headers: dict[str, list[str]]) -> str | None:
     if said and "\n" not in said and len(said) <= 80:
         known = _id(said) or _CLASSIFIERS.get(said.lower())
         return known or _expression(said, _spdx_name, whole=True)
-    classified = [row.split(" :: ")[-1] for row in headers.get("classifier", []) if row.startswith("License :: ") and row.count(" :: ") > 1]
+    classified = [
+        row.split(" :: ")[-1]
+        for row in headers.get("classifier", [])
+        if row.startswith("License :: ") and row.count(" :: ") > 1
+    ]
     names = sorted({_id(row) or _CLASSIFIERS.get(row.lower()) or reference(row) for row in classified})
     return " AND ".join(names) or None
 

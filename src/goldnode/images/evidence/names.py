@@ -20,14 +20,25 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
     if name in refs:
         return refs[name].digest
     here = {ref: item.digest for ref, item in refs.items() if ref.startswith(f"{name}-")}
-    here |= {f"{item.image} ({item.build_id})": item.digest for item in built if item.image == name and layout.has(item.digest)}
-    here |= {f"{item.image}-{item.build_id}": item.digest for item in built if name in (item.build_id, f"{item.image}-{item.build_id}")}
+    here |= {
+        f"{item.image} ({item.build_id})": item.digest
+        for item in built
+        if item.image == name and layout.has(item.digest)
+    }
+    here |= {
+        f"{item.image}-{item.build_id}": item.digest
+        for item in built
+        if name in (item.build_id, f"{item.image}-{item.build_id}")
+    }
     digests = sorted(set(here.values()))
     if len(digests) == 1:
         return digests[0]
     if digests:
         shown = ", ".join(sorted(here)[:6])
-        raise ImageError(f"{name} means {len(digests)} images of {layout.root}: {shown}", remedy="name one of them with its build id")
+        raise ImageError(
+            f"{name} means {len(digests)} images of {layout.root}: {shown}",
+            remedy="name one of them with its build id",
+        )
     known = [*refs, *(item.image for item in built)]
     raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
 

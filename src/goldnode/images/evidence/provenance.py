@@ -20,7 +20,13 @@ _BASE = "org.opencontainers.image.base."
 
 
 def provenance(
-    image: Image, built: Built, locks: Sequence[Lock], contents: Contents, *, builder: str = BUILDER, base: Mapping[str, str] | None = None
+    image: Image,
+    built: Built,
+    locks: Sequence[Lock],
+    contents: Contents,
+    *,
+    builder: str = BUILDER,
+    base: Mapping[str, str] | None = None,
 ) -> bytes:
     """The statement, unsigned. `locks`: the image's own last, its parents' before; `base`: the labels that
     name the image it stands on (org.opencontainers.image.base.name and .digest), if it stands on one."""
@@ -28,7 +34,11 @@ def provenance(
 
     family = contents.os.get("ID", "unknown")
     dependencies: list[dict[str, Any]] = [
-        {"uri": f"urn:goldnode:image-lock:{lock.image}", "digest": {"sha256": lock.digest.removeprefix("sha256:")}} for lock in locks
+        {
+            "uri": f"urn:goldnode:image-lock:{lock.image}",
+            "digest": {"sha256": lock.digest.removeprefix("sha256:")},
+        }
+        for lock in locks
     ]
     below = (base or {}).get(f"{_BASE}digest")
     if below is not None:
@@ -43,7 +53,12 @@ def provenance(
             for row in lock.debs
         ]
         dependencies += [
-            {"uri": f"pkg:pypi/{normal(row.name)}@{row.version}", "name": row.file, "digest": {"sha256": row.sha256}} for row in lock.wheels
+            {
+                "uri": f"pkg:pypi/{normal(row.name)}@{row.version}",
+                "name": row.file,
+                "digest": {"sha256": row.sha256},
+            }
+            for row in lock.wheels
         ]
     unique = {(row["uri"], row["digest"]["sha256"]): row for row in dependencies}
     predicate = {
@@ -57,7 +72,10 @@ def provenance(
                 "os": image.os,
                 "lock": {"sha256": built.lock.removeprefix("sha256:")},
             },
-            "internalParameters": {"recipe": {"sha256": built.recipe.removeprefix("sha256:")}, "tools": dict(sorted(built.tools.items()))},
+            "internalParameters": {
+                "recipe": {"sha256": built.recipe.removeprefix("sha256:")},
+                "tools": dict(sorted(built.tools.items())),
+            },
             "resolvedDependencies": [unique[name] for name in sorted(unique)],
         },
         "runDetails": {
@@ -65,7 +83,9 @@ def provenance(
             "metadata": {"invocationId": built.build_id},
         },
     }
-    return statement(f"{image.backend}:{image.immutable_tag(built.build_id)}", built.digest, PREDICATE, predicate)
+    return statement(
+        f"{image.backend}:{image.immutable_tag(built.build_id)}", built.digest, PREDICATE, predicate
+    )
 
 
 def _versions(tools: Mapping[str, str], own: str) -> dict[str, str]:

@@ -64,8 +64,14 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapp
     refs = {key(item): purl(item, contents) for item in contents.packages}
     root = f"{about.scheme}:{about.digest}"
     given = {str(row["bom-ref"]) for row in more}
-    components = [_component(item, contents, refs) for item in contents.packages] + [dict(row) for row in more]
-    components += [row for path in contents.unowned if (row := _file(path, contents, "not known"))["bom-ref"] not in given]
+    components = [_component(item, contents, refs) for item in contents.packages] + [
+        dict(row) for row in more
+    ]
+    components += [
+        row
+        for path in contents.unowned
+        if (row := _file(path, contents, "not known"))["bom-ref"] not in given
+    ]
     if contents.os:
         components.append(
             {
@@ -85,7 +91,9 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapp
         "version": 1,
         "metadata": {
             "timestamp": about.created,
-            "tools": {"components": [{"type": "application", "name": "goldnode", "version": version("goldnode")}]},
+            "tools": {
+                "components": [{"type": "application", "name": "goldnode", "version": version("goldnode")}]
+            },
             "component": {
                 "type": about.kind,
                 "bom-ref": root,
@@ -93,7 +101,11 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapp
                 "version": about.digest,
                 "hashes": [{"alg": "SHA-256", "content": about.sha256}],
                 "properties": _properties(
-                    {f"goldnode:{name}": value for name, value in contents.image.items() if isinstance(value, str) and name != "name"}
+                    {
+                        f"goldnode:{name}": value
+                        for name, value in contents.image.items()
+                        if isinstance(value, str) and name != "name"
+                    }
                 ),
             },
         },
@@ -119,11 +131,14 @@ def validate(document: bytes) -> None:
         data = fault.data
         where = "/".join(str(part) for part in getattr(data, "absolute_path", ()))
         raise ImageError(
-            f"the SBOM is no valid CycloneDX 1.6: {where}: {getattr(data, 'message', data)}", remedy="report this: goldnode wrote it"
+            f"the SBOM is no valid CycloneDX 1.6: {where}: {getattr(data, 'message', data)}",
+            remedy="report this: goldnode wrote it",
         )
 
 
-def spdx(image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple[Entry, str | None]] | None = None) -> bytes:
+def spdx(
+    image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple[Entry, str | None]] | None = None
+) -> bytes:
     """The SPDX 2.3 document (JSON). `more`: files beside the root file system by name, and the package (by key) that each came from."""
     about = image if isinstance(image, Subject) else subject(image, contents)
     items = contents.packages
@@ -132,7 +147,11 @@ def spdx(image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple
     name = about.name
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", root)]
     relations += [(root, "CONTAINS", ref) for ref in ids.values()]
-    relations += [(ids[one], "DEPENDS_ON", ids[other]) for one, others in contents.dependencies.items() for other in others]
+    relations += [
+        (ids[one], "DEPENDS_ON", ids[other])
+        for one, others in contents.dependencies.items()
+        for other in others
+    ]
     files, origins = [], dict[str, str]()
     for wheel in contents.wheels:
         for path in wheel.files if wheel.unpacked else ():
@@ -154,7 +173,11 @@ def spdx(image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple
                 ],
                 "licenseConcluded": "NOASSERTION",
                 "copyrightText": "NOASSERTION",
-                **({} if path in origins else {"comment": "no deb and no wheel of the image accounts for this file"}),
+                **(
+                    {}
+                    if path in origins
+                    else {"comment": "no deb and no wheel of the image accounts for this file"}
+                ),
             }
         )
         if path in origins:
@@ -184,7 +207,8 @@ def spdx(image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple
         "packages": packages,
         **({"files": files} if files else {}),
         "relationships": [
-            {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other} for one, kind, other in sorted(set(relations))
+            {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+            for one, kind, other in sorted(set(relations))
         ],
         **(
             {
@@ -235,7 +259,9 @@ def _component(item: Deb | Wheel, contents: Contents, refs: dict[str, str]) -> d
     if isinstance(item, Deb):
         if item.maintainer:
             found["supplier"] = {"name": item.maintainer.partition(" <")[0]}
-        found["properties"] = _properties({"goldnode:source": f"{item.source} {item.source_version}", "goldnode:file": item.file or ""})
+        found["properties"] = _properties(
+            {"goldnode:source": f"{item.source} {item.source_version}", "goldnode:file": item.file or ""}
+        )
     else:
         found["properties"] = _properties(
             {
@@ -273,7 +299,13 @@ def _package(item: Deb | Wheel, contents: Contents, ref: str) -> dict[str, Any]:
         "versionInfo": item.version,
         **_UNSTATED,
         "licenseDeclared": item.licence or "NOASSERTION",
-        "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl(item, contents)}],
+        "externalRefs": [
+            {
+                "referenceCategory": "PACKAGE-MANAGER",
+                "referenceType": "purl",
+                "referenceLocator": purl(item, contents),
+            }
+        ],
     }
     if item.sha256 is not None:
         found["checksums"] = [{"algorithm": "SHA256", "checksumValue": item.sha256}]

@@ -78,21 +78,39 @@ def load_signer(path: Path) -> Signer:
         mode = path.stat().st_mode
         data = path.read_bytes()
     except OSError as problem:
-        raise SigningKeyError(f"the signing key cannot be read: {problem.strerror}", file=path, remedy=_MAKE) from problem
+        raise SigningKeyError(
+            f"the signing key cannot be read: {problem.strerror}", file=path, remedy=_MAKE
+        ) from problem
     if mode & 0o077:
-        raise SigningKeyError("the signing key can be read by others than its owner", file=path, remedy=f"run `chmod 600 {path}`")
+        raise SigningKeyError(
+            "the signing key can be read by others than its owner",
+            file=path,
+            remedy=f"run `chmod 600 {path}`",
+        )
     password = os.environ.get(PASSWORD)
     try:
         secret = load_pem_private_key(data, password.encode() if password and b"ENCRYPTED" in data else None)
         found = CryptoSigner(secret)
     except TypeError:
         # Without `from`: a library's message may quote what it was given.
-        raise SigningKeyError("the signing key is encrypted", file=path, remedy=f"give its password in {PASSWORD}") from None
+        raise SigningKeyError(
+            "the signing key is encrypted", file=path, remedy=f"give its password in {PASSWORD}"
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        wrong = "the password of the signing key is not the right one, or" if b"ENCRYPTED" in data else "this is no secret key, or"
-        raise SigningKeyError(f"{wrong} it is of a kind that is not signed with here", file=path, remedy=_MAKE) from None
+        wrong = (
+            "the password of the signing key is not the right one, or"
+            if b"ENCRYPTED" in data
+            else "this is no secret key, or"
+        )
+        raise SigningKeyError(
+            f"{wrong} it is of a kind that is not signed with here", file=path, remedy=_MAKE
+        ) from None
     if found.public_key.scheme not in _SCHEMES:
-        raise SigningKeyError(f"the signing key is {found.public_key.scheme}, expected ed25519 or ECDSA P-256", file=path, remedy=_MAKE)
+        raise SigningKeyError(
+            f"the signing key is {found.public_key.scheme}, expected ed25519 or ECDSA P-256",
+            file=path,
+            remedy=_MAKE,
+        )
     named = CryptoSigner(secret, _named(found.public_key))
     return Signer(named.public_key.keyid, named)
 
@@ -106,10 +124,14 @@ def load_public(path: Path) -> list[SSlibKey]:
     try:
         data = path.read_bytes()
     except OSError as problem:
-        raise SigningKeyError(f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name") from problem
+        raise SigningKeyError(
+            f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name"
+        ) from problem
     if b"PRIVATE KEY" in data:
         raise SigningKeyError(
-            "this is a secret key, where its public half is asked for", file=path, remedy="write that with `openssl pkey -pubout`"
+            "this is a secret key, where its public half is asked for",
+            file=path,
+            remedy="write that with `openssl pkey -pubout`",
         )
     blocks = re.findall(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", data, re.DOTALL)
     try:
@@ -117,7 +139,11 @@ def load_public(path: Path) -> list[SSlibKey]:
     except (ValueError, UnsupportedAlgorithm):
         found = []
     if not found or any(key.scheme not in _SCHEMES for key in found):
-        raise SigningKeyError("this is no ed25519 or ECDSA public key in PEM", file=path, remedy="write it with `openssl pkey -pubout`")
+        raise SigningKeyError(
+            "this is no ed25519 or ECDSA public key in PEM",
+            file=path,
+            remedy="write it with `openssl pkey -pubout`",
+        )
     return found
 
 
@@ -130,9 +156,13 @@ def _named(key: SSlibKey) -> SSlibKey:
     if key.keytype == "ed25519":
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-        spki = Ed25519PublicKey.from_public_bytes(bytes.fromhex(value)).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        spki = Ed25519PublicKey.from_public_bytes(bytes.fromhex(value)).public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        )
     else:
-        spki = load_pem_public_key(value.encode()).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        spki = load_pem_public_key(value.encode()).public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        )
     return SSlibKey(hashlib.sha256(spki).hexdigest(), key.keytype, key.scheme, key.keyval)
 
 
@@ -165,7 +195,11 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
     document = json.loads(data)
     payload, payload_type = payload_of(data), str(document["payloadType"])
     pae = b"DSSEv1 %d %b %d %b" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
-    rows = [row for row in document["signatures"] if isinstance(row, dict)] if isinstance(document["signatures"], list) else []
+    rows = (
+        [row for row in document["signatures"] if isinstance(row, dict)]
+        if isinstance(document["signatures"], list)
+        else []
+    )
     if not rows:
         raise ImageError("the envelope has no signature")
     tried = False
@@ -185,20 +219,35 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
     if tried:
         raise ImageError("the signature does not hold: what was signed, or the signature, was altered")
     who = ", ".join(sorted(str(row.get("keyid"))[:12] for row in rows))
-    raise ImageError(f"it is signed by a key that is not known here ({who})", remedy="name the public key that is meant, or sign it again")
+    raise ImageError(
+        f"it is signed by a key that is not known here ({who})",
+        remedy="name the public key that is meant, or sign it again",
+    )
 
 
-def statement(name: str, digest: str, predicate_type: str, predicate: dict[str, Any], others: Mapping[str, str] | None = None) -> bytes:
+def statement(
+    name: str,
+    digest: str,
+    predicate_type: str,
+    predicate: dict[str, Any],
+    others: Mapping[str, str] | None = None,
+) -> bytes:
     """An in-toto statement (v1) about one image, as canonical JSON. `others`: names and digests of what it is about as well."""
     named = [(name, digest), *sorted((others or {}).items())]
     rows = [{"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named]
-    return canonical({"_type": STATEMENT, "subject": rows, "predicateType": predicate_type, "predicate": predicate})
+    return canonical(
+        {"_type": STATEMENT, "subject": rows, "predicateType": predicate_type, "predicate": predicate}
+    )
 
 
 def subjects(payload: bytes) -> list[str]:
     """The digests (`sha256:…`) that an in-toto statement is about; none for anything else."""
     try:
         document = json.loads(payload)
-        return [f"sha256:{row['digest']['sha256']}" for row in document["subject"]] if document.get("_type") == STATEMENT else []
+        return (
+            [f"sha256:{row['digest']['sha256']}" for row in document["subject"]]
+            if document.get("_type") == STATEMENT
+            else []
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return []

@@ -22,7 +22,11 @@ def sizes(image: OciImage, contents: Contents) -> dict[str, Any]:
             visible[entry.layer] += entry.size
             owner = contents.owners.get(path)
             packages[owner or ""] = packages.get(owner or "", 0) + entry.size
-    steps = [str(row.get("created_by", "")) for row in image.config.get("history", []) if not row.get("empty_layer")]
+    steps = [
+        str(row.get("created_by", ""))
+        for row in image.config.get("history", [])
+        if not row.get("empty_layer")
+    ]
     layers = [
         {
             "digest": layer.digest,
@@ -34,7 +38,9 @@ def sizes(image: OciImage, contents: Contents) -> dict[str, Any]:
         for number, layer in enumerate(image.layers)
     ]
     rows = [
-        {"package": names.get(owner, owner), "kind": owner.partition(":")[0], "size": size} for owner, size in packages.items() if owner
+        {"package": names.get(owner, owner), "kind": owner.partition(":")[0], "size": size}
+        for owner, size in packages.items()
+        if owner
     ]
     return {
         "subject": image.digest,

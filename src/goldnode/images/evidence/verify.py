@@ -61,7 +61,9 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Whether something was verified, and nothing was refused or left out."""
-        return any(row.state == "ok" for row in self.rows) and all(row.state in ("ok", "note") for row in self.rows)
+        return any(row.state == "ok" for row in self.rows) and all(
+            row.state in ("ok", "note") for row in self.rows
+        )
 
     def data(self) -> dict[str, Any]:
         """As plain data."""
@@ -71,7 +73,10 @@ class Verification:
     def text(self) -> str:
         """For a reader."""
         width = max((len(row.what) for row in self.rows), default=0)
-        lines = [f"{row.state.replace('_', ' '):<12}  {row.what.ljust(width)}  {row.detail}".rstrip() for row in self.rows]
+        lines = [
+            f"{row.state.replace('_', ' '):<12}  {row.what.ljust(width)}  {row.detail}".rstrip()
+            for row in self.rows
+        ]
         return "\n".join([*lines, f"{self.digest}: {'verified' if self.passed else 'NOT verified'}"])
 
 
@@ -80,7 +85,14 @@ def documents(layout: Layout, digest: str) -> list[Document]:
     found = []
     for descriptor, manifest in layout.attached(digest):
         for layer in manifest.get("layers", []):
-            found.append(Document(str(manifest.get("artifactType", "")), descriptor.digest, layer["digest"], layout.read(layer["digest"])))
+            found.append(
+                Document(
+                    str(manifest.get("artifactType", "")),
+                    descriptor.digest,
+                    layer["digest"],
+                    layout.read(layer["digest"]),
+                )
+            )
     return sorted(found, key=lambda row: (row.type, row.digest))
 
 
@@ -159,7 +171,11 @@ def _blobs(image: OciImage, layers: bool) -> Row:
         if path.stat().st_size != layer.size or (layers and f"sha256:{sha256_of(path)}" != layer.digest):
             return Row("image", "refused", f"layer {layer.digest} is altered")
     how = "" if layers else "; the layers' content was not read"
-    return Row("image", "ok" if layers else "note", f"manifest, configuration and {len(image.layers)} layers are whole{how}")
+    return Row(
+        "image",
+        "ok" if layers else "note",
+        f"manifest, configuration and {len(image.layers)} layers are whole{how}",
+    )
 
 
 def _about(row: Document, digest: str) -> str | None:
@@ -186,9 +202,11 @@ def _subjects(row: Document) -> list[str]:
         hashes = document["metadata"]["component"]["hashes"]
         return [f"sha256:{item['content']}" for item in hashes if item["alg"] == "SHA-256"]
     if row.type == evidence.SPDX:
-        described = {item["relatedSpdxElement"] for item in document["relationships"] if item["relationshipType"] == "DESCRIBES"} | set(
-            document.get("documentDescribes", [])
-        )
+        described = {
+            item["relatedSpdxElement"]
+            for item in document["relationships"]
+            if item["relationshipType"] == "DESCRIBES"
+        } | set(document.get("documentDescribes", []))
         return [
             f"sha256:{item['checksumValue']}"
             for package in document["packages"]
@@ -196,7 +214,11 @@ def _subjects(row: Document) -> list[str]:
             for item in package["checksums"]
             if item["algorithm"] == "SHA256"
         ]
-    return [str(document["subject"])] if isinstance(document, dict) and isinstance(document.get("subject"), str) else []
+    return (
+        [str(document["subject"])]
+        if isinstance(document, dict) and isinstance(document.get("subject"), str)
+        else []
+    )
 
 
 def _listed(data: bytes) -> set[tuple[str, str]]:
@@ -235,14 +257,22 @@ def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) 
         return rows
     here = {(row.type, row.digest) for row in attached}
     for kind, document in sorted(listed - here):
-        rows.append(Row(evidence.SHORT.get(kind, kind), "refused", f"{document} is signed for, and is not attached"))
+        rows.append(
+            Row(evidence.SHORT.get(kind, kind), "refused", f"{document} is signed for, and is not attached")
+        )
     for row in attached:
         if row.type == evidence.SIGNATURE:
             continue
         if (row.type, row.digest) in listed:
             rows.append(Row(_name(row), "ok", "signed for"))
         elif row.type in evidence.SIGNED:
-            rows.append(Row(_name(row), "refused", "it was attached after the signature; `goldnode images evidence` signs anew"))
+            rows.append(
+                Row(
+                    _name(row),
+                    "refused",
+                    "it was attached after the signature; `goldnode images evidence` signs anew",
+                )
+            )
         else:
             rows.append(Row(_name(row), "note", "the signature does not cover it"))
         if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):

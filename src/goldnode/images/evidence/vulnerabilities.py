@@ -61,7 +61,13 @@ class _About:
     date_from: str
 
     def document(self) -> dict[str, Any]:
-        return {"kind": self.kind, "name": self.name, "sha256": self.sha256, "date": self.date, "date_from": self.date_from}
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "sha256": self.sha256,
+            "date": self.date,
+            "date_from": self.date_from,
+        }
 
 
 def load(text: str, base: Path | None = None) -> Database:
@@ -78,11 +84,15 @@ def load(text: str, base: Path | None = None) -> Database:
     name, _, day = rest.rpartition("@") if re.search(r"@\d{4}-\d\d-\d\d$", rest) else (rest, "", "")
     path = (base or Path.cwd()) / Path(name).expanduser()
     if not path.exists():
-        raise ImageError("the vulnerability database does not exist", file=path, remedy="fetch it, or correct its name")
+        raise ImageError(
+            "the vulnerability database does not exist", file=path, remedy="fetch it, or correct its name"
+        )
     try:
         return _Debian(path, day) if kind == "debian" else _Osv(path, day)
     except (OSError, ValueError, zipfile.BadZipFile) as problem:
-        raise ImageError(f"the vulnerability database cannot be read: {problem}", file=path, remedy="fetch it again") from problem
+        raise ImageError(
+            f"the vulnerability database cannot be read: {problem}", file=path, remedy="fetch it again"
+        ) from problem
 
 
 class _Debian:
@@ -94,7 +104,11 @@ class _Debian:
         if not isinstance(self._db, dict) or not all(isinstance(row, dict) for row in self._db.values()):
             raise ValueError("it is no Debian security tracker JSON")
         self._releases = {
-            name for rows in self._db.values() for row in rows.values() if isinstance(row, dict) for name in row.get("releases", {})
+            name
+            for rows in self._db.values()
+            for row in rows.values()
+            if isinstance(row, dict)
+            for name in row.get("releases", {})
         }
         date, where = (day, "given") if day else (_file_date(path), "the file's own date")
         self._about = _About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
@@ -121,7 +135,13 @@ class _Debian:
             status, fixed = state.get("status"), state.get("fixed_version")
             if status == "resolved" and (not fixed or compare(str(fixed), item.source_version) <= 0):
                 continue
-            note = "undetermined" if status == "undetermined" else "no security advisory planned" if state.get("nodsa") else ""
+            note = (
+                "undetermined"
+                if status == "undetermined"
+                else "no security advisory planned"
+                if state.get("nodsa")
+                else ""
+            )
             found.append(
                 Finding(
                     id=name,
@@ -162,7 +182,13 @@ class _Osv:
         if not self._count:
             raise ValueError("it has no OSV record")
         self._ecosystems = {ecosystem for ecosystem, _ in self._rows}
-        date, where = (day, "given") if day else (newest, "its newest record") if newest else (_file_date(path), "the file's own date")
+        date, where = (
+            (day, "given")
+            if day
+            else (newest, "its newest record")
+            if newest
+            else (_file_date(path), "the file's own date")
+        )
         self._about = _About("osv", path.name, hasher.hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
@@ -230,7 +256,9 @@ def _affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool 
         inside = False
         try:
             for event in _sorted(span.get("events", []), ecosystem):
-                if "introduced" in event and (event["introduced"] == "0" or _compare(event["introduced"], version, ecosystem) <= 0):
+                if "introduced" in event and (
+                    event["introduced"] == "0" or _compare(event["introduced"], version, ecosystem) <= 0
+                ):
                     inside = True
                 elif "fixed" in event:
                     if _compare(event["fixed"], version, ecosystem) <= 0:
@@ -272,7 +300,9 @@ def _severity(record: dict[str, Any], affected: dict[str, Any]) -> str:
             said = place.get(group, {})
             if isinstance(said, dict) and isinstance(said.get("severity") or said.get("urgency"), str):
                 return str(said.get("severity") or said.get("urgency")).lower()
-    vector = next((str(row.get("score", "")) for row in record.get("severity", []) if isinstance(row, dict)), "")
+    vector = next(
+        (str(row.get("score", "")) for row in record.get("severity", []) if isinstance(row, dict)), ""
+    )
     return vector or "not stated"
 
 
@@ -295,7 +325,11 @@ class Report:
         return {
             "subject": self.subject,
             "databases": self.databases,
-            "state": "not_checked" if not self.checked else "partly_checked" if self.not_checked else "checked",
+            "state": "not_checked"
+            if not self.checked
+            else "partly_checked"
+            if self.not_checked
+            else "checked",
             "summary": {
                 "vulnerabilities": len(self.findings),
                 "fix_available": len([item for item in self.findings if item.fixed]),
@@ -332,7 +366,9 @@ class Report:
         fixable = len([item for item in self.findings if item.fixed])
         bases = ", ".join(f"{row['kind']} of {row['date']} ({row['date_from']})" for row in self.databases)
         found = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
-        return f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
+        return (
+            f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
+        )
 
 
 def report(contents: Contents, databases: Sequence[Database]) -> Report:
@@ -355,4 +391,11 @@ def report(contents: Contents, databases: Sequence[Database]) -> Report:
             why = "; ".join(dict.fromkeys(text.removeprefix("not checked: ") for text in said))
             not_checked.append((name, why or "no vulnerability database was named"))
     findings.sort(key=lambda row: (row.package, row.id, row.database))
-    return Report(contents.digest, [database.about() for database in databases], findings, checked, sorted(no_record), sorted(not_checked))
+    return Report(
+        contents.digest,
+        [database.about() for database in databases],
+        findings,
+        checked,
+        sorted(no_record),
+        sorted(not_checked),
+    )

@@ -45,13 +45,17 @@ class Options:
     builder: str = BUILDER
 
 
-def examine(layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None) -> tuple[OciImage, Contents]:
+def examine(
+    layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None
+) -> tuple[OciImage, Contents]:
     """Read an image and say what is in it."""
     image = OciImage(layout, digest)
     return image, contents(image, snapshot(image, cache), locks)
 
 
-def write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> list[Written]:
+def write(
+    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+) -> list[Written]:
     """Write and attach everything. `locks`: the image's own last.
 
     Raises ImageError where the lock is not the one the image was built from, or an SBOM does not hold against its schema. What was
@@ -71,21 +75,30 @@ def write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], opt
     return written
 
 
-def _write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> list[Written]:
+def _write(
+    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+) -> list[Written]:
     found, there = examine(layout, built.digest, locks, options.cache)
     put = _Putter(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
     if not put.has(evidence.CYCLONEDX, bill):
         sbom.validate(bill)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
-    packages = (
-        f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, {len(there.unowned)} of unknown origin"
-    )
-    written = [put(evidence.CYCLONEDX, bill, packages), put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3")]
+    packages = f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, {len(there.unowned)} of unknown origin"
+    written = [
+        put(evidence.CYCLONEDX, bill, packages),
+        put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
+    ]
     statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
     materials = json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
     unsigned = "" if options.signer else "; not signed: no key was named"
-    written.append(put(evidence.PROVENANCE, _enveloped(put, statement, options.signer), f"{len(materials)} materials{unsigned}"))
+    written.append(
+        put(
+            evidence.PROVENANCE,
+            _enveloped(put, statement, options.signer),
+            f"{len(materials)} materials{unsigned}",
+        )
+    )
     report = vulnerabilities.report(there, options.databases)
     written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
     sizes = size.sizes(found, there)
@@ -95,10 +108,18 @@ def _write(layout: Layout, image: Image, built: Built, locks: Sequence[Lock], op
         old = examine(layout, options.against, cache=options.cache)
         difference = compare_images(old, (found, there))
         major = ", ".join(f"{row.name} {row.was} -> {row.now}" for row in difference.major)
-        written.append(put(evidence.DIFF, difference.document(), f"to {options.against[:19]}…{f'; MAJOR {major}' if major else ''}"))
+        written.append(
+            put(
+                evidence.DIFF,
+                difference.document(),
+                f"to {options.against[:19]}…{f'; MAJOR {major}' if major else ''}",
+            )
+        )
     if options.signer is not None:
         before = {row.artefact for row in documents(layout, built.digest)}
-        artefact = sign(layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer)
+        artefact = sign(
+            layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer
+        )
         state: Literal["written", "kept"] = "kept" if artefact in before else "written"
         written.append(Written(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
     return written
@@ -127,9 +148,15 @@ class _Putter:
 class _Note:
     """What evidence was last made of and what came of it, beside the indexes of layers."""
 
-    def __init__(self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options) -> None:
+    def __init__(
+        self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+    ) -> None:
         self._layout, self._digest = layout, built.digest
-        self._file = None if options.cache is None else options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
+        self._file = (
+            None
+            if options.cache is None
+            else options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
+        )
         self._made_of = {
             "goldnode": _source_digest(),
             "image": image.name,
@@ -149,7 +176,10 @@ class _Note:
             return None
         try:
             found = json.loads(self._file.read_bytes())
-            if found["made_of"] != json.loads(canonical(self._made_of)) or found["attached"] != self._attached():
+            if (
+                found["made_of"] != json.loads(canonical(self._made_of))
+                or found["attached"] != self._attached()
+            ):
                 return None
             return [Written(row["type"], "kept", row["line"]) for row in found["written"]]
         except (OSError, ValueError, KeyError, TypeError):
@@ -158,7 +188,11 @@ class _Note:
     def write(self, written: Sequence[Written]) -> None:
         if self._file is None:
             return
-        document = {"made_of": self._made_of, "attached": self._attached(), "written": [vars(row) for row in written]}
+        document = {
+            "made_of": self._made_of,
+            "attached": self._attached(),
+            "written": [vars(row) for row in written],
+        }
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".new-", delete=False) as file:
             file.write(canonical(document))
@@ -169,7 +203,9 @@ class _Note:
 def _source_digest() -> str:
     """Of the programs that write evidence: what an earlier goldnode wrote is written again."""
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files) + version("goldnode").encode()).hexdigest()
+    return hashlib.sha256(
+        b"".join(file.read_bytes() for file in files) + version("goldnode").encode()
+    ).hexdigest()
 
 
 def _predicate(data: bytes) -> str:

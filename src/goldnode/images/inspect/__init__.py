@@ -11,14 +11,21 @@ if TYPE_CHECKING:
     from goldnode.images.inspect.truth import Truth
 
 
-def examine(target: Target, rules: Purity, backend: str | None = None, *, today: dt.date | None = None) -> tuple[Inspection, Truth | None]:
+def examine(
+    target: Target, rules: Purity, backend: str | None = None, *, today: dt.date | None = None
+) -> tuple[Inspection, Truth | None]:
     """Inspect a target, and check the truth of its tag where it is an image. `backend`: instead of the one it says it is of."""
     from goldnode.images.inspect import policy, truth
     from goldnode.images.inspect.locked import locked
 
     claim = truth.named(target.view.name, target.view.labels) if target.view.configured else None
     said = target.backend if target.backend in rules.backends else ""
-    found = policy.inspect(target.view, rules, said if backend is None else backend, today=today or dt.datetime.now(tz=dt.UTC).date())
+    found = policy.inspect(
+        target.view,
+        rules,
+        said if backend is None else backend,
+        today=today or dt.datetime.now(tz=dt.UTC).date(),
+    )
     if not target.view.configured:
         return found, None
     return found, truth.check(target.view, None if claim is None else locked(claim[0].name))

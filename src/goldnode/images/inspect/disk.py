@@ -27,7 +27,13 @@ _PASSED_OVER = {
 }
 _MBR_PASSED_OVER = {0x00, 0x82, 0xEF}
 
-_FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = 0x2, 0x4, 0x40, 0x80, 0x2 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000
+_FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = (
+    0x2,
+    0x4,
+    0x40,
+    0x80,
+    0x2 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000,
+)
 _DIRECTORY_BYTES = 256 << 20
 _EXTENT_BLOCKS = 1 << 16
 
@@ -56,26 +62,43 @@ def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
         system = Ext(disk, start, size, name)
         yield from system.files()
         for where, why in system.faults.items():
-            raise ImageError(f"{name}: {where}: {why}", remedy="run `e2fsck` on a copy, and build the disk again")
+            raise ImageError(
+                f"{name}: {where}: {why}", remedy="run `e2fsck` on a copy, and build the disk again"
+            )
 
 
 def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]]:
     """Scan every file system of a disk: name and scan of each. Raises ImageError for what is no disk with one that can be read."""
     if path.stat().st_size < 4096:
-        raise ImageError(f"{path} is nothing that can be inspected", remedy="name a wheel, root, tar, OCI layout or raw disk")
+        raise ImageError(
+            f"{path} is nothing that can be inspected",
+            remedy="name a wheel, root, tar, OCI layout or raw disk",
+        )
     with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as disk:
         if disk[1080:1082] == b"\x53\xef":
             return [(str(path), _scan(disk, 0, len(disk), str(path), limits))]
         parts = list(_gpt(disk)) or list(_mbr(disk))
         if not parts:
-            raise ImageError(f"{path} is nothing that can be inspected", remedy="name a wheel, root, tar, OCI layout or raw disk")
+            raise ImageError(
+                f"{path} is nothing that can be inspected",
+                remedy="name a wheel, root, tar, OCI layout or raw disk",
+            )
         found = []
         for number, start, length in parts:
             name = f"{path}, partition {number}"
             if disk[start + 1080 : start + 1082] == b"\x53\xef":
                 found.append((name, _scan(disk, start, min(length, len(disk) - start), name, limits)))
             else:
-                found.append((name, Scan(left_out={name: "its file system is none of ext2, ext3 and ext4, and only those are read"})))
+                found.append(
+                    (
+                        name,
+                        Scan(
+                            left_out={
+                                name: "its file system is none of ext2, ext3 and ext4, and only those are read"
+                            }
+                        ),
+                    )
+                )
         return found
 
 
@@ -124,11 +147,13 @@ class Ext:
         unread = incompatible & ~_READ & ~_RECOVER
         if unread or log > 6 or not per_group or not per_block_group:
             raise ImageError(
-                f"{name} has features of ext4 that are not read ({unread:#x})", remedy="unpack it with debugfs and name the directory"
+                f"{name} has features of ext4 that are not read ({unread:#x})",
+                remedy="unpack it with debugfs and name the directory",
             )
         if incompatible & _RECOVER:
             raise ImageError(
-                f"{name} was not unmounted cleanly: its journal is not replayed", remedy="run `e2fsck -p` on a copy, and name that"
+                f"{name} was not unmounted cleanly: its journal is not replayed",
+                remedy="run `e2fsck -p` on a copy, and name that",
             )
         self.block = 1024 << log
         self.inodes, self.per_group = inodes, per_group
@@ -137,7 +162,9 @@ class Ext:
         self.descriptor = max(32, descriptor)
         self.descriptors = (first + 1) * self.block
         if not 128 <= self.inode_size <= self.block:
-            raise ImageError(f"{name} is damaged: inodes of {self.inode_size} bytes", remedy="run `e2fsck` on it")
+            raise ImageError(
+                f"{name} is damaged: inodes of {self.inode_size} bytes", remedy="run `e2fsck` on it"
+            )
 
     def at(self, offset: int, size: int) -> bytes:
         """Bytes of the file system. Raises OSError past its end."""
@@ -151,7 +178,9 @@ class Ext:
             raise OSError(f"it names inode {number}, which there is not")
         group, index = divmod(number - 1, self.per_group)
         row = self.at(self.descriptors + group * self.descriptor, self.descriptor)
-        table = struct.unpack_from("<I", row, 8)[0] | (struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0)
+        table = struct.unpack_from("<I", row, 8)[0] | (
+            struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0
+        )
         return self.at(table * self.block + index * self.inode_size, self.inode_size)
 
     def inode(self, number: int) -> tuple[int, int, int, bytes]:
@@ -165,9 +194,14 @@ class Ext:
         """User and group of an inode."""
         group, index = divmod(number - 1, self.per_group)
         row = self.at(self.descriptors + group * self.descriptor, self.descriptor)
-        table = struct.unpack_from("<I", row, 8)[0] | (struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0)
+        table = struct.unpack_from("<I", row, 8)[0] | (
+            struct.unpack_from("<I", row, 40)[0] << 32 if self.descriptor >= 64 else 0
+        )
         data = self.at(table * self.block + index * self.inode_size, 128)
-        (uid, gid), (uid_high, gid_high) = (struct.unpack_from("<H20xH", data, 2), struct.unpack_from("<HH", data, 120))
+        (uid, gid), (uid_high, gid_high) = (
+            struct.unpack_from("<H20xH", data, 2),
+            struct.unpack_from("<HH", data, 120),
+        )
         return uid | uid_high << 16, gid | gid_high << 16
 
     def runs(self, flags: int, place: bytes) -> Iterator[tuple[int, int, int]]:
@@ -195,7 +229,9 @@ class Ext:
                 left[0] -= 1
                 if left[0] < 0:
                     raise OSError("its tree of extents is too large")
-                yield from self._extents(self.at((low | high << 32) * self.block, self.block), depth + 1, left)
+                yield from self._extents(
+                    self.at((low | high << 32) * self.block, self.block), depth + 1, left
+                )
             else:
                 first, length, high, low = struct.unpack_from("<IHHI", node, 12 + 12 * index)
                 written = length <= 0x8000
@@ -262,10 +298,22 @@ class Ext:
                     link = ""
                     if kind == "l":
                         short = size < 60 and not flags & 0x80000
-                        target = place[:size] if short else b"".join(self.content(min(size, 4096), flags, place))
+                        target = (
+                            place[:size] if short else b"".join(self.content(min(size, 4096), flags, place))
+                        )
                         link = target.decode("utf-8", "surrogateescape")
                     uid, gid = self.owner(child)
-                    yield DiskFile(path, kind, child, mode & 0o7777, uid, gid, size, link, partial(self._open, size, flags, place))
+                    yield DiskFile(
+                        path,
+                        kind,
+                        child,
+                        mode & 0o7777,
+                        uid,
+                        gid,
+                        size,
+                        link,
+                        partial(self._open, size, flags, place),
+                    )
                 except (OSError, struct.error) as error:
                     self.faults[path] = f"it cannot be read: {error}"
 

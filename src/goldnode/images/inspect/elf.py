@@ -20,7 +20,17 @@ MAGIC = b"\x7fELF"
 ARCHIVE = b"!<arch>\n"
 
 # e_machine of what runs on a host, and of what runs on a GPU only.
-MACHINES = {3: "i386", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64", 21: "ppc64el", 22: "s390x", 190: "cubin", 224: "amdgpu"}
+MACHINES = {
+    3: "i386",
+    40: "arm",
+    62: "amd64",
+    183: "arm64",
+    243: "riscv64",
+    21: "ppc64el",
+    22: "s390x",
+    190: "cubin",
+    224: "amdgpu",
+}
 
 _SECTIONS = 1 << 16
 _SEGMENTS = 1 << 10
@@ -74,7 +84,11 @@ def read(data: Data) -> Elf:
 
 def read_archive(data: Data) -> Elf:
     """Read a static library: only whether objects in it have sections of device code."""
-    found = {name.decode() for name in (b".nv_fatbin", b".hip_fatbin", b"__CLANG_OFFLOAD_BUNDLE__sycl") if data.find(name + b"\0") >= 0}
+    found = {
+        name.decode()
+        for name in (b".nv_fatbin", b".hip_fatbin", b"__CLANG_OFFLOAD_BUNDLE__sycl")
+        if data.find(name + b"\0") >= 0
+    }
     return Elf(machine="archive", device=tuple(sorted(found)))
 
 
@@ -106,10 +120,14 @@ def _read(data: Data) -> Elf:
     if strsize:
         end = strtab + strsize
         loads = data.find(b"\0dlopen\0", strtab, end) >= 0
-        device.update((symbol.decode(), None) for symbol in _REGISTERS if data.find(symbol + b"\0", strtab, end) >= 0)
+        device.update(
+            (symbol.decode(), None) for symbol in _REGISTERS if data.find(symbol + b"\0", strtab, end) >= 0
+        )
     for _, flags, offset, length in segments:
         if flags & 2:  # PF_W
-            device.update((title, None) for magic, title in _WRAPPERS if data.find(magic, offset, offset + length) >= 0)
+            device.update(
+                (title, None) for magic, title in _WRAPPERS if data.find(magic, offset, offset + length) >= 0
+            )
     return Elf(
         machine=machine,
         soname=soname,
@@ -134,7 +152,9 @@ def _segments(
         faults.append(f"its {count} program headers are not within it")
         return found
     for row in shape.iter_unpack(data[offset : offset + entry * count]):
-        kind, flags, start, address, length = (row[0], row[1], row[2], row[3], row[5]) if wide else (row[0], row[6], row[1], row[2], row[4])
+        kind, flags, start, address, length = (
+            (row[0], row[1], row[2], row[3], row[5]) if wide else (row[0], row[6], row[1], row[2], row[4])
+        )
         if kind not in (1, 2):
             continue
         if start + length > len(data):
@@ -167,7 +187,14 @@ def _dynamic(
             table_size = value
         elif tag == 14:
             soname = value
-    offset = next((at + table - address for address, flags, at, size in segments if flags >= 0 and address <= table < address + size), None)
+    offset = next(
+        (
+            at + table - address
+            for address, flags, at, size in segments
+            if flags >= 0 and address <= table < address + size
+        ),
+        None,
+    )
     if offset is None:
         if needed:
             faults.append("its dynamic string table is not within it")
@@ -187,7 +214,14 @@ def _dynamic(
 
 
 def _sections(
-    data: Data, order: str, wide: bool, offset: int, entry: int, count: int, names_index: int, faults: list[str]
+    data: Data,
+    order: str,
+    wide: bool,
+    offset: int,
+    entry: int,
+    count: int,
+    names_index: int,
+    faults: list[str],
 ) -> tuple[list[tuple[bytes, int, int, int, int]], bytes]:
     """Name, type, flags, offset and length of every section with its bytes within the file; and the table of their names.
 
@@ -222,7 +256,10 @@ def _sections(
 
 
 def _strings(
-    data: Data, segments: list[tuple[int, int, int, int]], sections: list[tuple[bytes, int, int, int, int]], known: set[str]
+    data: Data,
+    segments: list[tuple[int, int, int, int]],
+    sections: list[tuple[bytes, int, int, int, int]],
+    known: set[str],
 ) -> tuple[str, ...]:
     """Names of shared libraries that stand alone in the data: after NUL or a slash, and followed by NUL."""
     ranges = [
@@ -289,10 +326,17 @@ def cudnn_version(data: Data, major: int) -> str | None:
         return None
     step = 10000 if major >= 9 else 1000
     start, size = place
-    found = {int.from_bytes(match[1] or match[2], "little") for match in _LOADS.finditer(data[start : start + min(size, 4096)])}
+    found = {
+        int.from_bytes(match[1] or match[2], "little")
+        for match in _LOADS.finditer(data[start : start + min(size, 4096)])
+    }
     # 64 KiB and its halves are sizes of buffers on its stack.
     fitting = {value for value in found if value // step == major and value % 0x8000}
-    return f"{major}.{value % step // 100}.{value % 100}" if len(fitting) == 1 and (value := fitting.pop()) else None
+    return (
+        f"{major}.{value % step // 100}.{value % 100}"
+        if len(fitting) == 1 and (value := fitting.pop())
+        else None
+    )
 
 
 def symbol(data: Data, name: bytes) -> tuple[int, int] | None:

@@ -149,8 +149,14 @@ class Packages:
             message = HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n")
             name = str(message.get("Name", "")).strip()
             if name:
-                requires = tuple(dict.fromkeys(self._requirements(str(row) for row in message.get_all("Requires-Dist", []))))
-                yield Package("wheel", canonical(name), str(message.get("Version", "")).strip(), path, requires)
+                requires = tuple(
+                    dict.fromkeys(
+                        self._requirements(str(row) for row in message.get_all("Requires-Dist", []))
+                    )
+                )
+                yield Package(
+                    "wheel", canonical(name), str(message.get("Version", "")).strip(), path, requires
+                )
 
     def _requirements(self, rows: Iterator[str]) -> Iterator[str]:
         for row in rows:
@@ -176,7 +182,9 @@ class Packages:
                 name = fields.get("Package", "")
                 installed = path != "var/lib/dpkg/status" or fields.get("Status", "").endswith(" installed")
                 if name and installed:
-                    requires = ",".join(fields.get(key, "") for key in ("Pre-Depends", "Depends", "Recommends"))
+                    requires = ",".join(
+                        fields.get(key, "") for key in ("Pre-Depends", "Depends", "Recommends")
+                    )
                     yield Package(
                         "deb",
                         name,

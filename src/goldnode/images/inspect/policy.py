@@ -58,7 +58,9 @@ class Family(_Strict):
     def owns(self, package: Package) -> bool:
         """Whether a package is this backend's by its name or version."""
         if package.kind == "deb":
-            return bool(_any(self.debs).match(package.name)) and not _any(self.except_debs).match(package.name)
+            return bool(_any(self.debs).match(package.name)) and not _any(self.except_debs).match(
+                package.name
+            )
         local = package.version.partition("+")[2]
         return self.requires(package.name) or bool(local and _any(self.local_versions).match(local))
 
@@ -158,7 +160,9 @@ class Inspection:
     @property
     def passed(self) -> bool:
         """Whether nothing refuses it. Without a backend nothing was held against a policy, and nothing has passed."""
-        return bool(self.backend) and not any(row.severity == "refuse" and not row.waived for row in self.findings)
+        return bool(self.backend) and not any(
+            row.severity == "refuse" and not row.waived for row in self.findings
+        )
 
 
 def default_policy() -> Path:
@@ -174,7 +178,12 @@ def load(path: Path | None = None) -> Purity:
 
     def known(name: str, names: Iterable[str], place: Sequence[str | int], what: str) -> None:
         if name not in names:
-            raise ImageError(f'there is no {what} "{name}"', file=file, line=source.line(place), remedy=nearest(name, names))
+            raise ImageError(
+                f'there is no {what} "{name}"',
+                file=file,
+                line=source.line(place),
+                remedy=nearest(name, names),
+            )
 
     for name, backend in policy.backends.items():
         for index, foreign in enumerate(backend.foreign):
@@ -201,7 +210,9 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     else:
         for family in policy.families:
             rows = _foreign(view, packages, policy, "", family, found.signals)
-            found.findings += [replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows]
+            found.findings += [
+                replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
+            ]
     found.findings += _host_only(view, packages, policy.host_only)
     found.findings += _compat(view)
     found.findings += [
@@ -215,9 +226,17 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         for path, why in sorted(view.left_out.items())
     ]
     if not view.paths:
-        found.findings.append(Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant"))
+        found.findings.append(
+            Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
+        )
     found.findings += [
-        Finding("warn", "damaged-elf", shown(path), f"{shown(path)} is a damaged ELF file: {row.fault}", package=packages.title(path))
+        Finding(
+            "warn",
+            "damaged-elf",
+            shown(path),
+            f"{shown(path)} is a damaged ELF file: {row.fault}",
+            package=packages.title(path),
+        )
         for path, row in sorted(view.elf.items())
         if row.fault
     ]
@@ -229,7 +248,9 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
 # ----- the five signals
 
 
-def _foreign(view: View, packages: Packages, policy: Purity, backend: str, family_name: str, counts: dict[str, int]) -> list[Finding]:
+def _foreign(
+    view: View, packages: Packages, policy: Purity, backend: str, family_name: str, counts: dict[str, int]
+) -> list[Finding]:
     family = policy.families[family_name]
     seen: dict[str, list[tuple[str, str, str]]] = {}
 
@@ -284,7 +305,14 @@ _SAYS = {
 }
 
 
-def _finding(owner: str, rows: list[tuple[str, str, str]], packages: Packages, policy: Purity, backend: str, family: str) -> Finding:
+def _finding(
+    owner: str,
+    rows: list[tuple[str, str, str]],
+    packages: Packages,
+    policy: Purity,
+    backend: str,
+    family: str,
+) -> Finding:
     by_signal: dict[str, list[tuple[str, str]]] = {}
     for signal, path, what in rows:
         by_signal.setdefault(signal, []).append((path, what))
@@ -307,13 +335,18 @@ def _finding(owner: str, rows: list[tuple[str, str, str]], packages: Packages, p
         else:
             parts.append(f"{_SAYS[signal]} {_some(things)} ({_some(files, 2)})")
     title = (
-        package.title if package is not None else (f"what lies in {shown(owner)} and no package owns" if owner else "what no package owns")
+        package.title
+        if package is not None
+        else (f"what lies in {shown(owner)} and no package owns" if owner else "what no package owns")
     )
     brought = policy.families[family].title
     says = f"brings {brought} into a {backend} image" if backend else f"holds {brought}"
     if signals == ("dlopen",):
         says = f"may load {brought} by itself"
-    strongest = min(signals, key=lambda signal: (_ORDER[policy.signals[signal]], signal == "package", SIGNALS.index(signal)))
+    strongest = min(
+        signals,
+        key=lambda signal: (_ORDER[policy.signals[signal]], signal == "package", SIGNALS.index(signal)),
+    )
     return Finding(
         severity,
         f"foreign-{family}",
@@ -327,7 +360,9 @@ def _finding(owner: str, rows: list[tuple[str, str, str]], packages: Packages, p
     )
 
 
-def _instead(package: Package | None, packages: Packages, policy: Purity, backend: str, severity: Severity) -> str:
+def _instead(
+    package: Package | None, packages: Packages, policy: Purity, backend: str, severity: Severity
+) -> str:
     """What to use instead: the package's own entry, else that of what brought it, else the general rule."""
     if severity != "refuse":
         return "make sure that it also works without those libraries; nothing is refused for this alone"
@@ -366,7 +401,10 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
                     break
         if len(majors) > 1:
             order = sorted(majors, key=int)
-            says = " and ".join(f"{major} ({_some([packages.title(path) or shown(path) for path in majors[major]], 2)})" for major in order)
+            says = " and ".join(
+                f"{major} ({_some([packages.title(path) or shown(path) for path in majors[major]], 2)})"
+                for major in order
+            )
             newest = min(majors[order[-1]])
             oldest = min(majors[order[0]])
             owner = packages.all.get(packages.owner(oldest))
@@ -379,12 +417,19 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
                     package=packages.title(oldest),
                     required_by=tuple(packages.required_by(owner)) if owner is not None else (),
                     remedy=f"keep one: the one of {packages.title(newest) or shown(newest)}, and builds of the rest that use {title} {order[-1]}",
-                    evidence=tuple(("file", shown(path), title) for major in order for path in sorted(majors[major])[:4]),
+                    evidence=tuple(
+                        ("file", shown(path), title) for major in order for path in sorted(majors[major])[:4]
+                    ),
                 )
             )
             continue
         # What lies in `stubs` is there to be linked with, and no loader looks there.
-        copies = {path.rpartition("/")[0]: size for files in majors.values() for path, size in files.items() if "/stubs/" not in path}
+        copies = {
+            path.rpartition("/")[0]: size
+            for files in majors.values()
+            for path, size in files.items()
+            if "/stubs/" not in path
+        }
         if len(set(copies.values())) > 1:
             places = sorted(copies)
             found.append(
@@ -428,7 +473,11 @@ def _environment(view: View, rules: Environment) -> list[Finding]:
 
 
 def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]:
-    match, allowed, excepted = _any(rules.libraries).match, _any(rules.allowed_in).match, _any(rules.excepted).match
+    match, allowed, excepted = (
+        _any(rules.libraries).match,
+        _any(rules.allowed_in).match,
+        _any(rules.excepted).match,
+    )
     by_owner: dict[str, list[str]] = {}
     for path, entry in view.paths.items():
         name = plain(path.rpartition("/")[2])
@@ -479,10 +528,16 @@ def _waived(finding: Finding, waivers: Sequence[Waiver], image: str, today: dt.d
             and _any((waiver.rule,)).match(finding.rule)
             and _any((waiver.package,)).match(finding.package.partition(" ")[0])
             and _any((waiver.images,)).match(image)
-            and all(_any((waiver.paths,)).match(path) for _, path, _ in finding.evidence or (("", finding.path, ""),))
+            and all(
+                _any((waiver.paths,)).match(path)
+                for _, path, _ in finding.evidence or (("", finding.path, ""),)
+            )
         ):
             if waiver.expires < today:
-                return replace(finding, message=f"{finding.message} (the waiver of {waiver.owner} ended on {waiver.expires})")
+                return replace(
+                    finding,
+                    message=f"{finding.message} (the waiver of {waiver.owner} ended on {waiver.expires})",
+                )
             return replace(finding, waived=f"{waiver.owner}, until {waiver.expires}: {waiver.reason}")
     return finding
 

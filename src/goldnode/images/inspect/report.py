@@ -30,7 +30,9 @@ def inspection_document(found: Inspection) -> dict[str, Any]:
                 "required_by": list(row.required_by),
                 "remedy": row.remedy,
                 "waived": row.waived,
-                "evidence": [{"signal": signal, "path": path, "what": what} for signal, path, what in row.evidence],
+                "evidence": [
+                    {"signal": signal, "path": path, "what": what} for signal, path, what in row.evidence
+                ],
             }
             for row in found.findings
         ],
@@ -42,7 +44,14 @@ def truth_document(found: Truth) -> dict[str, Any]:
     return {
         "passed": found.passed,
         "claims": [
-            {"claim": row.claim, "expected": row.expected, "got": row.got, "how": row.how, "result": row.result} for row in found.claims
+            {
+                "claim": row.claim,
+                "expected": row.expected,
+                "got": row.got,
+                "how": row.how,
+                "result": row.result,
+            }
+            for row in found.claims
         ],
     }
 
@@ -61,7 +70,11 @@ def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
 
 def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
     """Lines for a person: refusals first, and one line at the end that says what it comes to."""
-    policy = f"held against the policy of {found.backend}" if found.backend else "held against no policy: name a backend with --backend"
+    policy = (
+        f"held against the policy of {found.backend}"
+        if found.backend
+        else "held against no policy: name a backend with --backend"
+    )
     yield f"{found.name}: {found.elf_files:,} ELF files, {policy}"
     for row in found.findings:
         yield f"  {'waived' if row.waived else row.severity}: {row.message} [{row.rule}]"
@@ -77,7 +90,10 @@ def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
             yield f"    instead: {row.remedy}"
     refused = sum(row.severity == "refuse" and not row.waived for row in found.findings)
     if truth is not None:
-        counts = {result: sum(row.result == result for row in truth.claims) for result in ("ok", "differs", "not_verified")}
+        counts = {
+            result: sum(row.result == result for row in truth.claims)
+            for result in ("ok", "differs", "not_verified")
+        }
         yield f"  tag and labels: {counts['ok']} claims hold, {counts['differs']} do not, {counts['not_verified']} not verified"
         for claim in truth.claims:
             if claim.result != "ok":

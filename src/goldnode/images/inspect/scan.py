@@ -49,10 +49,22 @@ _TEXTS = re.compile(
     )\Z""",
     re.VERBOSE,
 )
-_ENDINGS = ("METADATA", "RECORD", ".egg-info", "PKG-INFO", ".list", "os-release", "image.json", "version.json", ".conf", "status")
+_ENDINGS = (
+    "METADATA",
+    "RECORD",
+    ".egg-info",
+    "PKG-INFO",
+    ".list",
+    "os-release",
+    "image.json",
+    "version.json",
+    ".conf",
+    "status",
+)
 _PLACES = ("var/lib/dpkg/status.d/", "opt/rocm")
 _CUDART, _CUDNN, _NCCL = (
-    re.compile(rf"lib{name}(?:-[0-9a-f]{{8}})?\.so(?:\.(\d+))?") for name in ("cudart", "cudnn_(?:graph|ops_infer)", "nccl")
+    re.compile(rf"lib{name}(?:-[0-9a-f]{{8}})?\.so(?:\.(\d+))?")
+    for name in ("cudart", "cudnn_(?:graph|ops_infer)", "nccl")
 )
 
 
@@ -92,7 +104,10 @@ class Scan:
         return {
             "version": VERSION,
             "paths": self.paths,
-            "elf": {path: {key: value for key, value in asdict(row).items() if value != defaults[key]} for path, row in self.elf.items()},
+            "elf": {
+                path: {key: value for key, value in asdict(row).items() if value != defaults[key]}
+                for path, row in self.elf.items()
+            },
             "texts": self.texts,
             "versions": self.versions,
             "left_out": self.left_out,
@@ -107,7 +122,10 @@ class Scan:
             tuples = ("needed", "device", "strings")
             return cls(
                 {path: Entry(*row) for path, row in data["paths"].items()},
-                {path: elf.Elf(**{**row, **{key: tuple(row.get(key, ())) for key in tuples}}) for path, row in data["elf"].items()},
+                {
+                    path: elf.Elf(**{**row, **{key: tuple(row.get(key, ())) for key in tuples}})
+                    for path, row in data["elf"].items()
+                },
                 dict(data["texts"]),
                 {path: (row[0], row[1]) for path, row in data["versions"].items()},
                 dict(data["left_out"]),
@@ -133,7 +151,9 @@ def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: 
         for number, item in enumerate(files):
             path, entry = item.path, item.entry
             if number >= bounds.files:
-                scan.left_out[name or "."] = f"it has more than {bounds.files:,} files; the rest was not looked at"
+                scan.left_out[name or "."] = (
+                    f"it has more than {bounds.files:,} files; the rest was not looked at"
+                )
                 break
             if not path:
                 continue
@@ -161,7 +181,15 @@ def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: 
                         continue
                     with _content(stream, head, entry.size, bounds) as data:
                         _one(scan, path, data)
-            except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, ValueError) as error:
+            except (
+                OSError,
+                EOFError,
+                zipfile.BadZipFile,
+                zlib.error,
+                RuntimeError,
+                NotImplementedError,
+                ValueError,
+            ) as error:
                 if isinstance(error, tarfile.TarError):
                     raise
                 scan.left_out[path] = f"it cannot be read: {error}"
@@ -327,7 +355,9 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
         elif stat.S_ISLNK(info.external_attr >> 16):
             yield SourceFile(path, Entry("l"), None)
         else:
-            yield SourceFile(path, Entry("f", info.file_size), partial(archive.open, info), max(1, info.compress_size))
+            yield SourceFile(
+                path, Entry("f", info.file_size), partial(archive.open, info), max(1, info.compress_size)
+            )
 
 
 # ----- the whole
@@ -367,7 +397,9 @@ class View(Scan):
                 self._drop(list(self.paths))
             exact = set(gone)
             prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
-            self._drop([path for path in self.paths if path in exact or (prefixes and path.startswith(prefixes))])
+            self._drop(
+                [path for path in self.paths if path in exact or (prefixes and path.startswith(prefixes))]
+            )
             self._drop([path for path in here if path in self.paths])
         self.paths.update(here)
         self.elf.update({path: row for path, row in scan.elf.items() if path in here})
@@ -386,7 +418,9 @@ class View(Scan):
             found = self.texts.get(path)
             entry = self.paths.get(path)
             if found is None and entry is not None and entry.kind in "lh":
-                base = "" if entry.kind == "h" or entry.link.startswith("/") else path.rpartition("/")[0] + "/"
+                base = (
+                    "" if entry.kind == "h" or entry.link.startswith("/") else path.rpartition("/")[0] + "/"
+                )
                 found = self.texts.get(os.path.normpath(base + entry.link).lstrip("/"))
             if found is not None:
                 return found

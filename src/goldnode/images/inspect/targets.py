@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from goldnode.errors import ImageError
-from goldnode.images.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
+from goldnode.images.inspect.scan import (
+    Limits,
+    Scan,
+    View,
+    kept_scan,
+    scan_directory,
+    scan_tar,
+    scan_wheel,
+    shown,
+)
 from goldnode.images.matrix import absent
 from goldnode.images.model import BUILD_ID_LENGTH
 from goldnode.images.oci import INDEX, Layout, OciImage
@@ -44,7 +53,14 @@ class Target:
     image: OciImage | None = None
 
 
-def find(text: str, layout: Layout | None, cache: Path | None = None, *, jobs: int = 0, limits: Limits | None = None) -> list[Target]:
+def find(
+    text: str,
+    layout: Layout | None,
+    cache: Path | None = None,
+    *,
+    jobs: int = 0,
+    limits: Limits | None = None,
+) -> list[Target]:
     """What `text` names: a path, else a name or digest in `layout`. Raises ImageError where it is neither or cannot be read.
 
     `jobs`: processes that scan layers and wheels; 0 for one per processor, at most four.
@@ -66,7 +82,9 @@ def find(text: str, layout: Layout | None, cache: Path | None = None, *, jobs: i
         if found:
             return [_of_image(layout, digest, name, run) for name, digest in found]
     known = [] if layout is None else sorted(layout.refs())
-    raise ImageError(f"there is no file, directory or image {shown(text)!r}", remedy=absent(text, known) or "name a path")
+    raise ImageError(
+        f"there is no file, directory or image {shown(text)!r}", remedy=absent(text, known) or "name a path"
+    )
 
 
 @dataclass
@@ -107,18 +125,30 @@ def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
 
 def _images(layout: Layout) -> Iterator[tuple[str, str]]:
     """Names and manifests of the images of a layout: no artefacts, and of an index those for Linux."""
-    todo = [(dict(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]), row) for row in layout.index()]
+    todo = [
+        (dict(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]), row)
+        for row in layout.index()
+    ]
     number = 0
     while todo:
         name, row = todo.pop(0)
         number += 1
         if number > 1000:
-            raise ImageError(f"{layout.root} names more than 1,000 manifests", remedy="name one of its images")
+            raise ImageError(
+                f"{layout.root} names more than 1,000 manifests", remedy="name one of its images"
+            )
         if row.get("artifactType") or not layout.has(row["digest"]):
             continue
         document = layout.document(row["digest"])
-        if document.get("mediaType", row.get("mediaType")) in (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"):
-            todo += [(name, sub) for sub in document.get("manifests", []) if (sub.get("platform") or {}).get("os", "linux") == "linux"]
+        if document.get("mediaType", row.get("mediaType")) in (
+            INDEX,
+            "application/vnd.docker.distribution.manifest.list.v2+json",
+        ):
+            todo += [
+                (name, sub)
+                for sub in document.get("manifests", [])
+                if (sub.get("platform") or {}).get("os", "linux") == "linux"
+            ]
         elif "layers" in document and "subject" not in document:
             yield name, row["digest"]
 
@@ -129,8 +159,12 @@ def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
     view = _view(name, run.map(scan_layer, rows, sum(layer.size for layer in layers)))
     _configure(view, image.config)
-    repository, colon, _ = name.rpartition("/")[2].partition("@")[0].partition(":")  # [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST]
-    backend = view.labels.get("io.goldnode.backend") or (repository if colon and repository != "sha256" else "")
+    repository, colon, _ = (
+        name.rpartition("/")[2].partition("@")[0].partition(":")
+    )  # [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST]
+    backend = view.labels.get("io.goldnode.backend") or (
+        repository if colon and repository != "sha256" else ""
+    )
     return Target(view, "image", backend, image)
 
 
@@ -145,9 +179,14 @@ def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limit
             with path.open("rb") as blob:
                 is_whole = "sha256:" + hashlib.file_digest(blob, "sha256").hexdigest() == digest
         except FileNotFoundError:
-            raise ImageError(f"blob {digest} is not in {root}", remedy="build or pull the image again") from None
+            raise ImageError(
+                f"blob {digest} is not in {root}", remedy="build or pull the image again"
+            ) from None
         if not is_whole:
-            raise ImageError(f"blob {digest} in {root} is altered", remedy="delete that file and build or pull the image again")
+            raise ImageError(
+                f"blob {digest} in {root} is altered",
+                remedy="delete that file and build or pull the image again",
+            )
         try:
             with image.layer(number) as tar:
                 return scan_tar(tar, limits, name=digest)
@@ -176,7 +215,11 @@ def _of_file(path: Path, run: _Run) -> list[Target]:
     for magic, (what, remedy) in _REFUSED.items():
         if head.startswith(magic):
             raise ImageError(f"{path} is {what}, which is not read", remedy=remedy)
-    if any(head.startswith(magic) for magic in _COMPRESSED) or head[257:262] == b"ustar" or (_may_be_tar(head) and _is_tar(path)):
+    if (
+        any(head.startswith(magic) for magic in _COMPRESSED)
+        or head[257:262] == b"ustar"
+        or (_may_be_tar(head) and _is_tar(path))
+    ):
         return _of_tar(path, run)
     from goldnode.images.inspect import disk
 
@@ -205,7 +248,9 @@ def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
 
 
 def _of_wheels(paths: list[Path], name: str, run: _Run) -> Target:
-    scans = run.map(scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths))
+    scans = run.map(
+        scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths)
+    )
     return Target(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
 
 
@@ -221,7 +266,9 @@ def _of_tar(path: Path, run: _Run) -> list[Target]:
             if "manifest.json" in names and not {"etc", "usr"} & names:
                 return [_of_saved(tar, row, run) for row in _json(tar, "manifest.json", path)]
             if "oci-layout" in names and "index.json" in names:
-                return [_of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]]
+                return [
+                    _of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]
+                ]
         with tarfile.open(path, "r:*") as tar:
             return [Target(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
     except (tarfile.TarError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
@@ -274,7 +321,9 @@ def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run
 
     manifest = _json(tar, blob(row["digest"]), path)
     if "layers" not in manifest:
-        raise ImageError(f"{path} holds an index of several platforms", remedy="unpack it and name the directory")
+        raise ImageError(
+            f"{path} holds an index of several platforms", remedy="unpack it and name the directory"
+        )
     view = View(name=(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]))
     for layer in manifest["layers"]:
         view.add(_nested(tar, blob(layer["digest"]), run))

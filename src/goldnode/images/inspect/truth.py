@@ -81,7 +81,11 @@ class Truth:
     def passed(self) -> bool:
         """Whether nothing differs, and what matters was verified."""
         matter = [row for row in self.claims if row.essential]
-        return bool(matter) and all(row.result == "ok" for row in matter) and all(row.result != "differs" for row in self.claims)
+        return (
+            bool(matter)
+            and all(row.result == "ok" for row in matter)
+            and all(row.result != "differs" for row in self.claims)
+        )
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,14 @@ def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, st
 
 def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
     """Return the image and build id of goldnode's labels; None without all labels of an image."""
-    backend, version, flavour, os = (labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os"))
+    backend, version, flavour, os = (
+        labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os")
+    )
     if not (backend and version and flavour and os):
         return None
-    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(LABELS + "build-id", "")
+    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(
+        LABELS + "build-id", ""
+    )
 
 
 def check(view: View, lock: Locked | None = None) -> Truth:
@@ -130,7 +138,14 @@ def check(view: View, lock: Locked | None = None) -> Truth:
     claim = named(view.name, view.labels)
     if claim is None:
         truth.claims.append(
-            Claim("tag", "VERSION-FLAVOUR-OS", shown(view.name), "the reference and the labels", "not_verified", essential=True)
+            Claim(
+                "tag",
+                "VERSION-FLAVOUR-OS",
+                shown(view.name),
+                "the reference and the labels",
+                "not_verified",
+                essential=True,
+            )
         )
         return truth
     image, build = claim
@@ -153,7 +168,14 @@ def _os(view: View, image: Image) -> Claim:
     text = view.text("etc/os-release", "usr/lib/os-release")
     fields = {} if text is None else dict(line.partition("=")[::2] for line in text.splitlines())
     got = "".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
-    return Claim("os", image.os, shown(got), "os-release", _same(got, image.os) if got else "not_verified", essential=True)
+    return Claim(
+        "os",
+        image.os,
+        shown(got),
+        "os-release",
+        _same(got, image.os) if got else "not_verified",
+        essential=True,
+    )
 
 
 def _libraries(view: View, pattern: re.Pattern[str]) -> list[str]:
@@ -180,21 +202,44 @@ def _backend(view: View, image: Image) -> list[Claim]:
 def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
     wanted = image.version
     of_backend = _RUNTIME.get(image.backend)
-    carriers = [package for package in packages.all.values() if of_backend is not None and of_backend.fullmatch(package.name)]
+    carriers = [
+        package
+        for package in packages.all.values()
+        if of_backend is not None and of_backend.fullmatch(package.name)
+    ]
     if image.backend == "cuda":
         short = ".".join(wanted.split(".")[:2])
-        read = {path: version for path, (component, version) in sorted(view.versions.items()) if component == "cudart"}
+        read = {
+            path: version
+            for path, (component, version) in sorted(view.versions.items())
+            if component == "cudart"
+        }
         there = _libraries(view, _OF_BACKEND["cuda"])
         unread = [path for path in there if path not in read]
         rows = []
         got = sorted(set(read.values()))
-        result: Result = "not_verified" if not read or (unread and got == [short]) else "ok" if got == [short] else "differs"
+        result: Result = (
+            "not_verified"
+            if not read or (unread and got == [short])
+            else "ok"
+            if got == [short]
+            else "differs"
+        )
         how = f"the number that cudaRuntimeGetVersion returns, read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
         if unread:
             how += f"; it cannot be told for {shown(unread[0])}"
         by_package = sorted({_upstream(package.version) for package in carriers})
         fitting: Result = "ok" if all(_begins(version, short) for version in by_package) else "differs"
-        rows.append(Claim("runtime", short, ", ".join(got), how, result, essential=not (carriers and result == "not_verified")))
+        rows.append(
+            Claim(
+                "runtime",
+                short,
+                ", ".join(got),
+                how,
+                result,
+                essential=not (carriers and result == "not_verified"),
+            )
+        )
         rows.append(
             Claim(
                 "runtime package",
@@ -208,21 +253,61 @@ def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
         rows.append(_patch(packages, carriers, wanted))
         return rows
     if image.backend == "rocm":
-        files = {path: text.strip() for path, text in sorted(view.texts.items()) if re.match(r"opt/rocm[^/]*/\.info/version$", path)}
+        files = {
+            path: text.strip()
+            for path, text in sorted(view.texts.items())
+            if re.match(r"opt/rocm[^/]*/\.info/version$", path)
+        }
         if wanted == "distro":
-            own = sorted(row.title for row in packages.all.values() if re.match(r"rocm|libamdhip|libhsa-runtime|librocm", row.name))
+            own = sorted(
+                row.title
+                for row in packages.all.values()
+                if re.match(r"rocm|libamdhip|libhsa-runtime|librocm", row.name)
+            )
             said = [f"{path}: {shown(text)}" for path, text in files.items()]
             how = "Debian packages, whose versions differ; no version is claimed"
             return [
-                Claim("runtime", "distro", ", ".join(said or own[:6]), how, "differs" if said else "ok" if own else "not_verified", True)
+                Claim(
+                    "runtime",
+                    "distro",
+                    ", ".join(said or own[:6]),
+                    how,
+                    "differs" if said else "ok" if own else "not_verified",
+                    True,
+                )
             ]
-        return [_equal("runtime", wanted, [text.partition("-")[0] for text in files.values()], "/opt/rocm/.info/version")]
+        return [
+            _equal(
+                "runtime",
+                wanted,
+                [text.partition("-")[0] for text in files.values()],
+                "/opt/rocm/.info/version",
+            )
+        ]
     if image.backend == "oneapi":
         if wanted == "distro":
-            own = sorted(row.title for row in packages.all.values() if re.match(r"libze|intel-opencl|libigc", row.name))
+            own = sorted(
+                row.title for row in packages.all.values() if re.match(r"libze|intel-opencl|libigc", row.name)
+            )
             how = "Debian packages; no version is claimed"
-            return [Claim("runtime", "distro", ", ".join(own[:6]), how, "ok" if own else "not_verified", essential=True)]
-        return [_equal("runtime", wanted, [package.version for package in carriers], "metadata of the SYCL runtime's wheels")]
+            return [
+                Claim(
+                    "runtime",
+                    "distro",
+                    ", ".join(own[:6]),
+                    how,
+                    "ok" if own else "not_verified",
+                    essential=True,
+                )
+            ]
+        return [
+            _equal(
+                "runtime",
+                wanted,
+                [package.version for package in carriers],
+                "metadata of the SYCL runtime's wheels",
+            )
+        ]
     return []
 
 
@@ -250,13 +335,29 @@ def _release(packages: Packages, wanted: str) -> Claim:
         for package in (package for package in packages.all.values() if _is_called(package, name)):
             version = _upstream(package.version)
             # A release that pins no one version of a part is content with any.
-            fitting &= {str(row["version"]) for row in known if name not in row["parts"] or _begins(version, str(row["parts"][name]))}
+            fitting &= {
+                str(row["version"])
+                for row in known
+                if name not in row["parts"] or _begins(version, str(row["parts"][name]))
+            }
             seen.append(package.title)
     how = f"which release has these parts (compat/facts/cuda.yml): {', '.join(seen)}"
     if not seen:
-        return Claim("release", wanted, "", "no library says it, and no package of its parts is installed", "not_verified")
+        return Claim(
+            "release",
+            wanted,
+            "",
+            "no library says it, and no package of its parts is installed",
+            "not_verified",
+        )
     if not fitting:
-        return Claim("release", wanted, "", f"no release has all of these parts (compat/facts/cuda.yml): {', '.join(seen)}", "not_verified")
+        return Claim(
+            "release",
+            wanted,
+            "",
+            f"no release has all of these parts (compat/facts/cuda.yml): {', '.join(seen)}",
+            "not_verified",
+        )
     result: Result = "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
     return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
@@ -281,9 +382,15 @@ def _flavour(view: View, packages: Packages, image: Image) -> list[Claim]:
         return []
     has = {
         "cuBLAS": bool(_libraries(view, re.compile(r"libcublas\.so\."))),
-        "nvcc": any(path.rpartition("/")[2] == "nvcc" and entry.kind in "fl" for path, entry in view.paths.items()),
+        "nvcc": any(
+            path.rpartition("/")[2] == "nvcc" and entry.kind in "fl" for path, entry in view.paths.items()
+        ),
     }
-    wanted = {"base": {"cuBLAS": False, "nvcc": False}, "runtime": {"cuBLAS": True, "nvcc": False}, "devel": {"nvcc": True}}[image.flavour]
+    wanted = {
+        "base": {"cuBLAS": False, "nvcc": False},
+        "runtime": {"cuBLAS": True, "nvcc": False},
+        "devel": {"nvcc": True},
+    }[image.flavour]
     return [
         Claim(
             "flavour",
@@ -305,7 +412,11 @@ def _labels(view: View, image: Image, build: str) -> list[Claim]:
         got = view.labels.get(LABELS + key)
         rows.append(
             Claim(
-                f"label {LABELS}{key}", value, shown(got or ""), "the configuration", "not_verified" if got is None else _same(got, value)
+                f"label {LABELS}{key}",
+                value,
+                shown(got or ""),
+                "the configuration",
+                "not_verified" if got is None else _same(got, value),
             )
         )
     return rows
@@ -318,7 +429,11 @@ def _environment(view: View, image: Image) -> list[Claim]:
     got = view.environment.get("CUDA_VERSION")
     rows.append(
         Claim(
-            "CUDA_VERSION", image.version, shown(got or ""), "the environment", "not_verified" if got is None else _same(got, image.version)
+            "CUDA_VERSION",
+            image.version,
+            shown(got or ""),
+            "the environment",
+            "not_verified" if got is None else _same(got, image.version),
         )
     )
     require = view.environment.get("NVIDIA_REQUIRE_CUDA")
@@ -340,11 +455,30 @@ def _within(view: View, image: Image) -> list[Claim]:
     """What /usr/lib/goldnode/image.json says, which programs inside the image read."""
     document = _image_json(view)
     if document is None:
-        return [Claim("image.json", image.name, "absent or not JSON", "/usr/lib/goldnode/image.json", "not_verified")]
-    wanted = {"name": image.name, "backend": image.backend, "version": image.version, "flavour": image.flavour, "os": image.os}
-    said = {key: str(value.get("name", "") if isinstance(value, dict) else value) for key, value in document.items()}
+        return [
+            Claim(
+                "image.json", image.name, "absent or not JSON", "/usr/lib/goldnode/image.json", "not_verified"
+            )
+        ]
+    wanted = {
+        "name": image.name,
+        "backend": image.backend,
+        "version": image.version,
+        "flavour": image.flavour,
+        "os": image.os,
+    }
+    said = {
+        key: str(value.get("name", "") if isinstance(value, dict) else value)
+        for key, value in document.items()
+    }
     return [
-        Claim(f"image.json {key}", value, shown(said[key]), "/usr/lib/goldnode/image.json", _same(said[key], value))
+        Claim(
+            f"image.json {key}",
+            value,
+            shown(said[key]),
+            "/usr/lib/goldnode/image.json",
+            _same(said[key], value),
+        )
         for key, value in wanted.items()
         if key in said
     ]
@@ -363,7 +497,10 @@ def _parts(view: View, packages: Packages) -> list[Claim]:
     said = _mapping(view.labels.get(LABELS + "parts", ""))
     inside = (_image_json(view) or {}).get("parts")
     if isinstance(inside, dict):
-        said |= {str(key): str(value.get("version", "") if isinstance(value, dict) else value) for key, value in inside.items()}
+        said |= {
+            str(key): str(value.get("version", "") if isinstance(value, dict) else value)
+            for key, value in inside.items()
+        }
     rows = []
     for name, version in sorted(said.items()):
         of_packages = [package for package in packages.all.values() if _is_called(package, name)]
@@ -393,19 +530,27 @@ def _mapping(text: str) -> dict[str, str]:
         except ValueError:
             return {}
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
-    return {key: value for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text)) if equal}
+    return {
+        key: value for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text)) if equal
+    }
 
 
 def _is_called(package: Package, component: str) -> bool:
     name = canonical(component)
     called = _CALLED.get(name, name)
     if package.kind == "wheel":
-        return package.name in (name, called) or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+        return (
+            package.name in (name, called)
+            or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+        )
     if name in _OF_DEBIAN and _OF_DEBIAN[name].fullmatch(package.name):
         return True
     return (
         package.name in (name, called)
-        or re.fullmatch(rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name) is not None
+        or re.fullmatch(
+            rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name
+        )
+        is not None
     )
 
 
@@ -415,16 +560,40 @@ def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
     inside = (_image_json(view) or {}).get("lock")
     rows = []
     if isinstance(inside, str) and label is not None:
-        rows.append(Claim("lock in image.json", label, shown(inside), "/usr/lib/goldnode/image.json", _same(inside, label)))
+        rows.append(
+            Claim(
+                "lock in image.json",
+                label,
+                shown(inside),
+                "/usr/lib/goldnode/image.json",
+                _same(inside, label),
+            )
+        )
     if lock is None or label is None:
         how = "no lock is known to hold them against" if lock is None else "the image names no lock"
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
         # A lock may have moved on since the image was built; what it was then is not here.
-        return [*rows, Claim("packages", shown(label), "", f"the lock here is another one now ({lock.digest})", "not_verified")]
-    for kind, wanted in (("deb", lock.debs), ("wheel", {canonical(name): version for name, version in lock.wheels.items()})):
+        return [
+            *rows,
+            Claim(
+                "packages",
+                shown(label),
+                "",
+                f"the lock here is another one now ({lock.digest})",
+                "not_verified",
+            ),
+        ]
+    for kind, wanted in (
+        ("deb", lock.debs),
+        ("wheel", {canonical(name): version for name, version in lock.wheels.items()}),
+    ):
         # What a wheel carries within itself (setuptools/_vendor) is part of that wheel.
-        got = {row.name: row.version for row in packages.all.values() if row.kind == kind and "/_vendor/" not in row.path}
+        got = {
+            row.name: row.version
+            for row in packages.all.values()
+            if row.kind == kind and "/_vendor/" not in row.path
+        }
         differences = list(_differences(wanted, got))
         rows.append(
             Claim(
@@ -451,15 +620,34 @@ def _differences(wanted: Mapping[str, str], got: Mapping[str, str]) -> Iterable[
 def _architecture(view: View) -> list[Claim]:
     if not view.architecture:
         return []
-    machines = Counter(row.machine for path, row in view.elf.items() if path.startswith(("usr/bin/", "bin/", "usr/lib/", "lib/")))
+    machines = Counter(
+        row.machine
+        for path, row in view.elf.items()
+        if path.startswith(("usr/bin/", "bin/", "usr/lib/", "lib/"))
+    )
     got = machines.most_common(1)[0][0] if machines else ""
     how = f"ELF headers of {machines.total()} files"
-    return [Claim("architecture", view.architecture, got, how, _same(got, view.architecture) if got else "not_verified")]
+    return [
+        Claim(
+            "architecture",
+            view.architecture,
+            got,
+            how,
+            _same(got, view.architecture) if got else "not_verified",
+        )
+    ]
 
 
 def _equal(claim: str, wanted: str, got: list[str], how: str, *, essential: bool = True) -> Claim:
     values = sorted(set(got))
-    return Claim(claim, wanted, shown(", ".join(values)), how, "not_verified" if not values else _same(values, [wanted]), essential)
+    return Claim(
+        claim,
+        wanted,
+        shown(", ".join(values)),
+        how,
+        "not_verified" if not values else _same(values, [wanted]),
+        essential,
+    )
 
 
 def _same(left: Any, right: Any) -> Result:

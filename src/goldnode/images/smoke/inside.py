@@ -86,10 +86,14 @@ def chosen(engine: Engine) -> str:
     lacking = [tool for tool in ("unshare", "chroot", "mount", "env") if shutil.which(tool) is None]
     if lacking:
         raise ImageError(
-            f"no docker answers, and this machine has no {lacking[0]}", remedy="start docker, or install util-linux and coreutils"
+            f"no docker answers, and this machine has no {lacking[0]}",
+            remedy="start docker, or install util-linux and coreutils",
         )
     if os.geteuid() != 0:
-        raise ImageError("no docker answers, and only root can run an unpacked image", remedy="start docker, or run as root")
+        raise ImageError(
+            "no docker answers, and only root can run an unpacked image",
+            remedy="start docker, or run as root",
+        )
     return "chroot"
 
 
@@ -139,7 +143,8 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
         client.images.get(name)
     except ImageNotFound:
         raise ImageError(
-            f"docker does not load the image: {said[0] if said else 'it says nothing'}", remedy="build the image again"
+            f"docker does not load the image: {said[0] if said else 'it says nothing'}",
+            remedy="build the image again",
         ) from None
     try:
         yield name
@@ -193,11 +198,17 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
         try:
             container.start()
             status = int(container.wait(timeout=ask.limit)["StatusCode"])
-            return status, container.logs(stdout=True, stderr=False), container.logs(stdout=False, stderr=True)
+            return (
+                status,
+                container.logs(stdout=True, stderr=False),
+                container.logs(stdout=False, stderr=True),
+            )
         except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as problem:
             raise subprocess.TimeoutExpired("docker", ask.limit) from problem
         except APIError as problem:
-            raise ImageError(f"docker does not run the image: {problem.explanation}", remedy="build the image again") from problem
+            raise ImageError(
+                f"docker does not run the image: {problem.explanation}", remedy="build the image again"
+            ) from problem
         finally:
             container.remove(force=True)
 
@@ -215,7 +226,9 @@ def unpack(image: OciImage, root: Path) -> None:
         if folder not in places:
             places[folder] = _folder(image, folder)
         if name == "..":
-            raise ImageError(f"the image has a file {path}, which leads out of it", remedy="build the image again")
+            raise ImageError(
+                f"the image has a file {path}, which leads out of it", remedy="build the image again"
+            )
         place = root / places[folder] / name
         names[path] = place
         if member.info.isdir():
@@ -243,7 +256,9 @@ def _folder(image: OciImage, folder: str) -> str:
     parts = folder.split("/")
     found = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
     if ".." in parts or any(member is not None and not member.info.isdir() for member in found):
-        raise ImageError(f"the image has files in {folder}, which leads out of it", remedy="build the image again")
+        raise ImageError(
+            f"the image has files in {folder}, which leads out of it", remedy="build the image again"
+        )
     return folder
 
 
@@ -284,12 +299,32 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             (root / name).mkdir(exist_ok=True)
         if ask.own:
             place_own(image, root)
-        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **image.environment, "HOME": "/tmp"}  # noqa: S108
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts", "--propagation", "private"]
+        environment = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            **image.environment,
+            "HOME": "/tmp",  # noqa: S108
+        }
+        command = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--net",
+            "--ipc",
+            "--uts",
+            "--propagation",
+            "private",
+        ]
         command += ["bash", "-c", SCRIPT, "bash", str(root), f"{NOBODY}:{NOBODY}"]
         command += [*(f"{key}={value}" for key, value in sorted(environment.items())), PROGRAM, *words]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
         )
         try:
             out, err = process.communicate(timeout=ask.limit)

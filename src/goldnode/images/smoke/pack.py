@@ -28,15 +28,23 @@ def floors() -> list[dict[str, Any]]:
     for row in facts.load("performance.yml")["dense_peaks"]:
         share = row.get("floor_share", facts.load("performance.yml")["floor_share"]["value"])
         floor = {name: round(peak * share, 1) for name, peak in sorted(row["tflops"].items())}
-        rows += [{"model": sku, "pci_ids": list(facts.gpu(sku).pci_ids), "floor_tflops": floor} for sku in row["skus"]]
+        rows += [
+            {"model": sku, "pci_ids": list(facts.gpu(sku).pci_ids), "floor_tflops": floor}
+            for sku in row["skus"]
+        ]
     return rows
 
 
 def sources() -> dict[str, bytes]:
     """Archive name -> content of every file, sorted by name."""
-    found = {f"goldnode/images/smoke/runner/{path.relative_to(RUNNER)}": path.read_bytes() for path in RUNNER.rglob("*.py")}
+    found = {
+        f"goldnode/images/smoke/runner/{path.relative_to(RUNNER)}": path.read_bytes()
+        for path in RUNNER.rglob("*.py")
+    }
     found.update({f"{package}/__init__.py": b"" for package in PACKAGES})
-    found["goldnode/images/smoke/floors.json"] = json.dumps(floors(), sort_keys=True, separators=(",", ":")).encode()
+    found["goldnode/images/smoke/floors.json"] = json.dumps(
+        floors(), sort_keys=True, separators=(",", ":")
+    ).encode()
     return dict(sorted({**found, "__main__.py": MAIN}.items()))
 
 

@@ -35,9 +35,14 @@ def read(data: bytes, backend: str | None = None) -> Json:
             tiers[name] = report.tier(tests, str(found["tiers"][name]["why"]))
         told = str(found["backend"])
     except (ValueError, KeyError, TypeError) as problem:
-        raise ImageError(f"what the image's goldnode-smoke printed is no record: {problem}", remedy="build the image again") from problem
+        raise ImageError(
+            f"what the image's goldnode-smoke printed is no record: {problem}", remedy="build the image again"
+        ) from problem
     if backend is not None and told != backend:
-        raise ImageError(f"the image's goldnode-smoke tested {told}, and the image is labelled {backend}", remedy="build the image again")
+        raise ImageError(
+            f"the image's goldnode-smoke tested {told}, and the image is labelled {backend}",
+            remedy="build the image again",
+        )
     record: Json = {
         "schema": report.SCHEMA,
         "backend": told,
@@ -51,7 +56,11 @@ def read(data: bytes, backend: str | None = None) -> Json:
 
 
 def _test(test: Any) -> Json:
-    if test["state"] not in STATES or not isinstance(test["name"], str) or not isinstance(test["required"], bool):
+    if (
+        test["state"] not in STATES
+        or not isinstance(test["name"], str)
+        or not isinstance(test["required"], bool)
+    ):
         raise ValueError(f"the test {test.get('name')!r} has no state")
     kept: Json = {key: test.get(key) for key in ("name", "state", "required", "expected", "got")}
     kept["why"] = str(test.get("why") or "")
@@ -63,7 +72,17 @@ def _test(test: Any) -> Json:
 
 def missing(backend: str, why: str) -> Json:
     """The record of an image whose smoke test could not be run at all."""
-    tests = [{"name": "start", "state": report.NOT_RUN, "required": True, "why": why, "expected": None, "got": None, "figures": {}}]
+    tests = [
+        {
+            "name": "start",
+            "state": report.NOT_RUN,
+            "required": True,
+            "why": why,
+            "expected": None,
+            "got": None,
+            "figures": {},
+        }
+    ]
     tiers = {"cpu": report.tier(tests), "gpu": report.tier([], "the smoke test could not be run")}
     record: Json = {
         "schema": report.SCHEMA,
@@ -99,7 +118,9 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
         before = (earlier or {}).get("tiers", {}).get(name)
         if before and before["state"] != report.NOT_RUN and now["state"] != report.FAILED:
             weaker = now["state"] == report.NOT_RUN or (now["simulated"] and not before["simulated"])
-            if weaker and not any(test["required"] for test in now["tests"] if test["state"] == report.NOT_RUN):
+            if weaker and not any(
+                test["required"] for test in now["tests"] if test["state"] == report.NOT_RUN
+            ):
                 tiers[name] = {**before, "earlier": True}
     simulated = any(tier["simulated"] for tier in tiers.values())
     kept = {key: record[key] for key in ("schema", "backend", "image", "build_id", "parts_without_a_test")}

@@ -63,7 +63,12 @@ def read(root: str) -> Json:
             "performance_level": value(f"{device}/power_dpm_force_performance_level", str),
             "power": {
                 key: value(f"{sensor}/power1_{file}", watts)
-                for key, file in (("limit", "cap"), ("default", "cap_default"), ("min", "cap_min"), ("max", "cap_max"))
+                for key, file in (
+                    ("limit", "cap"),
+                    ("default", "cap_default"),
+                    ("min", "cap_min"),
+                    ("max", "cap_max"),
+                )
             },
             "processes": [],
         }

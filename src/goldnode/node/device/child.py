@@ -62,7 +62,9 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or answer.get("schema") != SCHEMA:
-        return {"error": f"the program that calls the GPU library answered something that is not of schema {SCHEMA}"}
+        return {
+            "error": f"the program that calls the GPU library answered something that is not of schema {SCHEMA}"
+        }
     return answer
 
 

@@ -29,13 +29,26 @@ ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
 # nvmlPerfPolicyType_t, told in nanoseconds, and the three newer ones, which are fields of their own.
-POLICIES = {"power": 0, "thermal": 1, "sync_boost": 2, "board_limit": 3, "low_utilization": 4, "reliability": 5}
+POLICIES = {
+    "power": 0,
+    "thermal": 1,
+    "sync_boost": 2,
+    "board_limit": 3,
+    "low_utilization": 4,
+    "reliability": 5,
+}
 POLICY_FIELDS = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}
 MEMORY_TEMPERATURE, LINK_COUNT, RECOVERY = 82, 91, 230
 LINK_FIELDS = {"replay": 161, "recovery": 162, "crc_flit": 163}
 LINK_COUNTERS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 # nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: the first bit of each, two bits wide, 1 true and 2 false.
-FABRIC_HEALTH = {"degraded_bandwidth": 0, "route_recovery": 2, "route_unhealthy": 4, "access_timeout_recovery": 6, "partition_assigned": 12}
+FABRIC_HEALTH = {
+    "degraded_bandwidth": 0,
+    "route_recovery": 2,
+    "route_unhealthy": 4,
+    "access_timeout_recovery": 6,
+    "partition_assigned": 12,
+}
 FABRIC_CONFIGURATION = (
     None, "correct", "incorrect_system_guid", "incorrect_chassis_serial", "no_partition", "insufficient_nvlinks",
     "incompatible_firmware", "invalid_location", "invalid_gpu_state",
@@ -45,7 +58,11 @@ FABRIC_SUMMARY = (None, "healthy", "unhealthy", "limited_capacity")
 
 def fault(rc: int, text: Optional[str] = None) -> Json:
     """A return code of NVML as a fault of the capture."""
-    return {"fault": "not_exposed" if rc in ABSENT else "unread", "text": text or str(nvml.NVMLError(rc)), "rc": rc}
+    return {
+        "fault": "not_exposed" if rc in ABSENT else "unread",
+        "text": text or str(nvml.NVMLError(rc)),
+        "rc": rc,
+    }
 
 
 def is_fault(value: Any) -> bool:
@@ -114,7 +131,11 @@ class Gpu:
 def number(row: Any) -> Any:
     """The member of nvmlValue_t that the type names (nvml.h, nvmlValueType_t)."""
     kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    return getattr(row.value, kinds[row.valueType]) if row.valueType < len(kinds) else unknown("value type", row.valueType)
+    return (
+        getattr(row.value, kinds[row.valueType])
+        if row.valueType < len(kinds)
+        else unknown("value type", row.valueType)
+    )
 
 
 def watts(milli: int) -> float:
@@ -124,7 +145,11 @@ def watts(milli: int) -> float:
 
 def bits(mask: int) -> List[str]:
     """The names of the throttle reasons in a mask; one that has no name is told by its bit."""
-    return [REASONS[bit] if bit < len(REASONS) else f"bit_{bit}" for bit in range(mask.bit_length()) if mask >> bit & 1]
+    return [
+        REASONS[bit] if bit < len(REASONS) else f"bit_{bit}"
+        for bit in range(mask.bit_length())
+        if mask >> bit & 1
+    ]
 
 
 # -- parts. Each gives keys of docs/capture.md's GPU.
@@ -140,7 +165,13 @@ def identity(gpu: Gpu) -> Json:
             "pci_id": f"{device & 0xFFFF:04x}:{device >> 16:04x}",
             "subsystem_id": f"{board & 0xFFFF:04x}:{board >> 16:04x}",
         }
-    names = {"name": "Name", "uuid": "UUID", "serial": "Serial", "board_part": "BoardPartNumber", "minor": "MinorNumber"}
+    names = {
+        "name": "Name",
+        "uuid": "UUID",
+        "serial": "Serial",
+        "board_part": "BoardPartNumber",
+        "minor": "MinorNumber",
+    }
     found.update({key: gpu.ask(f"nvmlDeviceGet{name}") for key, name in names.items()})
     architecture = gpu.ask("nvmlDeviceGetArchitecture")
     if not is_fault(architecture):
@@ -212,7 +243,10 @@ def ecc(gpu: Gpu) -> Json:
         return {"ecc": mode}
 
     def errors(counter: int) -> Json:
-        return {name: gpu.ask("nvmlDeviceGetTotalEccErrors", kind, counter) for name, kind in (("corrected", 0), ("uncorrected", 1))}
+        return {
+            name: gpu.ask("nvmlDeviceGetTotalEccErrors", kind, counter)
+            for name, kind in (("corrected", 0), ("uncorrected", 1))
+        }
 
     status = nvml.c_nvmlEccSramErrorStatus_v1_t()
     sram = gpu.ask("nvmlDeviceGetSramEccErrorStatus", byref(status))
@@ -248,7 +282,9 @@ def repairs(gpu: Gpu) -> Json:
             "uncorrectable": rows[1],
             "pending": bool(rows[2]),
             "failure": bool(rows[3]),
-            "histogram": banks if is_fault(banks) else {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")},
+            "histogram": banks
+            if is_fault(banks)
+            else {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")},
         }
     pending = gpu.flag("nvmlDeviceGetRetiredPagesPendingStatus")
     pages = pending
@@ -261,7 +297,9 @@ def repairs(gpu: Gpu) -> Json:
     return {
         "remapped_rows": rows,
         "retired_pages": pages,
-        "repair": repair if is_fault(repair) else {"channel_pending": bool(repair[0]), "tpc_pending": bool(repair[1])},
+        "repair": repair
+        if is_fault(repair)
+        else {"channel_pending": bool(repair[0]), "tpc_pending": bool(repair[1])},
         "unrepairable_memory": gpu.flag("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
     }
 
@@ -283,7 +321,11 @@ def power(gpu: Gpu) -> Json:
 def clocks(gpu: Gpu) -> Json:
     kinds = (("graphics_mhz", 0), ("sm_mhz", 1), ("memory_mhz", 2))
     calls = (("current", "ClockInfo"), ("max", "MaxClockInfo"), ("application", "ApplicationsClock"))
-    return {"clocks": {name: {key: gpu.ask(f"nvmlDeviceGet{call}", kind) for key, kind in kinds} for name, call in calls}}
+    return {
+        "clocks": {
+            name: {key: gpu.ask(f"nvmlDeviceGet{call}", kind) for key, kind in kinds} for name, call in calls
+        }
+    }
 
 
 def throttle(gpu: Gpu) -> Json:
@@ -293,7 +335,9 @@ def throttle(gpu: Gpu) -> Json:
         found = gpu.ask("nvmlDeviceGetViolationStatus", policy)
         counters[name] = found if is_fault(found) else found.violationTime
     counters.update({name: gpu.fields[field] for name, field in POLICY_FIELDS.items()})
-    return {"throttle": {"mask": mask, "active": mask if is_fault(mask) else bits(mask), "violation_ns": counters}}
+    return {
+        "throttle": {"mask": mask, "active": mask if is_fault(mask) else bits(mask), "violation_ns": counters}
+    }
 
 
 def temperature(gpu: Gpu) -> Json:
@@ -302,8 +346,12 @@ def temperature(gpu: Gpu) -> Json:
             "gpu_c": gpu.either(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), 0),
             "memory_c": gpu.fields[MEMORY_TEMPERATURE],
             "margin_c": gpu.ask("nvmlDeviceGetMarginTemperature"),
-            "slowdown_c": gpu.ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            "shutdown_c": gpu.ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            "slowdown_c": gpu.ask(
+                "nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
+            "shutdown_c": gpu.ask(
+                "nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+            ),
         }
     }
 
@@ -338,16 +386,23 @@ def nvlink(gpu: Gpu) -> Json:
     for place, row in enumerate(links):
         row["version"] = gpu.ask("nvmlDeviceGetNvLinkVersion", row["link"])
         row["errors"] = dict(zip(LINK_FIELDS, values[3 * place : 3 * place + 3]))
-        if any(is_fault(value) and value["rc"] in ABSENT for value in row["errors"].values()):  # before Hopper they are no fields
+        if any(
+            is_fault(value) and value["rc"] in ABSENT for value in row["errors"].values()
+        ):  # before Hopper they are no fields
             row["errors"] = {
-                name: gpu.ask("nvmlDeviceGetNvLinkErrorCounter", row["link"], counter) for name, counter in LINK_COUNTERS.items()
+                name: gpu.ask("nvmlDeviceGetNvLinkErrorCounter", row["link"], counter)
+                for name, counter in LINK_COUNTERS.items()
             }
     return {"nvlink": {"links": links}}
 
 
 def fabric(gpu: Gpu) -> Json:
     found: Any = None
-    for name, kind in (("V", "c_nvmlGpuFabricInfo_v3_t"), ("V", "c_nvmlGpuFabricInfo_v2_t"), ("", "c_nvmlGpuFabricInfo_t")):
+    for name, kind in (
+        ("V", "c_nvmlGpuFabricInfo_v3_t"),
+        ("V", "c_nvmlGpuFabricInfo_v2_t"),
+        ("", "c_nvmlGpuFabricInfo_t"),
+    ):
         told = getattr(nvml, kind)()
         found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(told))
         if not is_fault(found):
@@ -356,7 +411,11 @@ def fabric(gpu: Gpu) -> Json:
             return {"fabric": found}
     if is_fault(found):
         return {"fabric": found}
-    result: Json = {"state": FABRIC_STATES[told.state] if told.state < len(FABRIC_STATES) else unknown("fabric state", told.state)}
+    result: Json = {
+        "state": FABRIC_STATES[told.state]
+        if told.state < len(FABRIC_STATES)
+        else unknown("fabric state", told.state)
+    }
     if result["state"] == "not_supported":
         return {"fabric": result}
     cluster = bytes(told.clusterUuid).hex()
@@ -367,10 +426,16 @@ def fabric(gpu: Gpu) -> Json:
     )
     if hasattr(told, "healthMask"):
         mask = told.healthMask
-        health = {name: ("true", "false")[(mask >> bit & 3) - 1] for name, bit in FABRIC_HEALTH.items() if mask >> bit & 3 in (1, 2)}
+        health = {
+            name: ("true", "false")[(mask >> bit & 3) - 1]
+            for name, bit in FABRIC_HEALTH.items()
+            if mask >> bit & 3 in (1, 2)
+        }
         configuration = mask >> 8 & 15
         if configuration:
-            health["configuration"] = dict(enumerate(FABRIC_CONFIGURATION)).get(configuration) or f"incorrect_{configuration}"
+            health["configuration"] = (
+                dict(enumerate(FABRIC_CONFIGURATION)).get(configuration) or f"incorrect_{configuration}"
+            )
         summary = getattr(told, "healthSummary", 0)
         if summary:
             health["summary"] = dict(enumerate(FABRIC_SUMMARY)).get(summary) or f"unknown_{summary}"
@@ -379,13 +444,22 @@ def fabric(gpu: Gpu) -> Json:
 
 
 def processes(gpu: Gpu) -> Json:
-    calls = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
+    calls = (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+        "nvmlDeviceGetComputeRunningProcesses",
+    )
     found = gpu.either(calls)
     if is_fault(found):
         return {"processes": found}
     return {
         "processes": [
-            {"pid": row.pid, "memory_mib": fault(3, "the driver does not tell") if row.usedGpuMemory is None else row.usedGpuMemory // MIB}
+            {
+                "pid": row.pid,
+                "memory_mib": fault(3, "the driver does not tell")
+                if row.usedGpuMemory is None
+                else row.usedGpuMemory // MIB,
+            }
             for row in found
         ]
     }
@@ -397,7 +471,11 @@ def inforom(gpu: Gpu) -> Json:
     return {
         "inforom": {
             "image": gpu.ask("nvmlDeviceGetInforomImageVersion"),
-            "valid": True if valid is None else False if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM else valid,
+            "valid": True
+            if valid is None
+            else False
+            if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM
+            else valid,
         }
     }
 
@@ -454,14 +532,25 @@ def stream(to: int, with_settings: bool) -> None:
             **head,
             "driver": _system(nvml.nvmlSystemGetDriverVersion),
             "nvml": _system(nvml.nvmlSystemGetNVMLVersion),
-            "cuda": fault(cuda["rc"]) if settings.is_fault(cuda) else f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else unknown("CUDA", 0),
+            "cuda": fault(cuda["rc"])
+            if settings.is_fault(cuda)
+            else f"{cuda // 1000}.{cuda % 1000 // 10}"
+            if cuda
+            else unknown("CUDA", 0),
             "count": count,
         }
     )
     for index in range(count):
         _one(index, parts(with_settings), say)
     used, own = os.times(), _rss()
-    say({"done": True, "cpu_ms": round((used.user + used.system) * 1000), "rss_kib": own, "init_ms": round((ready - began) * 1000)})
+    say(
+        {
+            "done": True,
+            "cpu_ms": round((used.user + used.system) * 1000),
+            "rss_kib": own,
+            "init_ms": round((ready - began) * 1000),
+        }
+    )
 
 
 def _one(index: int, wanted: List[Tuple[str, Callable[[Gpu], Json]]], say: Callable[[Json], None]) -> None:
@@ -522,7 +611,9 @@ def _quoted(text: str) -> str:
     for character in plain:
         code = ord(character)
         if code > 0xFFFF:
-            shown.append(f"\\u{0xD800 + ((code - 0x10000) >> 10):04x}\\u{0xDC00 + ((code - 0x10000) & 0x3FF):04x}")
+            shown.append(
+                f"\\u{0xD800 + ((code - 0x10000) >> 10):04x}\\u{0xDC00 + ((code - 0x10000) & 0x3FF):04x}"
+            )
         else:
             shown.append(character if 32 <= code < 127 else f"\\u{code:04x}")
     return '"' + "".join(shown) + '"'

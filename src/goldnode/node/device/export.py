@@ -18,9 +18,15 @@ def is_value(value: Any) -> bool:
 
 def settings(gpu: Mapping[str, Any]) -> Json:
     """What one GPU is set to, in the words of a class; what could not be read is left out."""
-    found: Json = {key: gpu[key] for key in ("persistence_mode", "compute_mode", "performance_level") if is_value(gpu.get(key))}
+    found: Json = {
+        key: gpu[key]
+        for key in ("persistence_mode", "compute_mode", "performance_level")
+        if is_value(gpu.get(key))
+    }
     application = gpu.get("clocks", {}).get("application", {})
-    clocks = {f"{name}_mhz": application[name] for name in ("graphics", "memory") if is_value(application.get(name))}
+    clocks = {
+        f"{name}_mhz": application[name] for name in ("graphics", "memory") if is_value(application.get(name))
+    }
     if clocks:
         found["clocks"] = clocks
     limit = gpu.get("power", {}).get("limit")
@@ -30,14 +36,19 @@ def settings(gpu: Mapping[str, Any]) -> Json:
         found["ecc"] = gpu["ecc"]["pending"]
     if is_value(gpu.get("mig")):
         mig = gpu["mig"]
-        found["mig"] = {"enabled": mig["pending"], **({"profiles": sorted(mig["instances"])} if mig["instances"] else {})}
+        found["mig"] = {
+            "enabled": mig["pending"],
+            **({"profiles": sorted(mig["instances"])} if mig["instances"] else {}),
+        }
     return found
 
 
 def policy(answer: Mapping[str, Any]) -> Json:
     """What all GPUs have in common, and an override by UUID for each that differs in the rest. Clocks that are locked are not in it: no
     call reads them."""
-    each: Dict[str, Json] = {gpu["uuid"]: settings(gpu) for gpu in answer["gpus"].values() if isinstance(gpu.get("uuid"), str)}
+    each: Dict[str, Json] = {
+        gpu["uuid"]: settings(gpu) for gpu in answer["gpus"].values() if isinstance(gpu.get("uuid"), str)
+    }
     if not each:
         return {}
     values = list(each.values())

@@ -8,7 +8,16 @@ REASONS = (
     "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability",
 )  # fmt: skip
 # nvml.h, nvmlDeviceGpuRecoveryAction_t.
-ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex", "bus_reset", "system_reboot")
+ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex",
+    "bus_reset",
+    "system_reboot",
+)
 # nvml.h, nvmlGpuFabricState_t.
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 

@@ -75,8 +75,14 @@ def read() -> Json:
     try:
         count = get(nvml.nvmlDeviceGetCount)
         if is_fault(count):
-            return {"error": f"NVML cannot count GPUs: {count['text']} (return code {count['rc']})", "rc": count["rc"]}
-        return {"driver": get(nvml.nvmlSystemGetDriverVersion), "gpus": {str(index): gpu(index) for index in range(count)}}
+            return {
+                "error": f"NVML cannot count GPUs: {count['text']} (return code {count['rc']})",
+                "rc": count["rc"],
+            }
+        return {
+            "driver": get(nvml.nvmlSystemGetDriverVersion),
+            "gpus": {str(index): gpu(index) for index in range(count)},
+        }
     finally:
         nvml.nvmlShutdown()
 
@@ -103,7 +109,9 @@ def of(handle: Any) -> Json:
         "ecc": get(lambda: _pair(nvml.nvmlDeviceGetEccMode(handle))),
         "compute_mode": get(lambda: COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")),
         "mig": get(mig, handle),
-        "processes": get(lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+        "processes": get(
+            lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        ),
     }
 
 
@@ -140,7 +148,9 @@ def clocks(handle: Any) -> Json:
         }
 
     return {
-        "application": {name: get(nvml.nvmlDeviceGetApplicationsClock, handle, kind) for name, kind in CLOCKS},
+        "application": {
+            name: get(nvml.nvmlDeviceGetApplicationsClock, handle, kind) for name, kind in CLOCKS
+        },
         "max": {name: get(nvml.nvmlDeviceGetMaxClockInfo, handle, kind) for name, kind in CLOCKS},
         "supported": get(supported),
     }
@@ -184,7 +194,10 @@ def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
                     continue
                 break
             name = _text(info.name) if version == 2 else ""
-            yield name.replace("MIG ", "") or f"{info.sliceCount}g.{math.ceil(info.memorySizeMB / 1024)}gb", info
+            yield (
+                name.replace("MIG ", "") or f"{info.sliceCount}g.{math.ceil(info.memorySizeMB / 1024)}gb",
+                info,
+            )
             break
 
 
@@ -220,7 +233,9 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
     # Large ones first: small ones placed before them may leave no room in one piece.
     for name in sorted(value.get("profiles", ()), key=lambda name: -int(known[name].sliceCount)):
         made = nvml.nvmlDeviceCreateGpuInstance(handle, known[name].id)
-        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(made, WHOLE[int(known[name].sliceCount)], 0, version=1)
+        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+            made, WHOLE[int(known[name].sliceCount)], 0, version=1
+        )
         nvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
     return {}
 
@@ -231,7 +246,9 @@ def clear(handle: Any) -> None:
         for instance in instances(handle, info):
             for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
                 try:
-                    profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0, version=1)
+                    profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                        instance, number, 0, version=1
+                    )
                 except nvml.NVMLError:  # the GPU instance is too small for this one
                     continue
                 found = (nvml.c_nvmlComputeInstance_t * max(int(profile.instanceCount), 1))()
@@ -297,7 +314,9 @@ def one(setting: Mapping[str, Any]) -> Json:
             return done(nvml.nvmlDeviceSetComputeMode, handle, modes[value])
         if setting["field"] == "power_limit_watts":
             return done(nvml.nvmlDeviceSetPowerManagementLimit, handle, round(value * 1000))
-        setter = {"persistence_mode": nvml.nvmlDeviceSetPersistenceMode, "ecc": nvml.nvmlDeviceSetEccMode}[setting["field"]]
+        setter = {"persistence_mode": nvml.nvmlDeviceSetPersistenceMode, "ecc": nvml.nvmlDeviceSetEccMode}[
+            setting["field"]
+        ]
         return done(setter, handle, 1 if value else 0)
     except nvml.NVMLError as problem:
         return fault(problem)

@@ -22,7 +22,11 @@ def main() -> int:
     if request["vendor"] == "amd":
         from . import amd
 
-        answer = amd.read(request["root"]) if request["do"] == "read" else amd.change(request["root"], request["settings"])
+        answer = (
+            amd.read(request["root"])
+            if request["do"] == "read"
+            else amd.change(request["root"], request["settings"])
+        )
     else:
         from . import nvidia
 

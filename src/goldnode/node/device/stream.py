@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 
-STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
+STALL = (
+    20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
+)
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
 PIPE = 1 << 20
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
@@ -33,7 +35,9 @@ SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
 class Pending:
     """A question that is under way. :meth:`finish` has to be called, and may be called again."""
 
-    def __init__(self, process: Optional[Process], error: Optional[str], vendor: str, settings_asked: bool, host: Host) -> None:
+    def __init__(
+        self, process: Optional[Process], error: Optional[str], vendor: str, settings_asked: bool, host: Host
+    ) -> None:
         self.process = process
         self.host = host
         self.vendor = vendor
@@ -69,7 +73,9 @@ class Pending:
         driver = answer["driver"]
         return {
             **head,
-            "driver": {"rc": driver.get("rc", 999), "text": driver["text"]} if isinstance(driver, dict) else driver,
+            "driver": {"rc": driver.get("rc", 999), "text": driver["text"]}
+            if isinstance(driver, dict)
+            else driver,
             "gpus": gpus,
         }
 
@@ -185,7 +191,15 @@ def _nothing(text: str, rc: Optional[int] = None) -> Json:
     error: Json = {"fault": "unread", "text": text}
     if rc is not None:
         error["rc"] = rc
-    return {"driver": error, "nvml": error, "cuda": error, "count": None, "gpus": [], "error": error, "cost": None}
+    return {
+        "driver": error,
+        "nvml": error,
+        "cuda": error,
+        "count": None,
+        "gpus": [],
+        "error": error,
+        "cost": None,
+    }
 
 
 def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
@@ -199,12 +213,17 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            end = end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+            end = (
+                end
+                or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+            )
             break
         rows.append(row)
     head = rows[0] if rows else {}
     if head.get("schema") != SCHEMA or head.get("vendor") != vendor:
-        return _nothing(end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}")
+        return _nothing(
+            end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+        )
     if "error" in head:
         rc = head.get("rc")
         return _nothing(str(head["error"]), rc if isinstance(rc, int) else None)
@@ -230,6 +249,14 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     for index in range(count):
         gpu: Json = {"index": index, "vendor": vendor, **found.get(index, {})}
         if waiting.get(index, "") is not None:  # it was not told to its end
-            gpu["error"] = error or {"fault": "unread", "text": "the process that calls the GPU library said nothing of this GPU"}
+            gpu["error"] = error or {
+                "fault": "unread",
+                "text": "the process that calls the GPU library said nothing of this GPU",
+            }
         gpus.append(gpu)
-    return {**{key: head.get(key) for key in ("driver", "nvml", "cuda", "count")}, "gpus": gpus, "error": error, "cost": cost}
+    return {
+        **{key: head.get(key) for key in ("driver", "nvml", "cuda", "count")},
+        "gpus": gpus,
+        "error": error,
+        "cost": cost,
+    }

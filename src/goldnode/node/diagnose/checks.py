@@ -45,8 +45,21 @@ SLOWDOWNS = {
     "board_limit": "the board's limit",
 }
 SLOWED_NOW = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-LINK_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "local_link_integrity_errors", "port_rcv_errors", "port_xmit_discards")
-RETRANSMITTED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "rx_icrc_encapsulated")
+LINK_ERRORS = (
+    "link_downed",
+    "link_error_recovery",
+    "symbol_error",
+    "local_link_integrity_errors",
+    "port_rcv_errors",
+    "port_xmit_discards",
+)
+RETRANSMITTED = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "roce_adp_retrans",
+    "rx_icrc_encapsulated",
+)
 # Kinds of log lines that are told by their name; Xid and SXid are judged by the class's table.
 LINES = {
     "bus_lost": (COMPUTE, 100, "a GPU fell off the bus"),
@@ -150,7 +163,11 @@ def _number(value: Any) -> bool:
 def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
     """The GPUs of a capture, whatever has become of that section."""
     found = sample.get("gpus")
-    return [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)] if isinstance(found, list) else []
+    return (
+        [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _by_address(sample: Optional[Json]) -> Dict[str, Json]:
@@ -174,7 +191,9 @@ def get(value: Any, *keys: str) -> Any:
 
 def _where(gpu: Json) -> str:
     address, index = gpu.get("address"), gpu.get("index")
-    return f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
+    return (
+        f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
+    )
 
 
 def word(value: Any) -> str:
@@ -205,15 +224,30 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))
     declared = get(document, "gpu", "count")
-    vendor = get(document, "gpu", "vendor") or next((gpu.get("vendor") for gpu in gpus), None) or driver.get("vendor")
+    vendor = (
+        get(document, "gpu", "vendor")
+        or next((gpu.get("vendor") for gpu in gpus), None)
+        or driver.get("vendor")
+    )
     bus = _on_bus(sample, vendor)
     listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
     versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
     if len(set(versions.values())) > 1 or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
         said = " and ".join(f"{name} {plain(str(text))}" for name, text in versions.items())
-        said = said if len(set(versions.values())) > 1 else f"NVML return code {LIBRARY_MISMATCH}: upgraded without a reboot?"
+        said = (
+            said
+            if len(set(versions.values())) > 1
+            else f"NVML return code {LIBRARY_MISMATCH}: upgraded without a reboot?"
+        )
         text = f"loaded module and library are of different drivers ({said})"
-        found.append(Found(text, MISMATCH, 99, "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node"))
+        found.append(
+            Found(
+                text,
+                MISMATCH,
+                99,
+                "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node",
+            )
+        )
     elif isinstance(error, dict) and is_fault(error):
         absent = error["fault"] == "not_exposed" and not bus and not declared
         if not absent:
@@ -225,11 +259,17 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
                     "dmesg | grep -iE 'NVRM|amdgpu|Xid'",
                 )
             )
-    counts: Dict[str, Optional[int]] = {"declared": declared if isinstance(declared, int) else None, "on the bus": bus}
+    counts: Dict[str, Optional[int]] = {
+        "declared": declared if isinstance(declared, int) else None,
+        "on the bus": bus,
+    }
     if not found:
         counts["answering"] = len(listed)
         if vendor == "nvidia" and isinstance(sample.get("devices"), dict) and not is_fault(sample["devices"]):
-            counts["in /dev"] = sum(name.startswith("/dev/nvidia") and name[11:].isdigit() for name, _ in rows_of(sample, "devices"))
+            counts["in /dev"] = sum(
+                name.startswith("/dev/nvidia") and name[11:].isdigit()
+                for name, _ in rows_of(sample, "devices")
+            )
     numbers = {name: count for name, count in counts.items() if count is not None}
     said = ", ".join(f"{count} {name}" for name, count in numbers.items())
     if len(set(numbers.values())) > 1:
@@ -238,16 +278,32 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
                 f"GPUs: {said}",
                 COMPUTE,
                 97,
-                "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'" if vendor == "nvidia" else "lspci -nn",
+                "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'"
+                if vendor == "nvidia"
+                else "lspci -nn",
             )
         )
     for gpu in gpus:
         if gpu.get("lost") is True:
-            found.append(Found(f"{_where(gpu)} is lost", COMPUTE, 100, "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node"))
+            found.append(
+                Found(
+                    f"{_where(gpu)} is lost",
+                    COMPUTE,
+                    100,
+                    "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node",
+                )
+            )
         state = get(gpu, "fabric", "state")
         if isinstance(state, str) and state in ("not_started", "in_progress"):
             text = f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start"
-            found.append(Found(text, COMMUNICATION, 96, "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric"))
+            found.append(
+                Found(
+                    text,
+                    COMMUNICATION,
+                    96,
+                    "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
+                )
+            )
     if not found and not gpus and not bus and not declared:
         return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
@@ -274,39 +330,81 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {_which(gpu)}"
         action = gpu.get("recovery_action")
         if isinstance(action, str) and action != "none":
-            found.append(Found(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query))
+            found.append(
+                Found(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query)
+            )
         for keys, text in (
             (("remapped_rows", "failure"), "a memory row could not be remapped: it has to be replaced"),
             (("remapped_rows", "pending"), "a memory row waits for a reset to be remapped"),
             (("retired_pages", "pending"), "a memory page waits for a reboot to be retired"),
-            (("ecc", "sram", "threshold_exceeded"), "too many uncorrectable errors in its caches: it has to be replaced"),
+            (
+                ("ecc", "sram", "threshold_exceeded"),
+                "too many uncorrectable errors in its caches: it has to be replaced",
+            ),
             (("unrepairable_memory",), "its memory cannot be repaired"),
         ):
             if get(gpu, *keys) is True:
                 found.append(Found(f"{where}: {text}", COMPUTE, 90, query))
         count = get(gpu, "ecc", "volatile", "uncorrected")
-        for value, what in ((count, "memory errors"), (get(gpu, "remapped_rows", "pending"), "remapped rows"), (action, "recovery action")):
+        for value, what in (
+            (count, "memory errors"),
+            (get(gpu, "remapped_rows", "pending"), "remapped rows"),
+            (action, "recovery action"),
+        ):
             if _unread(value) and gpu.get("lost") is not True:
                 unknown.append(f"{where}: its {what} could not be read")
         if _number(count) and count > 0:
-            found.append(Found(f"{where}: {count} uncorrectable memory errors since the driver was loaded", COMPUTE, 91, query))
+            found.append(
+                Found(
+                    f"{where}: {count} uncorrectable memory errors since the driver was loaded",
+                    COMPUTE,
+                    91,
+                    query,
+                )
+            )
     for address, row in rows_of(second, "pci"):
         if get(row, "gone") is True:
             found.append(
-                Found(f"{address} has gone from the bus", COMPUTE, 93, f"lspci -vvs {word(address)}; dmesg | grep -F {word(address)}")
+                Found(
+                    f"{address} has gone from the bus",
+                    COMPUTE,
+                    93,
+                    f"lspci -vvs {word(address)}; dmesg | grep -F {word(address)}",
+                )
             )
         for kind in ("fatal", "nonfatal", "correctable"):
             count = get(row, "aer", kind)
             new = grown(get(first, "pci", address, "aer", kind), count)
             if kind == "fatal" and _number(count) and count > 0:
-                found.append(Found(f"{address}: {count} fatal PCIe errors since boot", COMPUTE, 85, f"lspci -vvs {word(address)}"))
+                found.append(
+                    Found(
+                        f"{address}: {count} fatal PCIe errors since boot",
+                        COMPUTE,
+                        85,
+                        f"lspci -vvs {word(address)}",
+                    )
+                )
             elif new:
-                found.append(Found(f"{address}: {new} {kind} PCIe errors while it was watched", COMPUTE, 70, f"lspci -vvs {word(address)}"))
+                found.append(
+                    Found(
+                        f"{address}: {new} {kind} PCIe errors while it was watched",
+                        COMPUTE,
+                        70,
+                        f"lspci -vvs {word(address)}",
+                    )
+                )
     before = _by_address(first)
     for gpu in gpus_of(second):
         new = grown(get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay"))
         if new:
-            found.append(Found(f"{_where(gpu)}: {new} PCIe replays while it was watched", COMPUTE, 65, "nvidia-smi -q -d PCIE"))
+            found.append(
+                Found(
+                    f"{_where(gpu)}: {new} PCIe replays while it was watched",
+                    COMPUTE,
+                    65,
+                    "nvidia-smi -q -d PCIE",
+                )
+            )
     fine = "no errors since boot" + (f"; of no concern: {told}" if told else "")
     return _line("errors", found, fine, unknown)
 
@@ -318,7 +416,9 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
     unknown: List[str] = []
     told: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
-        reason = section.get("text") if isinstance(section, dict) and is_fault(section) else get(section, "error")
+        reason = (
+            section.get("text") if isinstance(section, dict) and is_fault(section) else get(section, "error")
+        )
         reason = reason.get("text") if isinstance(reason, dict) else reason
         return [], [f"the kernel's log was not read: {plain(str(reason or 'not in this capture'), 120)}"], ""
     rows = section.get("rows") or ()
@@ -332,32 +432,60 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
             known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
             if row.get("fatal") is True:
-                found.append(Found(f"{name} (fatal)", COMMUNICATION if kind == "sxid" else COMPUTE, 92, f"goldnode xid {word(code)}"))
+                found.append(
+                    Found(
+                        f"{name} (fatal)",
+                        COMMUNICATION if kind == "sxid" else COMPUTE,
+                        92,
+                        f"goldnode xid {word(code)}",
+                    )
+                )
             elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
                 if known_row[1] == "none" or row.get("fatal") is False:
                     told.append(name)
                 else:
                     text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"
-                    found.append(Found(text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"))
+                    found.append(
+                        Found(
+                            text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"
+                        )
+                    )
             elif isinstance(table, dict) and kind == "xid":
-                found.append(Found(f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"))
+                found.append(
+                    Found(
+                        f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"
+                    )
+                )
             else:
                 unknown.append(f"{name}: no class document tells what it means (goldnode xid {word(code)})")
         elif kind in LINES:
             bottleneck, weight, text = LINES[kind]
-            found.append(Found(f"{text}{where}{times} since boot", bottleneck, weight, f"dmesg -T | grep -iF -m5 {_quoted(row)}"))
+            found.append(
+                Found(
+                    f"{text}{where}{times} since boot",
+                    bottleneck,
+                    weight,
+                    f"dmesg -T | grep -iF -m5 {_quoted(row)}",
+                )
+            )
     return found, unknown, ", ".join(told[:4])
 
 
 def _quoted(row: Json) -> str:
-    words = [word for word in plain(str(row.get("text") or row.get("kind"))).replace("'", " ").split() if word.isalnum()]
+    words = [
+        word
+        for word in plain(str(row.get("text") or row.get("kind"))).replace("'", " ").split()
+        if word.isalnum()
+    ]
     return "'" + " ".join(words[:1] or ["error"]) + "'"
 
 
 # -- 3: utilisation and throttling
 
 
-def throttling(first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]) -> Line:
+def throttling(
+    first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]
+) -> Line:
     """How busy each GPU is, and how much of the interval heat, power or a setting held it back."""
     found: List[Found] = []
     gpus = gpus_of(second)
@@ -367,7 +495,11 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
     for gpu in gpus:
         where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}"
         earlier = before.get(str(gpu.get("address")))
-        use, limit, default = get(gpu, "utilization", "gpu"), get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
+        use, limit, default = (
+            get(gpu, "utilization", "gpu"),
+            get(gpu, "power", "limit_w"),
+            get(gpu, "power", "default_w"),
+        )
         shares = {}
         if _unread(get(gpu, "throttle", "active")) and gpu.get("lost") is not True:
             unknown.append(f"{where}: what slows it down could not be read")
@@ -379,15 +511,30 @@ def throttling(first: Optional[Json], second: Json, seconds: Optional[float], do
         judged += bool(shares)
         for name, reason in SLOWDOWNS.items():
             if shares.get(name, 0.0) > SLOWED:
-                found.append(Found(f"{where}: slowed down by {reason} {_percent(shares[name])} of the time", COMPUTE, 88, look))
+                found.append(
+                    Found(
+                        f"{where}: slowed down by {reason} {_percent(shares[name])} of the time",
+                        COMPUTE,
+                        88,
+                        look,
+                    )
+                )
         active = get(gpu, "throttle", "active")
         active = [str(name) for name in active] if isinstance(active, list) else []
         hot = [name for name in active if name in SLOWED_NOW]
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
             found.append(Found(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
         capped = shares.get("power", 0.0) > CAPPED
-        if capped and _number(limit) and _number(default) and limit < default - 1 and not _declares_power(document):
-            text = f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
+        if (
+            capped
+            and _number(limit)
+            and _number(default)
+            and limit < default - 1
+            and not _declares_power(document)
+        ):
+            text = (
+                f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
+            )
             found.append(Found(text, COMPUTE, 84, look))
         clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
         slow = _number(clock) and _number(top) and _number(use) and use >= BUSY and clock < SLOW_CLOCK * top
@@ -439,13 +586,27 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     unknown: List[str] = []
     parts: List[str] = []
     busy = _utilization(second)
-    weight = 72 if busy is None or busy < BUSY else 35  # what waits does not matter much while the GPUs do not
+    weight = (
+        72 if busy is None or busy < BUSY else 35
+    )  # what waits does not matter much while the GPUs do not
     shares = _stalls(first, second, seconds)
     if shares is not None:
         for name, key, limit, text, look in (
             ("io", "some_us", IO, "tasks waited for storage", "iostat -xz 1 3; grep -H . /proc/pressure/io"),
-            ("memory", "full_us", MEMORY, "all tasks waited for memory", "grep -H . /proc/pressure/memory; free -m"),
-            ("cpu", "some_us", CPU, "tasks waited for a processor", "pidstat -u 1 3; grep -H . /proc/pressure/cpu"),
+            (
+                "memory",
+                "full_us",
+                MEMORY,
+                "all tasks waited for memory",
+                "grep -H . /proc/pressure/memory; free -m",
+            ),
+            (
+                "cpu",
+                "some_us",
+                CPU,
+                "tasks waited for a processor",
+                "pidstat -u 1 3; grep -H . /proc/pressure/cpu",
+            ),
         ):
             share = shares.get((name, key))
             if share is None:
@@ -453,25 +614,40 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 continue
             parts.append(f"{name} {_percent(share)}")
             if share > limit:
-                found.append(Found(f"{text} {_percent(share)} of the time", INPUT, weight - (0 if name == "io" else 4), look))
+                found.append(
+                    Found(
+                        f"{text} {_percent(share)} of the time",
+                        INPUT,
+                        weight - (0 if name == "io" else 4),
+                        look,
+                    )
+                )
     waited = grown(get(first, "cpu_time", "iowait"), get(second, "cpu_time", "iowait"))
     total = grown(get(first, "cpu_time", "total"), get(second, "cpu_time", "total"))
     if waited is not None and total:
         parts.append(f"iowait {_percent(waited / total)}")
         if waited / total > IOWAIT and not found:
             found.append(
-                Found(f"processors waited for storage {_percent(waited / total)} of the time", INPUT, weight - 2, "iostat -xz 1 3")
+                Found(
+                    f"processors waited for storage {_percent(waited / total)} of the time",
+                    INPUT,
+                    weight - 2,
+                    "iostat -xz 1 3",
+                )
             )
         if shares is None:
             unknown = []  # the older measure says it
     elif shares is None:
         unknown.append(
-            "waiting is told by two samples of one boot" if first is None else "the kernel tells neither pressure (PSI) nor iowait"
+            "waiting is told by two samples of one boot"
+            if first is None
+            else "the kernel tells neither pressure (PSI) nor iowait"
         )
     stuck = _stuck(first, second)
     if stuck:
         names = ", ".join(
-            f"{task['command']} (pid {task['pid']}{', ' + str(task['wait']) if task.get('wait') else ''})" for task in stuck[:4]
+            f"{task['command']} (pid {task['pid']}{', ' + str(task['wait']) if task.get('wait') else ''})"
+            for task in stuck[:4]
         )
         more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
         found.append(
@@ -489,10 +665,16 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     return _line("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
-def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
+def _stalls(
+    first: Optional[Json], second: Json, seconds: Optional[float]
+) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
     """Share of the interval for each kind of pressure; None where the kernel has none of it, or there is one sample."""
     now = second.get("pressure")
-    if first is None or not seconds or not any(isinstance(get(now, name, "some_us"), int) for name in ("io", "memory", "cpu")):
+    if (
+        first is None
+        or not seconds
+        or not any(isinstance(get(now, name, "some_us"), int) for name in ("io", "memory", "cpu"))
+    ):
         return None
     result: Dict[Tuple[str, str], Optional[float]] = {}
     for name, key in (("io", "some_us"), ("memory", "full_us"), ("cpu", "some_us")):
@@ -504,17 +686,31 @@ def _stalls(first: Optional[Json], second: Json, seconds: Optional[float]) -> Op
 def _stuck(first: Optional[Json], second: Json) -> List[Json]:
     """Tasks that were blocked in both samples; with one sample those of that one."""
     lists = [get(sample, "blocked") for sample in (first, second)]
-    rows = [[row for row in found if isinstance(row, dict)] if isinstance(found, list) else [] for found in lists]
+    rows = [
+        [row for row in found if isinstance(row, dict)] if isinstance(found, list) else [] for found in lists
+    ]
     earlier = {(row.get("pid"), row.get("command")) for row in rows[0]}
-    found = rows[1] if first is None else [row for row in rows[1] if (row.get("pid"), row.get("command")) in earlier]
+    found = (
+        rows[1]
+        if first is None
+        else [row for row in rows[1] if (row.get("pid"), row.get("command")) in earlier]
+    )
     return [
-        {**row, "command": plain(str(row.get("command"))), "wait": plain(str(row["wait"])) if row.get("wait") else None} for row in found
+        {
+            **row,
+            "command": plain(str(row.get("command"))),
+            "wait": plain(str(row["wait"])) if row.get("wait") else None,
+        }
+        for row in found
     ]
 
 
 def _blocked_kind(stuck: List[Json]) -> str:
     """A task that sleeps in the GPU driver waits for a GPU, not for data."""
-    driver = any(str(task.get("wait")).startswith(("nv", "os_acquire", "uvm", "amdgpu", "kfd", "rm_")) for task in stuck)
+    driver = any(
+        str(task.get("wait")).startswith(("nv", "os_acquire", "uvm", "amdgpu", "kfd", "rm_"))
+        for task in stuck
+    )
     return COMPUTE if driver else INPUT
 
 
@@ -533,7 +729,10 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         network = {}
     counted = 0
     for name, row in sorted(network.items()):
-        earlier, look = get(first, "network", name), f"ethtool -S {word(name)} | grep -iE 'drop|err|disc'; ip -s -s link show {word(name)}"
+        earlier, look = (
+            get(first, "network", name),
+            f"ethtool -S {word(name)} | grep -iE 'drop|err|disc'; ip -s -s link show {word(name)}",
+        )
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
             found.append(
@@ -544,7 +743,14 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                     f"dmesg -T | grep -F {word(name)}",
                 )
             )
-        for key in ("rx_errors", "rx_crc_errors", "tx_errors", "rx_missed_errors", "rx_dropped", "tx_dropped"):
+        for key in (
+            "rx_errors",
+            "rx_crc_errors",
+            "tx_errors",
+            "rx_missed_errors",
+            "rx_dropped",
+            "tx_dropped",
+        ):
             new = grown(get(earlier, "counters", key), get(row, "counters", key))
             counted += new is not None
             pace = new / seconds if new and seconds else 0.0
@@ -552,7 +758,9 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 kind = key.replace("rx_", "received ").replace("tx_", "sent ").replace("_", " ")
                 found.append(
                     Found(
-                        f"{name}: {pace:.0f} packets a second {kind}" if pace >= 1 else f"{name}: {new} packets {kind}",
+                        f"{name}: {pace:.0f} packets a second {kind}"
+                        if pace >= 1
+                        else f"{name}: {new} packets {kind}",
                         COMMUNICATION,
                         68 - light,
                         look,
@@ -585,12 +793,28 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
 
 def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Found]:
     found = []
-    look = f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
+    look = (
+        f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
+    )
     state, physical = get(port, "state"), get(port, "physical")
     if physical == "linkup" and isinstance(state, str) and state != "active":
-        found.append(Found(f"{name}: the link is up and the port is {state}: no subnet manager?", COMMUNICATION, 81, "ibstat; sminfo"))
+        found.append(
+            Found(
+                f"{name}: the link is up and the port is {state}: no subnet manager?",
+                COMMUNICATION,
+                81,
+                "ibstat; sminfo",
+            )
+        )
     if get(first, "state") == "active" and isinstance(state, str) and state != "active":
-        found.append(Found(f"{name} went from active to {state} while it was watched", COMMUNICATION, 82, "ibstat; dmesg -T | tail -50"))
+        found.append(
+            Found(
+                f"{name} went from active to {state} while it was watched",
+                COMMUNICATION,
+                82,
+                "ibstat; dmesg -T | tail -50",
+            )
+        )
     for group, names, text, weight in (
         ("counters", LINK_ERRORS, "", 78),
         ("hw_counters", RETRANSMITTED, " (packets are sent again)", 66 - light),
@@ -610,13 +834,23 @@ def _nvlinks(gpu: Json, first: Any) -> List[Found]:
     for row in links if isinstance(links, list) else ():
         number = str(get(row, "link"))
         if get(earlier.get(number), "active") is True and get(row, "active") is False:
-            found.append(Found(f"{_where(gpu)}: NVLink {number} went down while it was watched", COMMUNICATION, 87, "nvidia-smi nvlink -s"))
+            found.append(
+                Found(
+                    f"{_where(gpu)}: NVLink {number} went down while it was watched",
+                    COMMUNICATION,
+                    87,
+                    "nvidia-smi nvlink -s",
+                )
+            )
         for key in ("replay", "recovery", "crc_flit", "crc_data"):
             new = grown(get(earlier.get(number), "errors", key), get(row, "errors", key))
             if new:
                 found.append(
                     Found(
-                        f"{_where(gpu)}: NVLink {number}: {new} {key.replace('_', ' ')} errors", COMMUNICATION, 79, "nvidia-smi nvlink -e"
+                        f"{_where(gpu)}: NVLink {number}: {new} {key.replace('_', ' ')} errors",
+                        COMMUNICATION,
+                        79,
+                        "nvidia-smi nvlink -e",
                     )
                 )
     return found
@@ -642,7 +876,11 @@ def _spinning(sample: Json) -> bool:
     """Whether several GPUs count as busy and draw little, as they do while they wait in a collective."""
     rows = []
     for gpu in gpus_of(sample):
-        use, draw, limit = get(gpu, "utilization", "gpu"), get(gpu, "power", "draw_w"), get(gpu, "power", "limit_w")
+        use, draw, limit = (
+            get(gpu, "utilization", "gpu"),
+            get(gpu, "power", "draw_w"),
+            get(gpu, "power", "limit_w"),
+        )
         if _works(gpu) and _number(use) and _number(draw) and _number(limit):
             rows.append(use >= BUSY and draw < IDLE_POWER * limit)
     return len(rows) > 1 and all(rows)
@@ -651,13 +889,21 @@ def _spinning(sample: Json) -> bool:
 def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[str]]:
     """What the load says where nothing is wrong."""
     if unknown:
-        return "undetermined", f"nothing was found, and not all could be looked at: {', '.join(unknown)}", "goldnode-node check"
+        return (
+            "undetermined",
+            f"nothing was found, and not all could be looked at: {', '.join(unknown)}",
+            "goldnode-node check",
+        )
     busy = _utilization(sample)
     if busy is None:
         return "none", "nothing is wrong, and nothing runs on the GPUs", None
     if _spinning(sample):
         text = "the GPUs count as busy and draw little: probably they wait for each other in a collective"
-        return COMMUNICATION, text, "NCCL_DEBUG=INFO on the job, or py-spy dump --pid PID on each rank: one of them is late"
+        return (
+            COMMUNICATION,
+            text,
+            "NCCL_DEBUG=INFO on the job, or py-spy dump --pid PID on each rank: one of them is late",
+        )
     if busy >= BUSY:
         return (
             COMPUTE,
@@ -666,5 +912,9 @@ def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[
         )
     if busy < WAITING:
         text = f"a GPU waits ({busy:.0f} % busy), and neither storage nor network of this node says for what"
-        return "undetermined", text, "py-spy dump --pid PID, or nsys profile: what does the program do between two kernels?"
+        return (
+            "undetermined",
+            text,
+            "py-spy dump --pid PID, or nsys profile: what does the program do between two kernels?",
+        )
     return "none", f"nothing is wrong; the GPUs are {busy:.0f} % busy", None

@@ -29,7 +29,13 @@ MOST = 64 << 20
 
 def arguments(parser: Any) -> None:
     """The command's own arguments."""
-    parser.add_argument("--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS}); works without")
+    parser.add_argument(
+        "--class",
+        dest="document",
+        default=CLASS,
+        metavar="FILE",
+        help=f"class document (default {CLASS}); works without",
+    )
     parser.add_argument(
         "--from",
         dest="captures",
@@ -67,7 +73,9 @@ def load(name: str) -> Json:
     except (OSError, ValueError) as problem:
         raise NodeError(f"{plain(name, 200)} cannot be read as a capture: {problem}") from None
     if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
-        raise NodeError(f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture prints one).")
+        raise NodeError(
+            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture prints one)."
+        )
     return found
 
 

@@ -20,11 +20,17 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     """The line on what runs; ok where nothing does."""
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
-        return Line("fit", UNKNOWN, "what runs is not in this capture") if _occupied(sample) else Line("fit", OK, "nothing runs")
+        return (
+            Line("fit", UNKNOWN, "what runs is not in this capture")
+            if _occupied(sample)
+            else Line("fit", OK, "nothing runs")
+        )
     error, rows = workloads.get("error"), workloads.get("processes")
     if error or not isinstance(rows, list):
         return Line(
-            "fit", UNKNOWN, f"processes could not be listed: {plain(str(error.get('text') if isinstance(error, dict) else error), 120)}"
+            "fit",
+            UNKNOWN,
+            f"processes could not be listed: {plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
     found: List[Found] = []
     unknown: List[str] = []
@@ -36,7 +42,9 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         libraries = row.get("libraries")
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
             reason = row.get("error") or libraries
-            unknown.append(f"{who} could not be looked at: {plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}")
+            unknown.append(
+                f"{who} could not be looked at: {plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
+            )
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
         looked += 1
@@ -48,7 +56,14 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
                 versions.setdefault(str(item["version"]), []).append(who)
     if len(versions) > 1:
         said = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
-        found.append(Found(f"processes use different NCCL versions: {said}", MISMATCH, 58, "grep -l libnccl /proc/[0-9]*/maps"))
+        found.append(
+            Found(
+                f"processes use different NCCL versions: {said}",
+                MISMATCH,
+                58,
+                "grep -l libnccl /proc/[0-9]*/maps",
+            )
+        )
     if workloads.get("unseen"):
         unknown.append(f"{workloads['unseen']} processes could not be looked at in time")
     if not rows and _occupied(sample) and not unknown:
@@ -70,18 +85,31 @@ def version(text: Any) -> Tuple[int, ...]:
 # -- driver and CUDA
 
 
-def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str]]:
+def _driver(
+    who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]
+) -> Tuple[List[Found], List[str]]:
     found: List[Found] = []
     driver = dict(rows_of(sample, "driver"))
-    loaded = next((driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None)
+    loaded = next(
+        (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None
+    )
     forward = any(item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries)
     for item in libraries:
         own = version(item.get("version"))
-        if item.get("name") in ("cuda", "nvidia-ml") and len(own) > 1 and version(loaded) and own != version(loaded):
+        if (
+            item.get("name") in ("cuda", "nvidia-ml")
+            and len(own) > 1
+            and version(loaded)
+            and own != version(loaded)
+        ):
             if COMPAT in str(item.get("path")):
                 continue
             text = f"{who} uses {item['path']}, and the loaded driver is {loaded}"
-            after = "restart the program" if item.get("deleted") else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
+            after = (
+                "restart the program"
+                if item.get("deleted")
+                else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
+            )
             found.append(Found(text, MISMATCH, 95, after))
     runtimes = [(item.get("path"), item.get("version")) for item in libraries if item.get("name") == "cudart"]
     if not runtimes or forward:
@@ -90,10 +118,17 @@ def _driver(who: str, libraries: List[Json], sample: Json, document: Mapping[str
     for path, cuda in runtimes:
         verdict = judge(cuda, loaded, driver.get("cuda"), get(document, "health", "cuda"))
         if verdict is None:
-            unknown.append(f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document")
+            unknown.append(
+                f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document"
+            )
         elif verdict:
             found.append(
-                Found(f"{who}: {path} {verdict}", MISMATCH, 94, "goldnode compat; or run the container image of this driver's CUDA")
+                Found(
+                    f"{who}: {path} {verdict}",
+                    MISMATCH,
+                    94,
+                    "goldnode compat; or run the container image of this driver's CUDA",
+                )
             )
     return found, unknown
 
@@ -117,7 +152,9 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
             return ""
         minimum = get(table, "families", str(needs[0]))
         if version(minimum):
-            return "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
+            return (
+                "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
+            )
     if own and needs[0] > own[0]:
         return f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to {reported}"
     return "" if own and needs[0] == own[0] and needs[0] >= 11 and table is None else None
@@ -133,7 +170,14 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
         seen.setdefault(str(item.get("name")), {})[str(item.get("path"))] = str(item.get("version"))
         if item.get("deleted"):
             text = f"{who} still uses {item['path']}, which has been replaced under it"
-            found.append(Found(text, MISMATCH, 90 if item.get("name") in ("cuda", "nvidia-ml") else 62, "restart the program"))
+            found.append(
+                Found(
+                    text,
+                    MISMATCH,
+                    90 if item.get("name") in ("cuda", "nvidia-ml") else 62,
+                    "restart the program",
+                )
+            )
     maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{word(row.get('pid'))}/maps | awk '{{print $6}}' | sort -u"
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
@@ -143,7 +187,14 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
-            found.append(Found(text, MISMATCH, 77, f"tr '\\0' '\\n' </proc/{word(row.get('pid'))}/environ | grep ^LD_LIBRARY_PATH"))
+            found.append(
+                Found(
+                    text,
+                    MISMATCH,
+                    77,
+                    f"tr '\\0' '\\n' </proc/{word(row.get('pid'))}/environ | grep ^LD_LIBRARY_PATH",
+                )
+            )
     runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
     torch = version(row.get("torch"))
     if torch and runtime and torch[0] != runtime[0]:
@@ -158,7 +209,12 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     for folder in gone if isinstance(gone, list) else ():
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             found.append(
-                Found(f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there", MISMATCH, 52, f"ls -d {word(folder)}")
+                Found(
+                    f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there",
+                    MISMATCH,
+                    52,
+                    f"ls -d {word(folder)}",
+                )
             )
     return found
 
@@ -189,15 +245,29 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
             text = f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is ({', '.join(map(str, names[:6]))})"
             found.append(Found(text, COMMUNICATION, 89, look))
         elif row.get("same_network"):
-            down = [name for name in chosen if get(sample.get("network"), name, "state") in ("down", "lowerlayerdown", "notpresent")]
+            down = [
+                name
+                for name in chosen
+                if get(sample.get("network"), name, "state") in ("down", "lowerlayerdown", "notpresent")
+            ]
             if down and len(down) == len(chosen):
-                found.append(Found(f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down", COMMUNICATION, 89, look))
+                found.append(
+                    Found(
+                        f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down",
+                        COMMUNICATION,
+                        89,
+                        look,
+                    )
+                )
     devices = dict(rows_of(sample, "infiniband"))
     if not isinstance(sample.get("infiniband"), dict) or is_fault(sample["infiniband"]):
         return found
     wanted = told.get("NCCL_IB_HCA")
     active = [
-        (name, number) for name, device in devices.items() for number, port in rows_of(device, "ports") if get(port, "state") == "active"
+        (name, number)
+        for name, device in devices.items()
+        for number, port in rows_of(device, "ports")
+        if get(port, "state") == "active"
     ]
     if wanted and told.get("NCCL_IB_DISABLE", "0") in ("", "0"):
         chosen_devices = [name for name in devices if selects(wanted, name)]
@@ -205,7 +275,11 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
             text = f"{who}: NCCL_IB_HCA={wanted} names no device there is ({', '.join(sorted(devices)[:6]) or 'there is none'})"
             found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):
-            found.append(Found(f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"))
+            found.append(
+                Found(
+                    f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"
+                )
+            )
     if told.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
         text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
         found.append(Found(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
@@ -220,7 +294,11 @@ def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
     exact = text.startswith("=")
     for item in text.lstrip("=").split(","):
         start, colon, number = item.strip().partition(":")
-        if start and (name == start if exact else name.startswith(start)) and (not colon or port is None or number == port):
+        if (
+            start
+            and (name == start if exact else name.startswith(start))
+            and (not colon or port is None or number == port)
+        ):
             return not exclude
     return exclude
 

@@ -43,7 +43,11 @@ def read(files: Files) -> Json:
     pids, unseen = found
     jobs = [(str(pid), _bind(files, pid)) for pid in pids[:MOST]]
     rows = aside.ask(jobs, 6.0) if jobs else {}
-    processes = [row if not is_fault(row) else {"pid": int(pid), "error": row} for pid, row in rows.items() if row is not None]
+    processes = [
+        row if not is_fault(row) else {"pid": int(pid), "error": row}
+        for pid, row in rows.items()
+        if row is not None
+    ]
     return {"processes": processes, "unseen": unseen + max(len(pids) - MOST, 0), "error": None}
 
 
@@ -95,8 +99,12 @@ def process(files: Files, pid: int) -> Optional[Json]:
         "libraries": libraries,
         "torch": torch,
         "environment": environment,
-        "missing": [name for name in folders if "/.." not in name and not files.there(f"{folder}/root{name}")],
-        "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line] if isinstance(net, str) else None,
+        "missing": [
+            name for name in folders if "/.." not in name and not files.there(f"{folder}/root{name}")
+        ],
+        "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line]
+        if isinstance(net, str)
+        else None,
         "same_network": files.target(f"{folder}/ns/net") == files.target("/proc/self/ns/net"),
     }
 
@@ -121,7 +129,9 @@ def library(files: Files, root: str, path: str) -> Optional[Json]:
     name, version = match.group(1), match.group(2)
     if name in WHEELS and (version or "").count(".") < 2 and "/.." not in path:
         version = (
-            _wheel(files, root, path, WHEELS[name]) or (_says(files.root + root + path) if name == "nccl" and not gone else None) or version
+            _wheel(files, root, path, WHEELS[name])
+            or (_says(files.root + root + path) if name == "nccl" and not gone else None)
+            or version
         )
     return {"name": name, "path": plain(path, 240), "version": version, "deleted": gone}
 

@@ -46,8 +46,15 @@ def _document(document: Mapping[str, Any]) -> Json:
     health = dict(document.get("health") or {})
     limits = dict(health.get("limits") or {})
     stated = limits.get("gpu_answer_s")
-    limits["gpu_answer_s"] = min(stated, ANSWER) if isinstance(stated, (int, float)) and stated > 0 else ANSWER
-    return {**document, "class": document.get("class") or "none", "policy": None, "health": {**health, "limits": limits}}
+    limits["gpu_answer_s"] = (
+        min(stated, ANSWER) if isinstance(stated, (int, float)) and stated > 0 else ANSWER
+    )
+    return {
+        **document,
+        "class": document.get("class") or "none",
+        "policy": None,
+        "health": {**health, "limits": limits},
+    }
 
 
 def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
@@ -55,7 +62,9 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
     captured = context.captured
     if earlier is None:
         gpus.begin(context)
-    captured.update(schema="goldnode.capture/1", source="live", time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    captured.update(
+        schema="goldnode.capture/1", source="live", time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    )
     captured.update(_safely("pci", pci.read, context))
     if earlier is None:
         captured.update(_safely("gpus", gpus.read, context))

@@ -25,7 +25,13 @@ class Context:
     (:class:`..state.model.Observed`, None when it was not asked), and the capture as far as it is made: a reader may look at the sections
     before its own."""
 
-    def __init__(self, host: Host, document: Optional[Mapping[str, Any]] = None, seen: Any = None, passive: bool = False) -> None:
+    def __init__(
+        self,
+        host: Host,
+        document: Optional[Mapping[str, Any]] = None,
+        seen: Any = None,
+        passive: bool = False,
+    ) -> None:
         self.host = host
         self.files = Files(host.root)
         self.document: Mapping[str, Any] = document or {}

@@ -39,14 +39,25 @@ def read_gpus(context: Context) -> List[Json]:
     """The GPU objects of the capture for AMD's functions of its section ``pci``, in the order of their addresses."""
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
-    mine = {name: one for name, one in functions.items() if one.get("kind") == "gpu" and one["pci_id"].startswith("1002:")}
+    mine = {
+        name: one
+        for name, one in functions.items()
+        if one.get("kind") == "gpu" and one["pci_id"].startswith("1002:")
+    }
     if not mine:
         return []
     links = _links(context, mine)
     found = []
     for address in sorted(mine):
         with Folder(context.files, f"{BUS}/{address}") as folder:
-            found.append(_gpu(folder, address, mine[address], links.get(address, not_exposed("KFD does not list this GPU"))))
+            found.append(
+                _gpu(
+                    folder,
+                    address,
+                    mine[address],
+                    links.get(address, not_exposed("KFD does not list this GPU")),
+                )
+            )
     return found
 
 
@@ -71,13 +82,19 @@ def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
             "bar1_mib": mib(folder, "mem_info_vis_vram_total"),
         },
         "pcie": {"replay": folder.number("pcie_replay_count")},
-        "utilization": {"gpu": folder.number("gpu_busy_percent"), "memory": folder.number("mem_busy_percent")},
+        "utilization": {
+            "gpu": folder.number("gpu_busy_percent"),
+            "memory": folder.number("mem_busy_percent"),
+        },
         "performance_level": filled(folder, "power_dpm_force_performance_level"),
         "power": power,
         "clocks": _clocks(folder),
         "throttle": throttle(folder.data("gpu_metrics")),
         "temperature": temperature,
-        "partition": {"compute": filled(folder, "current_compute_partition"), "memory": filled(folder, "current_memory_partition")},
+        "partition": {
+            "compute": filled(folder, "current_compute_partition"),
+            "memory": filled(folder, "current_memory_partition"),
+        },
         "bad_pages": _bad_pages(folder),
         # Not xgmi_error: to read that file clears what the chip has counted, and writes to the kernel's log (amdgpu_xgmi.c).
         "xgmi": {"links": links, "hive": filled(folder, "xgmi_hive_info/xgmi_hive_id")},
@@ -92,7 +109,13 @@ def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
 def filled(folder: Folder, name: str) -> Any:
     """A text, or its fault; a file with nothing in it tells as little as none."""
     text = folder.text(name)
-    return text[:200] if isinstance(text, str) and text else not_exposed(f"{name} is empty") if isinstance(text, str) else text
+    return (
+        text[:200]
+        if isinstance(text, str) and text
+        else not_exposed(f"{name} is empty")
+        if isinstance(text, str)
+        else text
+    )
 
 
 def mib(folder: Folder, name: str) -> Any:
@@ -108,7 +131,13 @@ def scaled(value: Any, unit: int) -> Any:
 
 def _pair(folder: Folder, first: str, second: str) -> Any:
     one, two = folder.number(first), folder.number(second)
-    return f"{one:04x}:{two:04x}" if isinstance(one, int) and isinstance(two, int) else one if is_fault(one) else two
+    return (
+        f"{one:04x}:{two:04x}"
+        if isinstance(one, int) and isinstance(two, int)
+        else one
+        if is_fault(one)
+        else two
+    )
 
 
 def _sensors(folder: Folder) -> Tuple[Json, Json]:
@@ -120,7 +149,13 @@ def _sensors(folder: Folder) -> Tuple[Json, Json]:
     place = f"hwmon/{monitors[0]}"
     power = {
         f"{key}_w": scaled(folder.number(f"{place}/power1_{name}"), 1000000)
-        for key, name in (("limit", "cap"), ("default", "cap_default"), ("min", "cap_min"), ("max", "cap_max"), ("draw", "average"))
+        for key, name in (
+            ("limit", "cap"),
+            ("default", "cap_default"),
+            ("min", "cap_min"),
+            ("max", "cap_max"),
+            ("draw", "average"),
+        )
     }
     if is_fault(power["draw_w"]):  # newer chips tell of this moment only
         power["draw_w"] = scaled(folder.number(f"{place}/power1_input"), 1000000)
@@ -164,7 +199,11 @@ def _clocks(folder: Folder) -> Json:
                 now = int(clock)
         row["max"][key] = max(levels) if levels else unread(f"no level in {text[:40]!r}")
         row["current"][key] = (
-            now if now is not None else not_exposed("no level is marked as the current one") if levels else row["max"][key]
+            now
+            if now is not None
+            else not_exposed("no level is marked as the current one")
+            if levels
+            else row["max"][key]
         )
     return row
 
@@ -180,13 +219,20 @@ def throttle(data: Any) -> Json:
     size, form, content = int.from_bytes(data[:2], "little"), data[2], data[3]
     offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0)))
     if form != 1 or (offset is None and content not in STATUS):
-        return not_exposed(f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here")
+        return not_exposed(
+            f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here"
+        )
     if size > len(data) or size < (80 if offset is None else offset + 24):
         return unread(f"gpu_metrics is {len(data)} bytes and says {size}")
     if offset is not None:
-        cycles, *rows = [int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)]
+        cycles, *rows = [
+            int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)
+        ]
         # A structure is filled with ones before what the chip tells is put in.
-        told = {name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value for name, value in zip(THROTTLERS, rows)}
+        told = {
+            name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value
+            for name, value in zip(THROTTLERS, rows)
+        }
         return {"residency": {**told, "cycles": cycles}}
     own, common = STATUS[content]
     status = int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
@@ -195,7 +241,12 @@ def throttle(data: Any) -> Json:
         return {
             "status": status,
             "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
-            "kinds": sorted({"power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other" for bit in bits}),
+            "kinds": sorted(
+                {
+                    "power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other"
+                    for bit in bits
+                }
+            ),
         }
     status = int.from_bytes(data[own : own + 4], "little")
     if status == 0xFFFFFFFF:
@@ -270,7 +321,9 @@ def _links(context: Context, mine: Json) -> Dict[str, Any]:
                 continue
             links = nodes.names(f"{node}/io_links")
             types = [_properties(nodes, f"{node}/io_links/{link}/properties").get("type") for link in links]
-            found[address] = types.count(XGMI) if None not in types else unread("a link of this node could not be read")
+            found[address] = (
+                types.count(XGMI) if None not in types else unread("a link of this node could not be read")
+            )
     return found
 
 
@@ -288,7 +341,11 @@ def settings(row: Json) -> Json:
     """What the policy compares (goldnode.device/1's GPU, as :mod:`..device.amd` reads it), from values that were read already."""
 
     def told(value: Any) -> Any:
-        return {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]} if is_fault(value) else value
+        return (
+            {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]}
+            if is_fault(value)
+            else value
+        )
 
     power = row["power"]
     return {
@@ -297,6 +354,9 @@ def settings(row: Json) -> Json:
         "pci_id": row["pci_id"],
         "name": told(row["name"]),
         "performance_level": told(row["performance_level"]),
-        "power": {key: told(power if is_fault(power) else power[f"{key}_w"]) for key in ("limit", "default", "min", "max")},
+        "power": {
+            key: told(power if is_fault(power) else power[f"{key}_w"])
+            for key in ("limit", "default", "min", "max")
+        },
         "processes": [],
     }

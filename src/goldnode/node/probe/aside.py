@@ -103,7 +103,12 @@ def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple
         reason = f"no answer within {time.monotonic() - asked:.1f} s" + (
             "" if gone else f", and process {pid}, which reads it, cannot be killed"
         )
-        found.append((jobs[len(found)][0], unread(reason if hung else "the process that read it ended without an answer")))
+        found.append(
+            (
+                jobs[len(found)][0],
+                unread(reason if hung else "the process that read it ended without an answer"),
+            )
+        )
     return found
 
 

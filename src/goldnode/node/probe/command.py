@@ -33,15 +33,33 @@ GPU_OBJECTS = (
 
 def arguments(parser: Any) -> None:
     """The options of `goldnode-node capture`."""
-    parser.add_argument("--class", dest="document", metavar="FILE", help=f"class document (default {CLASS}, where there is one)")
-    parser.add_argument("--from", dest="record", metavar="FILE", help="a recorded capture, or the output of nvidia-smi -q -x; - for stdin")
-    parser.add_argument("--anonymous", action="store_true", help="without serials, UUIDs, addresses of networks and names of hosts")
+    parser.add_argument(
+        "--class",
+        dest="document",
+        metavar="FILE",
+        help=f"class document (default {CLASS}, where there is one)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="record",
+        metavar="FILE",
+        help="a recorded capture, or the output of nvidia-smi -q -x; - for stdin",
+    )
+    parser.add_argument(
+        "--anonymous",
+        action="store_true",
+        help="without serials, UUIDs, addresses of networks and names of hosts",
+    )
     parser.add_argument("--passive", action="store_true", help="put no load on the node")
 
 
 def run(host: Host, options: Any) -> int:
     """Print a capture."""
-    found = load(options.record) if options.record else capture(host, _document(host, options.document), options.passive)
+    found = (
+        load(options.record)
+        if options.record
+        else capture(host, _document(host, options.document), options.passive)
+    )
     if options.anonymous:
         found = anonymous(found)
     try:
@@ -64,7 +82,9 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
         if name is None:
             print(f"goldnode-node: {CLASS} cannot be read, and is left out: {problem}", file=sys.stderr)
             return None
-        raise NodeError(f"{name}: not a class document ({problem}). Export it with `goldnode class export`.") from None
+        raise NodeError(
+            f"{name}: not a class document ({problem}). Export it with `goldnode class export`."
+        ) from None
     if found is not None and not isinstance(found, dict):
         raise NodeError(f"{name or CLASS}: not a class document. Export it with `goldnode class export`.")
     return found
@@ -87,7 +107,9 @@ def load(name: str) -> Json:
     except OSError as problem:
         raise NodeError(f"{name}: cannot be read ({problem.strerror}).") from None
     if len(data) > MOST:
-        raise NodeError(f"{name}: larger than {MOST >> 20} MiB. Give one capture, or one output of `nvidia-smi -q -x`.")
+        raise NodeError(
+            f"{name}: larger than {MOST >> 20} MiB. Give one capture, or one output of `nvidia-smi -q -x`."
+        )
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell redirects
         data = data.decode("utf-16", "replace").encode()
     data = data.removeprefix(b"\xef\xbb\xbf")
@@ -98,8 +120,14 @@ def load(name: str) -> Json:
         return smi.parse(data, name)
     if start in (b"{", b"["):
         return recorded(data, name)
-    what = "the text output of nvidia-smi" if b"NVSMI LOG" in data[:400] or b"NVIDIA-SMI" in data[:400] else "neither JSON nor XML"
-    raise NodeError(f"{name}: this is {what}. Give a capture (`goldnode-node capture`), or the output of `nvidia-smi -q -x`.")
+    what = (
+        "the text output of nvidia-smi"
+        if b"NVSMI LOG" in data[:400] or b"NVIDIA-SMI" in data[:400]
+        else "neither JSON nor XML"
+    )
+    raise NodeError(
+        f"{name}: this is {what}. Give a capture (`goldnode-node capture`), or the output of `nvidia-smi -q -x`."
+    )
 
 
 def recorded(data: bytes, name: str) -> Json:
@@ -107,7 +135,9 @@ def recorded(data: bytes, name: str) -> Json:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as problem:
-        raise NodeError(f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`.") from None
+        raise NodeError(
+            f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`."
+        ) from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         told = f"schema {str(schema)[:60]!r}" if schema else "no capture"
@@ -119,7 +149,10 @@ def recorded(data: bytes, name: str) -> Json:
     if isinstance(found.get("gpus"), list):
         found["gpus"] = [_gpu(gpu) for gpu in found["gpus"]]
     if isinstance(found.get("pci"), dict) and "fault" not in found["pci"]:
-        found["pci"] = {address: row if isinstance(row, dict) else wrong(address, row) for address, row in found["pci"].items()}
+        found["pci"] = {
+            address: row if isinstance(row, dict) else wrong(address, row)
+            for address, row in found["pci"].items()
+        }
     events = found.get("events")
     if isinstance(events, dict) and "rows" in events:
         rows = events["rows"]
@@ -140,7 +173,13 @@ def wrong(key: str, value: Any) -> Json:
 def _gpu(gpu: Any) -> Json:
     if not isinstance(gpu, dict):
         fault = wrong("a GPU", gpu)
-        return {"index": None, "address": fault, "vendor": None, "lost": False, **dict.fromkeys(("name", "uuid", *GPU_OBJECTS), fault)}
+        return {
+            "index": None,
+            "address": fault,
+            "vendor": None,
+            "lost": False,
+            **dict.fromkeys(("name", "uuid", *GPU_OBJECTS), fault),
+        }
     found = dict(gpu)
     for key in GPU_OBJECTS:
         if found.get(key) is not None and not isinstance(found[key], dict):
@@ -182,7 +221,13 @@ def anonymous(captured: Json) -> Json:
     made = re.compile(rf"(?:{'|'.join(sorted({*NAMES.values(), 'UUID', 'SERVER'}))})-\d+")
 
     def name(value: str, kind: str, into: Dict[str, str]) -> None:
-        if value and value not in given and value not in hosts and not made.fullmatch(value) and set(value) - set("0-:"):
+        if (
+            value
+            and value not in given
+            and value not in hosts
+            and not made.fullmatch(value)
+            and set(value) - set("0-:")
+        ):
             into[value] = f"{kind}-{counts.get(kind, 0)}"
             counts[kind] = counts.get(kind, 0) + 1
 

@@ -31,14 +31,23 @@ def read(context: Context) -> Json:
     files = context.files
     text = files.text("/proc/sys/kernel/random/boot_id")
     boot_id = text if isinstance(text, str) and text else None
-    found: Json = {"sources": [], "truncated": False, "boot_id": boot_id, "last_seq": None, "rows": [], "error": None}
+    found: Json = {
+        "sources": [],
+        "truncated": False,
+        "boot_id": boot_id,
+        "last_seq": None,
+        "rows": [],
+        "error": None,
+    }
     if context.container:
         found["error"] = not_exposed("a container shows the kernel log of its host")
         return {"events": found}
     parser = logs.Parser(boot_id)
     ring = ring_of(files.root + KMSG)
     if isinstance(ring, dict):
-        if not (context.host.live and journal(context, parser, found, None)) and not files_of(context, parser, found):
+        if not (context.host.live and journal(context, parser, found, None)) and not files_of(
+            context, parser, found
+        ):
             found["error"] = ring
     else:
         records, first, lost = ring
@@ -92,7 +101,11 @@ def ring_of(path: str) -> Any:
                     break
                 data += more
             lines = [line for line in data.split(b"\n") if line[:1] not in (b" ", b"") or b"NVRM:" in line]
-            return b"\n".join(lines), number_of(lines[0]) if lines else 0, bool(lines) and number_of(lines[0]) > 0
+            return (
+                b"\n".join(lines),
+                number_of(lines[0]) if lines else 0,
+                bool(lines) and number_of(lines[0]) > 0,
+            )
         return records_of(handle)
     except OSError as problem:
         return unread(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
@@ -144,12 +157,25 @@ def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[
     data = context.files.data(CAPTURE, 32 << 20)
     try:
         events = json.loads(data)["events"] if isinstance(data, bytes) else None
-        if not isinstance(events, dict) or is_fault(events) or not boot_id or events["boot_id"] != boot_id or events["truncated"]:
+        if (
+            not isinstance(events, dict)
+            or is_fault(events)
+            or not boot_id
+            or events["boot_id"] != boot_id
+            or events["truncated"]
+        ):
             return [], -1
         rows, last = events["rows"], events["last_seq"]
-        if events["error"] is not None or type(last) is not int or last < first - 1 or not isinstance(rows, list):
+        if (
+            events["error"] is not None
+            or type(last) is not int
+            or last < first - 1
+            or not isinstance(rows, list)
+        ):
             return [], -1
-        return [dict(row) for row in rows if isinstance(row["parameters"], dict) and type(row["count"]) is int], last
+        return [
+            dict(row) for row in rows if isinstance(row["parameters"], dict) and type(row["count"]) is int
+        ], last
     except (ValueError, KeyError, TypeError, RecursionError):
         return [], -1
 
@@ -172,7 +198,9 @@ def merge(parser: logs.Parser, kept: List[Json]) -> None:
             if name == "alone":
                 have["parameters"]["alone"] = have["parameters"].get("alone", 0) + value
             elif name in ("pids", "names", "caused_by") and isinstance(have["parameters"].get(name), list):
-                have["parameters"][name] = list(dict.fromkeys([*have["parameters"][name], *value]))[: logs.NAMES]
+                have["parameters"][name] = list(dict.fromkeys([*have["parameters"][name], *value]))[
+                    : logs.NAMES
+                ]
             else:
                 parser.keep(have["parameters"], name, value)
     parser.rows = rows
@@ -181,7 +209,10 @@ def merge(parser: logs.Parser, kept: List[Json]) -> None:
 def key_of(row: Json) -> Tuple[Any, ...]:
     """What tells one row of a capture from another."""
     parameters = row["parameters"]
-    more = [str(parameters.get(name)) for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")]
+    more = [
+        str(parameters.get(name))
+        for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")
+    ]
     return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
 
 
@@ -199,7 +230,11 @@ def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[
         argv += ["--root", root]
     try:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"}
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
         )
     except OSError:
         return False
@@ -239,7 +274,9 @@ def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[
         if until is None or (at is not None and at < until):
             parser.line(line)
     # journald reads the ring from its first record on, which is of the first moments.
-    whole = stamps[0] <= 1_000_000 and (ended or (until is not None and stamps[1] is not None and stamps[1] >= until))
+    whole = stamps[0] <= 1_000_000 and (
+        ended or (until is not None and stamps[1] is not None and stamps[1] >= until)
+    )
     if until is None and not whole:
         found["truncated"] = True
         return True

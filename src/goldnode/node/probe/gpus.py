@@ -53,11 +53,16 @@ def read(context: Context) -> Json:
         if isinstance(row, dict) and row.get("kind") == "gpu"
     }
     informed = information(context.files)
-    nvidia = {address: cards.get(address) for address in {*informed, *(a for a, row in cards.items() if vendor_of(row) == "nvidia")}}
+    nvidia = {
+        address: cards.get(address)
+        for address in {*informed, *(a for a, row in cards.items() if vendor_of(row) == "nvidia")}
+    }
     found, error = _nvidia(context, answer, nvidia, informed)
     for vendor in ("amd", "intel"):
         if any(vendor_of(row) == vendor for row in cards.values()):
-            rows, problem = _others(context, vendor, {a: row for a, row in cards.items() if vendor_of(row) == vendor})
+            rows, problem = _others(
+                context, vendor, {a: row for a, row in cards.items() if vendor_of(row) == vendor}
+            )
             found += rows
             error = error or problem
     sections: Json = {
@@ -91,7 +96,11 @@ def _nvidia(
     """
     error: Optional[Json] = answer["error"] if answer is not None else None
     if answer is None and there:
-        error = unread("the GPU library was not asked: no NVIDIA driver is loaded" if context.host.live else "this root does not run")
+        error = unread(
+            "the GPU library was not asked: no NVIDIA driver is loaded"
+            if context.host.live
+            else "this root does not run"
+        )
     listed: List[Json] = []
     for gpu in answer["gpus"] if answer is not None else ():
         own = dict(gpu)
@@ -110,13 +119,23 @@ def _nvidia(
         # Which of several is which, nobody says: then none gets a number of the library's.
         for gpu, address in zip(nowhere, alone):
             index = gpu["index"] if len(nowhere) == 1 else None
-            found.append({**gpu, "index": index, "address": address, "_fault": gpu["_fault"] or gpu.get("address")})
+            found.append(
+                {**gpu, "index": index, "address": address, "_fault": gpu["_fault"] or gpu.get("address")}
+            )
         alone = []
     else:
         found += nowhere
     for address in alone:
         fault = error or unread("the GPU library does not list this GPU")
-        found.append({"index": None, "vendor": "nvidia", "address": address, "lost": False, **dict.fromkeys(FROM_LIBRARY, fault)})
+        found.append(
+            {
+                "index": None,
+                "vendor": "nvidia",
+                "address": address,
+                "lost": False,
+                **dict.fromkeys(FROM_LIBRARY, fault),
+            }
+        )
     for gpu in found:
         gpu.pop("_fault", None)
         own_address = str(gpu.get("address"))
@@ -161,7 +180,13 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
 
 def information(files: Files) -> Dict[str, Json]:
     """Address -> what the driver's own files say of a GPU. They call no firmware, so they answer when the library hangs."""
-    keys = {"Model": "name", "GPU UUID": "uuid", "Video BIOS": "vbios", "Device Minor": "minor", "GPU Firmware": "gsp_firmware"}
+    keys = {
+        "Model": "name",
+        "GPU UUID": "uuid",
+        "Video BIOS": "vbios",
+        "Device Minor": "minor",
+        "GPU Firmware": "gsp_firmware",
+    }
     found: Dict[str, Json] = {}
     for name in files.names(f"{PROC}/gpus"):
         text = files.text(f"{PROC}/gpus/{name}/information")
@@ -182,12 +207,20 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
     """Versions of the GPU driver's parts, each by its own source."""
     proc = files.text(f"{PROC}/version")
     loaded = files.text("/sys/module/nvidia/version")
-    if answer is None and not isinstance(proc, str) and not isinstance(loaded, str) and "nvidia" not in vendors:
+    if (
+        answer is None
+        and not isinstance(proc, str)
+        and not isinstance(loaded, str)
+        and "nvidia" not in vendors
+    ):
         names = ("amdgpu",) if "amd" in vendors else ("xe", "i915") if "intel" in vendors else ()
         name = next((name for name in names if name == "amdgpu" or files.there(f"/sys/module/{name}")), "")
         if not name:
             return {"vendor": None}
-        return {"vendor": "amd" if name == "amdgpu" else "intel", "loaded": files.text(f"/sys/module/{name}/version")}
+        return {
+            "vendor": "amd" if name == "amdgpu" else "intel",
+            "loaded": files.text(f"/sys/module/{name}/version"),
+        }
     unasked = unread("the GPU library was not asked")
     found: Json = {
         "vendor": "nvidia",
@@ -203,7 +236,10 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
     if isinstance(proc, str):
         # NVRM version: NVIDIA UNIX [Open Kernel Module for] x86_64 [Kernel Module]  570.86.15  Release Build …
         words = proc.splitlines()[0].split() if proc else []
-        found["proc"] = next((word for word in words if word[:1].isdigit() and "." in word), unread("the file names no version"))
+        found["proc"] = next(
+            (word for word in words if word[:1].isdigit() and "." in word),
+            unread("the file names no version"),
+        )
         found["flavour"] = "open" if "Open" in words else "proprietary"
     return found
 

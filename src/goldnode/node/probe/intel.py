@@ -37,7 +37,9 @@ def read_gpus(context: Context) -> List[Json]:
 
 def _gpu(folder: Folder, address: str, function: Json) -> Json:
     # xe: tile0/gt0/freq0/act_freq; i915: drm/card1/gt/gt0/rps_act_freq_mhz, and on older kernels drm/card1/gt_act_freq_mhz.
-    tiles = [f"{tile}/{gt}" for tile in _numbered(folder, ".", "tile") for gt in _numbered(folder, tile, "gt")]
+    tiles = [
+        f"{tile}/{gt}" for tile in _numbered(folder, ".", "tile") for gt in _numbered(folder, tile, "gt")
+    ]
     card = next((f"drm/{name}" for name in _numbered(folder, "drm", "card")), "drm/none")
     gts = [] if tiles else [f"{card}/gt/{gt}" for gt in _numbered(folder, f"{card}/gt", "gt")]
     power, temperature = _sensors(folder)
@@ -73,7 +75,10 @@ def _memory(folder: Folder, function: Json, card: str) -> Json:
     if not isinstance(bars, list) or len(bars) < 3:
         return {"total_mib": bars if is_fault(bars) else not_exposed("no BAR 2")}
     if bars[2] <= SMALL_BAR:
-        return {"total_mib": not_exposed("the driver does not say, and BAR 2 is a window only"), "bar1_mib": bars[2] // MIB}
+        return {
+            "total_mib": not_exposed("the driver does not say, and BAR 2 is a window only"),
+            "bar1_mib": bars[2] // MIB,
+        }
     return {"total_mib": bars[2] // MIB, "bar1_mib": bars[2] // MIB, "source": "bar2"}
 
 
@@ -86,7 +91,11 @@ def _clocks(folder: Folder, tiles: List[str], gts: List[str], card: str) -> Json
     else:
         now, most, best = [folder.number(f"{card}/gt_{name}_freq_mhz") for name in ("act", "max", "RP0")]
     # What the hardware can, and what it is allowed: a limit that somebody set is an application clock in NVML's words.
-    return {"current": {"graphics_mhz": now}, "max": {"graphics_mhz": best}, "application": {"graphics_mhz": most}}
+    return {
+        "current": {"graphics_mhz": now},
+        "max": {"graphics_mhz": best},
+        "application": {"graphics_mhz": most},
+    }
 
 
 def _throttle(folder: Folder, tiles: List[str], gts: List[str]) -> Json:

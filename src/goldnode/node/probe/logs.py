@@ -45,7 +45,16 @@ BOOT = b"Linux version "  # the first line of each boot
 # Drivers of which a failed probe is told; others fail on healthy machines.
 DRIVERS = ("nvidia", "nvidia-nvswitch", "amdgpu", "xe", "i915", "mlx5_core", "nvme")
 # NV2080_CTRL_GPU_RECOVERY_ACTION_* (ctrl2080gpu.h), which is NVML's field 230 too.
-RECOVERY = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex", "bus_reset", "system_reboot")
+RECOVERY = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex",
+    "bus_reset",
+    "system_reboot",
+)
 
 _BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}"
 _PATTERNS = {
@@ -148,7 +157,9 @@ class Parser:
         # message -> its row (None: it tells nothing), and whether it is a weak one: a storm repeats the same words
         self._seen: Dict[str, Tuple[Optional[Row], bool]] = {}
         self._weak = False
-        self._gpu: Optional[str] = None  # the GPU that an earlier line has named, of a message of several lines
+        self._gpu: Optional[str] = (
+            None  # the GPU that an earlier line has named, of a message of several lines
+        )
         self._gpu_age = 0
         self._mismatch: Optional[Row] = None
         self.seq: Optional[int] = None
@@ -193,7 +204,11 @@ class Parser:
             found = json.loads(text)
         except (ValueError, RecursionError):
             return
-        if not isinstance(found, dict) or str(found.get("SYSLOG_FACILITY", "0")) != "0" or found.get("_TRANSPORT", "kernel") != "kernel":
+        if (
+            not isinstance(found, dict)
+            or str(found.get("SYSLOG_FACILITY", "0")) != "0"
+            or found.get("_TRANSPORT", "kernel") != "kernel"
+        ):
             return
         message = found.get("MESSAGE")
         if isinstance(message, list):  # not UTF-8
@@ -309,7 +324,9 @@ class Parser:
             return self.note("bus_lost", text, where)
         if "API mismatch" in text:
             found = _re("mismatch").search(text)
-            parameters = {key: found.group(key) for key in ("name", "pid", "client") if found and found.group(key)}
+            parameters = {
+                key: found.group(key) for key in ("name", "pid", "client") if found and found.group(key)
+            }
             self._mismatch = self.note("api_mismatch", text, None, parameters=_numbers(parameters))
             return self._mismatch
         if self._mismatch is not None and "version" in text:
@@ -326,7 +343,13 @@ class Parser:
                 parameters = {"status": found.group("status")} if found.group("status") else {}
                 where = address(found.group("address") or "")
                 # The same failure is told by two functions, one after the other.
-                return self.note("init_failed", text, where, parameters=parameters, weak=found.group("what") == "rm_init_adapter")
+                return self.note(
+                    "init_failed",
+                    text,
+                    where,
+                    parameters=parameters,
+                    weak=found.group("what") == "rm_init_adapter",
+                )
         if "probe routine failed" in text:
             return self.note("probe_failed", text, None, parameters={"driver": "nvidia"}, weak=True)
         return None
@@ -365,12 +388,20 @@ class Parser:
                     status=nvlink.group("status"),
                 )
         elif code == 74:
-            fatal = True if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest else None
+            fatal = (
+                True if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest else None
+            )
             links = _re("link").findall(rest)
             if links:
                 parameters["links"] = sorted({int(link) for link in links})
         row = self.note(
-            "xid", text, address(found.group("address")), code, parameters, fatal, "/".join(filter(None, found.group("gi", "ci"))) or None
+            "xid",
+            text,
+            address(found.group("address")),
+            code,
+            parameters,
+            fatal,
+            "/".join(filter(None, found.group("gi", "ci"))) or None,
         )
         if code == 45 and row is not None:  # alone it means another thing than after another
             causes = row["parameters"].setdefault("caused_by", [])
@@ -391,7 +422,15 @@ class Parser:
         fatal = False if rest[:9] == "Non-fatal" else True if rest[:5] == "Fatal" else None
         links = _re("link").findall(rest) if fatal is not None else []
         parameters: Row = {"links": sorted({int(link) for link in links})} if links else {}
-        return self.note("sxid", text, address(found.group("address")), int(found.group("code")), parameters, fatal, weak=fatal is None)
+        return self.note(
+            "sxid",
+            text,
+            address(found.group("address")),
+            int(found.group("code")),
+            parameters,
+            fatal,
+            weak=fatal is None,
+        )
 
     def aer(self, text: str) -> Optional[Row]:
         """`DRIVER ADDRESS: [AER: ]PCIe Bus Error: severity=…` of the device, `… error [message] received …` of the port that was told."""
@@ -404,13 +443,23 @@ class Parser:
         if not said:
             return None
         word = said.group("word")
-        severity = "corrected" if word[:1] == "C" else "nonfatal" if "Non-Fatal" in word else "fatal" if "Fatal" in word else "nonfatal"
+        severity = (
+            "corrected"
+            if word[:1] == "C"
+            else "nonfatal"
+            if "Non-Fatal" in word
+            else "fatal"
+            if "Fatal" in word
+            else "nonfatal"
+        )
         where = (received.group("address") if received else None) or device.group("address")
         parameters: Row = {"severity": severity}
         kind = device.group("rest").partition("type=")[2].partition(",")[0]
         if bus and kind:
             parameters["type"] = clean(kind)[:40]
-        return self.note("aer", text, address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus)
+        return self.note(
+            "aer", text, address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus
+        )
 
     def probe(self, text: str) -> Optional[Row]:
         found = _re("probed").match(text)
@@ -418,7 +467,13 @@ class Parser:
         if not found or driver not in DRIVERS:
             return None
         parameters = {"driver": driver, "status": int(found.group("rc"))}
-        return self.note("probe_failed", text, address(found.group("a1") or found.group("a2")), parameters=parameters, tell=driver)
+        return self.note(
+            "probe_failed",
+            text,
+            address(found.group("a1") or found.group("a2")),
+            parameters=parameters,
+            tell=driver,
+        )
 
     def limited(self, text: str) -> Optional[Row]:
         device, found = _re("device").match(text), _re("limited").search(text)
@@ -436,13 +491,17 @@ class Parser:
         device = _re("device").match(text)
         if not device or "inaccessible" not in text:
             return None
-        return self.note("bus_lost", text, address(device.group("address")), parameters={"driver": device.group("driver")})
+        return self.note(
+            "bus_lost", text, address(device.group("address")), parameters={"driver": device.group("driver")}
+        )
 
     def amd(self, text: str) -> Optional[Row]:
         device = _re("device").match(text)
         if not device or device.group("driver") != "amdgpu" or "Fatal error" not in text:
             return None
-        return self.note("init_failed", text, address(device.group("address")), parameters={"driver": "amdgpu"})
+        return self.note(
+            "init_failed", text, address(device.group("address")), parameters={"driver": "amdgpu"}
+        )
 
     def storage(self, text: str) -> Optional[Row]:
         found = _re("io").match(text)
@@ -456,17 +515,35 @@ class Parser:
         if found:
             severity = "uncorrected" if found.group("word") == "UE" else "corrected"
             parameters = {"controller": found.group("controller"), "severity": severity}
-            return self.note("mce", text, None, None, parameters, severity == "uncorrected", tell="EDAC " + severity)
+            return self.note(
+                "mce", text, None, None, parameters, severity == "uncorrected", tell="EDAC " + severity
+            )
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
         low = text.lower()
         bank = _re("bank").search(text)
         if bank:  # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check architecture)
             severity = "uncorrected" if int(bank.group(1), 16) >> 61 & 1 else "corrected"
-            return self.note("mce", text, None, None, {"severity": severity}, severity == "uncorrected", tell=severity)
-        bad = "event severity: fatal" in low or "event severity: recoverable" in low or "uncorrected" in low or "fatal machine check" in low
+            return self.note(
+                "mce", text, None, None, {"severity": severity}, severity == "uncorrected", tell=severity
+            )
+        bad = (
+            "event severity: fatal" in low
+            or "event severity: recoverable" in low
+            or "uncorrected" in low
+            or "fatal machine check" in low
+        )
         severity = "uncorrected" if bad else "corrected" if "correct" in low else "unknown"
-        return self.note("mce", text, None, None, {"severity": severity}, True if bad else None, tell=severity, weak=severity == "unknown")
+        return self.note(
+            "mce",
+            text,
+            None,
+            None,
+            {"severity": severity},
+            True if bad else None,
+            tell=severity,
+            weak=severity == "unknown",
+        )
 
     def down(self, text: str) -> Optional[Row]:
         if "SATA link" in text or text[:4] == "usb ":
@@ -475,21 +552,40 @@ class Parser:
         if not found or not (found.group("address") or found.group("port")):
             return None
         slot = text.partition("Slot(")[2].partition(")")[0] if "pciehp" in text else ""
-        parameters = {"slot": clean(slot)[:40]} if slot else {"interface": clean(found.group("port") or "")[:40] or None}
-        return self.note("link_down", text, address(found.group("address") or ""), parameters=parameters, tell=str(parameters))
+        parameters = (
+            {"slot": clean(slot)[:40]}
+            if slot
+            else {"interface": clean(found.group("port") or "")[:40] or None}
+        )
+        return self.note(
+            "link_down",
+            text,
+            address(found.group("address") or ""),
+            parameters=parameters,
+            tell=str(parameters),
+        )
 
     def hung(self, text: str) -> Optional[Row]:
         found = _re("hung").match(text)
         if not found:
             return None
-        return self.note("hung_task", text, None, parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]})
+        return self.note(
+            "hung_task",
+            text,
+            None,
+            parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]},
+        )
 
     def memory(self, text: str) -> Optional[Row]:
         found = _re("oom").match(text)
         if not found:
             return None
         group = found.group("cgroup") != "O"
-        parameters = {"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40], "cgroup": group}
+        parameters = {
+            "pid": int(found.group("pid")),
+            "name": clean(found.group("name"))[:40],
+            "cgroup": group,
+        }
         return self.note("oom", text, None, parameters=parameters, tell=str(group))
 
     # -- rows

@@ -77,7 +77,9 @@ def identity(context: Context) -> Json:
     return {
         "hostname": hostname,
         "machine_id": files.text("/etc/machine-id"),
-        "boot_id": files.text("/proc/sys/kernel/random/boot_id") if live else not_exposed("an image does not run"),
+        "boot_id": files.text("/proc/sys/kernel/random/boot_id")
+        if live
+        else not_exposed("an image does not run"),
         "class": document.get("class"),
         "class_digest": document.get("digest"),
         "lock_digest": (document.get("lock") or {}).get("digest"),
@@ -110,7 +112,9 @@ def release(files: Files) -> Dict[str, str]:
     """os-release(5), unquoted."""
     text = files.text("/etc/os-release")
     lines = text.splitlines() if isinstance(text, str) else []
-    return {key: value.strip("\"' ") for key, found, value in (line.partition("=") for line in lines) if found}
+    return {
+        key: value.strip("\"' ") for key, found, value in (line.partition("=") for line in lines) if found
+    }
 
 
 def virtual(files: Files, product: Json) -> Any:
@@ -156,7 +160,9 @@ def system(context: Context) -> Json:
     kernel: Json = {
         "running": files.text("/proc/sys/kernel/osrelease") if live else not_exposed("an image does not run"),
         "next_boot": next_boot,
-        "installed": list(seen.kernels) if seen is not None else [name[8:] for name in files.names("/boot") if name.startswith("vmlinuz-")],
+        "installed": list(seen.kernels)
+        if seen is not None
+        else [name[8:] for name in files.names("/boot") if name.startswith("vmlinuz-")],
         "cmdline": files.text("/proc/cmdline") if live else not_exposed("an image does not run"),
         "taint": taint,
         "taint_flags": letters(taint) if isinstance(taint, int) else taint,
@@ -167,7 +173,9 @@ def system(context: Context) -> Json:
         "version": rows.get("VERSION_ID", ""),
         "kernel": kernel,
         "secure_boot": _secure_boot(context),
-        "modules": sorted(line.split(None, 1)[0].decode("utf-8", "replace") for line in modules.splitlines() if line.strip())
+        "modules": sorted(
+            line.split(None, 1)[0].decode("utf-8", "replace") for line in modules.splitlines() if line.strip()
+        )
         if isinstance(modules, bytes)
         else modules,
     }
@@ -178,7 +186,11 @@ def system(context: Context) -> Json:
 
 def letters(taint: int) -> str:
     """The letters of a taint mask, as the kernel prints them; a bit that is newer than this program is its number."""
-    return "".join(TAINTS[bit] if bit < len(TAINTS) else f"({bit})" for bit in range(taint.bit_length()) if taint >> bit & 1)
+    return "".join(
+        TAINTS[bit] if bit < len(TAINTS) else f"({bit})"
+        for bit in range(taint.bit_length())
+        if taint >> bit & 1
+    )
 
 
 def _boot(context: Context) -> Json:
@@ -266,7 +278,9 @@ def _processor(files: Files) -> Dict[str, str]:
     """Of /proc/cpuinfo the first processor alone."""
     data = files.data("/proc/cpuinfo", 4096)
     text = data.decode("utf-8", "replace").partition("\n\n")[0] if isinstance(data, bytes) else ""
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    return {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
+    }
 
 
 def _groups(files: Files, numbers: List[int], name: str, older: str) -> List[int]:
@@ -292,7 +306,12 @@ def governors(context: Context, numbers: List[int]) -> Any:
     files = context.files
     found: Dict[str, List[int]] = {}
     seen = context.seen.tuning.get("governor") if context.seen is not None else None
-    if isinstance(seen, dict) and seen and not is_fault(seen) and all(isinstance(value, str) for value in seen.values()):
+    if (
+        isinstance(seen, dict)
+        and seen
+        and not is_fault(seen)
+        and all(isinstance(value, str) for value in seen.values())
+    ):
         for name, value in seen.items():
             number = "".join(letter for letter in str(name) if letter.isdigit())
             if number:
@@ -303,7 +322,11 @@ def governors(context: Context, numbers: List[int]) -> Any:
         for name in policies:
             said = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
             cpus = None if alone else files.text(f"{CPUS}/cpufreq/{name}/affected_cpus")
-            members = [int(word) for word in cpus.split() if word.isdigit()] if isinstance(cpus, str) else [int(name[6:] or 0)]
+            members = (
+                [int(word) for word in cpus.split() if word.isdigit()]
+                if isinstance(cpus, str)
+                else [int(name[6:] or 0)]
+            )
             if isinstance(said, str):
                 found.setdefault(said, []).extend(members)
     if not found:
@@ -344,13 +367,20 @@ def memory(files: Files) -> Json:
 
     def mib(key: str) -> Any:
         value = rows.get(key)
-        return int(value[0]) // 1024 if value and value[0].isdigit() else not_exposed(f"/proc/meminfo has no {key}")
+        return (
+            int(value[0]) // 1024
+            if value and value[0].isdigit()
+            else not_exposed(f"/proc/meminfo has no {key}")
+        )
 
     total, free = mib("SwapTotal"), mib("SwapFree")
     pages = {}
     for name in files.names("/sys/kernel/mm/hugepages"):
         folder = f"/sys/kernel/mm/hugepages/{name}"
-        pages[name[10:].rstrip("kB")] = {"total": files.number(folder + "/nr_hugepages"), "free": files.number(folder + "/free_hugepages")}
+        pages[name[10:].rstrip("kB")] = {
+            "total": files.number(folder + "/nr_hugepages"),
+            "free": files.number(folder + "/free_hugepages"),
+        }
     edac = {}
     for name in files.names("/sys/devices/system/edac/mc"):
         if name.startswith("mc") and name[2:].isdigit():
@@ -430,7 +460,11 @@ def suspects(files: Files) -> bool:
     at = stat.find(b"procs_blocked ") if isinstance(stat, bytes) else -1
     waiting = stat[at + 14 : at + 24].split() if isinstance(stat, bytes) and at >= 0 else []
     try:
-        return not isinstance(load, str) or float(load.split()[0]) >= 0.3 or (bool(waiting) and waiting[0] != b"0")
+        return (
+            not isinstance(load, str)
+            or float(load.split()[0]) >= 0.3
+            or (bool(waiting) and waiting[0] != b"0")
+        )
     except (IndexError, ValueError):
         return True
 
@@ -453,7 +487,13 @@ def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
         if rest[:1] == b"D":
             wait = files.text(f"/proc/{pid}/wchan")
             command = head.partition(b" (")[2].decode("utf-8", "replace")
-            found.append({"pid": pid, "command": plain(command), "wait": plain(wait) if isinstance(wait, str) and wait != "0" else None})
+            found.append(
+                {
+                    "pid": pid,
+                    "command": plain(command),
+                    "wait": plain(wait) if isinstance(wait, str) and wait != "0" else None,
+                }
+            )
     return found, 0
 
 
@@ -469,7 +509,10 @@ def limits(files: Files) -> Json:
         return text
     found: Json = {}
     for line in text.splitlines():
-        for start, key, size in (("Max locked memory", "memlock_kib", 1024), ("Max open files", "open_files", 1)):
+        for start, key, size in (
+            ("Max locked memory", "memlock_kib", 1024),
+            ("Max open files", "open_files", 1),
+        ):
             if line.startswith(start):
                 soft = line[len(start) :].split()[:1]
                 found[key] = int(soft[0]) // size if soft and soft[0].isdigit() else "".join(soft)

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from typing import Any, Callable, List, Tuple
 
 NET, IB = "/sys/class/net", "/sys/class/infiniband"
-COUNTERS = ("rx_dropped", "rx_errors", "rx_missed_errors", "rx_crc_errors", "tx_dropped", "tx_errors", "rx_packets", "tx_packets")
+COUNTERS = (
+    "rx_dropped",
+    "rx_errors",
+    "rx_missed_errors",
+    "rx_crc_errors",
+    "tx_dropped",
+    "tx_errors",
+    "rx_packets",
+    "tx_packets",
+)
 # Of some fifty counters of a port those that say of an error, of congestion, or how much there is of either: each is asked of firmware.
 PORT = (
     "link_downed",
@@ -60,7 +69,9 @@ def read(context: Context) -> Json:
         return {"network": fault, "infiniband": fault}
     names = interfaces(context)
     real = not files.root
-    jobs: List[Tuple[str, Callable[[], Any]]] = [(f"net {name}", _bind(link, files, name, real)) for name in names]
+    jobs: List[Tuple[str, Callable[[], Any]]] = [
+        (f"net {name}", _bind(link, files, name, real)) for name in names
+    ]
     devices = files.names(IB)
     jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
     asked = aside.Asked(jobs)
@@ -127,13 +138,17 @@ def link(files: Files, name: str, real: bool) -> Json:
     """What is asked of the driver: speed, duplex, firmware. A link that is down has no speed: the kernel says -1, or EINVAL."""
     speed = files.number(f"{NET}/{name}/speed")
     if speed == -1 or (isinstance(speed, dict) and speed.get("rc") == EINVAL):
-        speed = not_exposed("the link is down, or its driver knows no speed", EINVAL if isinstance(speed, dict) else None)
+        speed = not_exposed(
+            "the link is down, or its driver knows no speed", EINVAL if isinstance(speed, dict) else None
+        )
     duplex = files.text(f"{NET}/{name}/duplex")
     if isinstance(duplex, dict) and duplex.get("rc") == EINVAL:
         duplex = not_exposed("the link is down", EINVAL)
     if duplex == "unknown":
         duplex = not_exposed("its driver does not know")
-    version = firmware(name) if real else not_exposed("told by the driver, which is asked on a live node alone")
+    version = (
+        firmware(name) if real else not_exposed("told by the driver, which is asked on a live node alone")
+    )
     return {"speed_mbps": speed, "duplex": duplex, "firmware": version}
 
 
@@ -170,7 +185,9 @@ def device(files: Files, name: str) -> Json:
         "firmware": files.text(f"{folder}/fw_ver"),
         "board": files.text(f"{folder}/board_id"),
         "guid": files.text(f"{folder}/node_guid"),
-        "ports": {number: port(files, f"{folder}/ports/{number}") for number in files.names(f"{folder}/ports")},
+        "ports": {
+            number: port(files, f"{folder}/ports/{number}") for number in files.names(f"{folder}/ports")
+        },
     }
 
 

@@ -22,12 +22,18 @@ def read(context: Context) -> Json:
     files = context.files
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and "fault" not in pci else {}
-    devices = {name: one for name, one in functions.items() if one["kind"] != "port" and "virtual_of" not in one}
+    devices = {
+        name: one for name, one in functions.items() if one["kind"] != "port" and "virtual_of" not in one
+    }
     nodes: Json = {}
     numbers = [name[4:] for name in files.names(NODES) if name.startswith("node") and name[4:].isdecimal()]
     for number in sorted(numbers, key=int):
         with Folder(files, f"{NODES}/node{number}") as folder:
-            nodes[number] = {"cpus": folder.text("cpulist"), "memory_mib": _memory(folder), "distance": _distances(folder)}
+            nodes[number] = {
+                "cpus": folder.text("cpulist"),
+                "memory_mib": _memory(folder),
+                "distance": _distances(folder),
+            }
     affinity = {}
     for name, one in devices.items():
         with Folder(files, f"{BUS}/{name}") as folder:
@@ -77,4 +83,8 @@ def _distances(folder: Folder) -> Any:
     if not isinstance(text, str):
         return text
     parts = text.split()
-    return [int(part) for part in parts] if parts and all(part.isdecimal() for part in parts) else unread(f"no distances: {text[:40]!r}")
+    return (
+        [int(part) for part in parts]
+        if parts and all(part.isdecimal() for part in parts)
+        else unread(f"no distances: {text[:40]!r}")
+    )

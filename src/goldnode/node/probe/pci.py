@@ -31,7 +31,13 @@ SEVERITIES = ("correctable", "nonfatal", "fatal")
 def is_address(name: str) -> bool:
     """Whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
     parts = name.split(":")
-    return len(parts) == 3 and 4 <= len(parts[0]) <= 8 and len(parts[1]) == 2 and len(parts[2]) == 4 and parts[2][2] == "."
+    return (
+        len(parts) == 3
+        and 4 <= len(parts[0]) <= 8
+        and len(parts[1]) == 2
+        and len(parts[2]) == 4
+        and parts[2][2] == "."
+    )
 
 
 def read(context: Context) -> Json:
@@ -64,14 +70,18 @@ def sections(files: Files, names: Sequence[str], inner: Sequence[str]) -> Json:
             for place, hop in enumerate(path[:-1]):
                 if hop not in found:
                     with Folder(files, f"{BUS}/{hop}") as folder:
-                        found[hop] = _port(folder, ids.get(hop) or identity(bus, hop) or ("", ""), root, place == 0)
+                        found[hop] = _port(
+                            folder, ids.get(hop) or identity(bus, hop) or ("", ""), root, place == 0
+                        )
             with Folder(files, f"{BUS}/{address}") as folder:
                 found[address] = _device(folder, own, kind, path, root)
     for one in list(found.values()):
         if one["path"]:
             _judge(found, one["path"], inner)
     switches = [
-        {"address": name, "pci_id": one["pci_id"], "driver": one["driver"]} for name, one in found.items() if one["kind"] == "nvswitch"
+        {"address": name, "pci_id": one["pci_id"], "driver": one["driver"]}
+        for name, one in found.items()
+        if one["kind"] == "nvswitch"
     ]
     return {"pci": {name: found[name] for name in sorted(found)}, "nvswitches": switches}
 
@@ -102,7 +112,10 @@ def _kind(pci_id: str, kind: str) -> Optional[str]:
 def _path(files: Files, address: str) -> Tuple[List[str], str]:
     """(addresses from the root port to the function, the root bus). The link is read as text: what it leads to may be gone."""
     parts = (files.target(f"{BUS}/{address}") or "").split("/")
-    top = max((place for place, part in enumerate(parts) if part.startswith("pci") and part[3:].count(":") == 1), default=-1)
+    top = max(
+        (place for place, part in enumerate(parts) if part.startswith("pci") and part[3:].count(":") == 1),
+        default=-1,
+    )
     path = [part for part in parts[top + 1 :] if is_address(part)]
     if not path or path[-1] != address:
         return [address], address[:-5]
@@ -140,7 +153,9 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
         "kind": kind,
         "path": path,
         "root_bus": root,
-        "numa_node": not_exposed("the firmware names no NUMA node (-1)") if isinstance(node, int) and node < 0 else node,
+        "numa_node": not_exposed("the firmware names no NUMA node (-1)")
+        if isinstance(node, int) and node < 0
+        else node,
         "power_state": folder.text("power_state"),
         "enabled": enabled != 0 if isinstance(enabled, int) else enabled,
     }
@@ -164,7 +179,9 @@ def _gone(folder: Folder, row: Json) -> Any:
         return unread(SLEEPS)
     data = folder.data("config", 4)
     if isinstance(data, bytes):
-        return data == b"\xff\xff\xff\xff" if len(data) == 4 else unread("no configuration space could be read")
+        return (
+            data == b"\xff\xff\xff\xff" if len(data) == 4 else unread("no configuration space could be read")
+        )
     return data
 
 
@@ -232,7 +249,13 @@ def errors(folder: Folder) -> Json:
                 added += int(last)
                 if last != "0":
                     counters[f"{severity}.{name.strip()[:40]}"] = int(last)
-        row[severity] = total if total is not None else added if added or "0" in text else unread("no counters in the file")
+        row[severity] = (
+            total
+            if total is not None
+            else added
+            if added or "0" in text
+            else unread("no counters in the file")
+        )
     row["counters"] = counters
     return row
 
@@ -275,7 +298,12 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
         if hop is not None and (narrow is None or hop["gbps"] < narrow["gbps"]):
             narrow = hop
         if gens and widths:
-            here = {"gen": min(gens), "width": min(widths), "gbps": bandwidth(min(gens), min(widths)), "at": lower}
+            here = {
+                "gen": min(gens),
+                "width": min(widths),
+                "gbps": bandwidth(min(gens), min(widths)),
+                "at": lower,
+            }
             now = here if now is None or here["gbps"] < now["gbps"] else now
     device["edge"] = edge
     if "virtual_of" in device:

@@ -19,9 +19,22 @@ if TYPE_CHECKING:
     from ..host import Json
 
 # What nvidia-smi prints where it has no value, in small letters and without brackets: the hardware or driver has none …
-NONE = ("n/a", "not supported", "not available", "function not found", "requested functionality has been deprecated")
+NONE = (
+    "n/a",
+    "not supported",
+    "not available",
+    "function not found",
+    "requested functionality has been deprecated",
+)
 # … it could not be read …
-BROKEN = ("unknown error", "err!", "error", "insufficient permissions", "no permission", "in use by another client")
+BROKEN = (
+    "unknown error",
+    "err!",
+    "error",
+    "insufficient permissions",
+    "no permission",
+    "in use by another client",
+)
 # … or the GPU cannot be reached.
 LOST = ("gpu is lost", "gpu requires reset")
 LONGEST = 200
@@ -47,7 +60,9 @@ def parse(data: bytes, name: str) -> Json:
         what = "is cut off before </nvidia_smi_log>" if cut else f"is not XML ({problem})"
         raise NodeError(f"{name}: {what}. Give the whole output of one `nvidia-smi -q -x`.") from None
     if root.tag != "nvidia_smi_log":
-        raise NodeError(f"{name}: its XML is <{root.tag[:40]}>, not <nvidia_smi_log>. Give the output of `nvidia-smi -q -x`.")
+        raise NodeError(
+            f"{name}: its XML is <{root.tag[:40]}>, not <nvidia_smi_log>. Give the output of `nvidia-smi -q -x`."
+        )
     elements = root.findall("gpu")
     attached = _text(root, "attached_gpus")
     # With -i it tells of some GPUs only, and a place in the list is no number of the library's.
@@ -108,9 +123,16 @@ def _whole(text: str) -> Optional[int]:
 
 
 def _flag(text: str) -> Optional[bool]:
-    return {"yes": True, "1": True, "enabled": True, "true": True, "no": False, "0": False, "disabled": False, "false": False}.get(
-        text.lower()
-    )
+    return {
+        "yes": True,
+        "1": True,
+        "enabled": True,
+        "true": True,
+        "no": False,
+        "0": False,
+        "disabled": False,
+        "false": False,
+    }.get(text.lower())
 
 
 def _state(text: str) -> Optional[int]:
@@ -125,7 +147,11 @@ def _ids(text: str) -> Optional[str]:
     """233010DE: device, then vendor."""
     text = text.lower()
     text = text[2:] if text.startswith("0x") else text
-    return f"{text[4:]}:{text[:4]}" if len(text) == 8 and all(letter in "0123456789abcdef" for letter in text) else None
+    return (
+        f"{text[4:]}:{text[:4]}"
+        if len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)
+        else None
+    )
 
 
 def _nanoseconds(text: str) -> Optional[int]:
@@ -172,7 +198,11 @@ class _Gpu:
             self.lost = True
             return unread(text)
         value = None if _bare(text) in BROKEN else to(text)
-        return unread(f"nvidia-smi says {text!r}" if text else "the element is empty") if value is None else value
+        return (
+            unread(f"nvidia-smi says {text!r}" if text else "the element is empty")
+            if value is None
+            else value
+        )
 
     def object(self, to: Callable[[str], Any], **paths: Any) -> Any:
         """Keys with their values; missing ones left out. One fault for all where all have the same; None where none is there."""
@@ -203,14 +233,25 @@ class _Gpu:
         put("persistence_mode", self.get("persistence_mode", to=_flag))
         put("compute_mode", self.get("compute_mode", to=_mode))
         put("pstate", self.get("performance_state", "power_state", to=_state))
-        memory = {"total_mib": "fb_memory_usage/total", "used_mib": "fb_memory_usage/used", "bar1_mib": "bar1_memory_usage/total"}
+        memory = {
+            "total_mib": "fb_memory_usage/total",
+            "used_mib": "fb_memory_usage/used",
+            "bar1_mib": "bar1_memory_usage/total",
+        }
         put("memory", self.object(_whole, **memory))
         put("pcie", self.pcie())
         put("utilization", self.object(_whole, gpu="utilization/gpu_util", memory="utilization/memory_util"))
         put("ecc", self.ecc())
         put("remapped_rows", self.remapped())
         put("retired_pages", self.retired())
-        put("repair", self.object(_flag, channel_pending="ecc_errors/channel_repair_pending", tpc_pending="ecc_errors/tpc_repair_pending"))
+        put(
+            "repair",
+            self.object(
+                _flag,
+                channel_pending="ecc_errors/channel_repair_pending",
+                tpc_pending="ecc_errors/tpc_repair_pending",
+            ),
+        )
         put("unrepairable_memory", self.get("ecc_errors/unrepairable_memory", to=_flag))
         put("power", self.power())
         put("clocks", self.clocks())
@@ -230,7 +271,10 @@ class _Gpu:
         action = self.get("gpu_recovery_action", to=_action)
         if known(action):
             return action
-        for tag, name in (("reset_required", "gpu_reset"), ("drain_and_reset_recommended", "drain_and_reset")):
+        for tag, name in (
+            ("reset_required", "gpu_reset"),
+            ("drain_and_reset_recommended", "drain_and_reset"),
+        ):
             if self.get(f"gpu_reset_status/{tag}", to=_flag) is True:
                 return name
         return action
@@ -239,7 +283,10 @@ class _Gpu:
         link = "pci/pci_gpu_link_info"
         gen = {"current": (f"{link}/pcie_gen/current_link_gen", f"{link}/pcie_gen/device_current_link_gen"),
                "max": f"{link}/pcie_gen/max_link_gen", "device_max": f"{link}/pcie_gen/max_device_link_gen"}  # fmt: skip
-        width = {"current": f"{link}/link_widths/current_link_width", "max": f"{link}/link_widths/max_link_width"}
+        width = {
+            "current": f"{link}/link_widths/current_link_width",
+            "max": f"{link}/link_widths/max_link_width",
+        }
         found = {
             "gen": self.object(_whole, **gen),
             "width": self.object(_whole, **width),
@@ -256,12 +303,19 @@ class _Gpu:
             here = f"ecc_errors/{when}"
             # Until Volta a total stands there; since Turing the parts of which NVML's total is made.
             row = {
-                "corrected": self.sum(f"{here}/single_bit/total", (f"{here}/sram_correctable", f"{here}/dram_correctable")),
+                "corrected": self.sum(
+                    f"{here}/single_bit/total", (f"{here}/sram_correctable", f"{here}/dram_correctable")
+                ),
                 "uncorrected": self.sum(
                     f"{here}/double_bit/total",
                     tuple(
                         f"{here}/{tag}"
-                        for tag in ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable")
+                        for tag in (
+                            "sram_uncorrectable",
+                            "sram_uncorrectable_parity",
+                            "sram_uncorrectable_secded",
+                            "dram_uncorrectable",
+                        )
                     ),
                 ),
             }
@@ -278,10 +332,16 @@ class _Gpu:
         exceeded = self.get(f"{sums}/sram_threshold_exceeded", to=_flag)
         if sram is not None or exceeded is not None:
             rest = sram if isinstance(sram, dict) and not is_fault(sram) else {}
-            found["sram"] = {**({"threshold_exceeded": exceeded} if exceeded is not None else {}), **rest} or sram
+            found["sram"] = {
+                **({"threshold_exceeded": exceeded} if exceeded is not None else {}),
+                **rest,
+            } or sram
             found["sram"] = _one(found["sram"]) if not is_fault(found["sram"]) else found["sram"]
         dram = {
-            f"{when}_uncorrected": (f"ecc_errors/{when}/dram_uncorrectable", f"ecc_errors/{when}/double_bit/device_memory")
+            f"{when}_uncorrected": (
+                f"ecc_errors/{when}/dram_uncorrectable",
+                f"ecc_errors/{when}/double_bit/device_memory",
+            )
             for when in ("volatile", "aggregate")
         }
         told = self.object(_whole, **dram)
@@ -308,18 +368,32 @@ class _Gpu:
             return None
         if whole:
             return self.value(whole, lambda text: None)
-        flags = self.object(_flag, pending="remapped_rows/remapped_row_pending", failure="remapped_rows/remapped_row_failure")
-        found = self.object(_whole, correctable="remapped_rows/remapped_row_corr", uncorrectable="remapped_rows/remapped_row_unc")
+        flags = self.object(
+            _flag, pending="remapped_rows/remapped_row_pending", failure="remapped_rows/remapped_row_failure"
+        )
+        found = self.object(
+            _whole,
+            correctable="remapped_rows/remapped_row_corr",
+            uncorrectable="remapped_rows/remapped_row_unc",
+        )
         if is_fault(found) or found is None:
             return found if flags is None or is_fault(flags) else flags
-        found.update(flags if flags is not None and not is_fault(flags) else {key: flags for key in ("pending", "failure") if flags})
+        found.update(
+            flags
+            if flags is not None and not is_fault(flags)
+            else {key: flags for key in ("pending", "failure") if flags}
+        )
         banks = "remapped_rows/row_remapper_histogram"
         text = _text(self.element, banks)
         if text:
             found["histogram"] = self.value(text, lambda _: None)
         elif text is not None:
             found["histogram"] = self.object(
-                _whole, **{key: f"{banks}/row_remapper_histogram_{key}" for key in ("max", "high", "partial", "low", "none")}
+                _whole,
+                **{
+                    key: f"{banks}/row_remapper_histogram_{key}"
+                    for key in ("max", "high", "partial", "low", "none")
+                },
             )
         return {key: value for key, value in found.items() if value is not None}
 
@@ -344,13 +418,27 @@ class _Gpu:
             default_w=(f"{new}/default_power_limit", f"{old}/default_power_limit"),
             min_w=(f"{new}/min_power_limit", f"{old}/min_power_limit"),
             max_w=(f"{new}/max_power_limit", f"{old}/max_power_limit"),
-            draw_w=(f"{new}/average_power_draw", f"{new}/power_draw", f"{new}/instant_power_draw", f"{old}/power_draw"),
+            draw_w=(
+                f"{new}/average_power_draw",
+                f"{new}/power_draw",
+                f"{new}/instant_power_draw",
+                f"{old}/power_draw",
+            ),
         )
 
     def clocks(self) -> Any:
         found = {}
-        for key, tag in (("current", "clocks"), ("max", "max_clocks"), ("application", "applications_clocks")):
-            value = self.object(_whole, graphics_mhz=f"{tag}/graphics_clock", sm_mhz=f"{tag}/sm_clock", memory_mhz=f"{tag}/mem_clock")
+        for key, tag in (
+            ("current", "clocks"),
+            ("max", "max_clocks"),
+            ("application", "applications_clocks"),
+        ):
+            value = self.object(
+                _whole,
+                graphics_mhz=f"{tag}/graphics_clock",
+                sm_mhz=f"{tag}/sm_clock",
+                memory_mhz=f"{tag}/mem_clock",
+            )
             if value is not None:
                 found[key] = value
         return found or None
@@ -369,7 +457,10 @@ class _Gpu:
             fault = None
             for bit, name in enumerate(REASONS):
                 tag = name.replace("display_clock_", "display_clocks_")
-                told = self.get(f"{prefix}s/{prefix}_{tag}", to=lambda text: {"active": True, "not active": False}.get(text.lower()))
+                told = self.get(
+                    f"{prefix}s/{prefix}_{tag}",
+                    to=lambda text: {"active": True, "not active": False}.get(text.lower()),
+                )
                 if is_fault(told):
                     fault = fault or told
                 elif told:
@@ -384,7 +475,11 @@ class _Gpu:
                     "hw_power_brake": "hw_power_brake"}  # fmt: skip
         here = "clocks_event_reasons_counters"
         told = self.object(
-            _nanoseconds, **{key: (f"{here}/{here}_{tag}", f"{here}/clocks_event_reason_{tag}") for key, tag in counters.items()}
+            _nanoseconds,
+            **{
+                key: (f"{here}/{here}_{tag}", f"{here}/clocks_event_reason_{tag}")
+                for key, tag in counters.items()
+            },
         )
         if told is not None:
             found["violation_ns"] = told
@@ -404,21 +499,33 @@ class _Gpu:
 
     def fabric(self) -> Any:
         state = self.get(
-            "fabric/state", to=lambda text: text.lower().replace(" ", "_") if text.lower().replace(" ", "_") in FABRIC_STATES else None
+            "fabric/state",
+            to=lambda text: (
+                text.lower().replace(" ", "_") if text.lower().replace(" ", "_") in FABRIC_STATES else None
+            ),
         )
         if state is None or is_fault(state):
             return state
         found: Json = {"state": state}
-        for key, tag, to in (("status", "status", _plain), ("clique", "cliqueId", _whole), ("cluster", "clusterUuid", _plain)):
+        for key, tag, to in (
+            ("status", "status", _plain),
+            ("clique", "cliqueId", _whole),
+            ("cluster", "clusterUuid", _plain),
+        ):
             value = self.get(f"fabric/{tag}", to=to)
             if value is not None:
                 found[key] = value
         health: Json = {}
         for tag, key in HEALTH.items():
-            value = self.get(f"fabric/health/{tag}", to=lambda text: text.lower() if text.lower() in ("true", "false") else None)
+            value = self.get(
+                f"fabric/health/{tag}",
+                to=lambda text: text.lower() if text.lower() in ("true", "false") else None,
+            )
             if known(value):
                 health[key] = value
-        width = self.get("fabric/health/bandwidth", to=lambda text: {"full": "false", "degraded": "true"}.get(text.lower()))
+        width = self.get(
+            "fabric/health/bandwidth", to=lambda text: {"full": "false", "degraded": "true"}.get(text.lower())
+        )
         if known(width):
             health["degraded_bandwidth"] = width
         for key, tag in (("summary", "summary"), ("configuration", "incorrect_configuration")):

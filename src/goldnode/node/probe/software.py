@@ -14,10 +14,22 @@ if TYPE_CHECKING:
 # Later directories take precedence (CDI specification, "CDI Spec directories").
 CDI = ("/etc/cdi", "/var/run/cdi")
 MOST_CDI = 1 << 20
-PROPERTIES = ("Id", "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "StateChangeTimestampMonotonic")
+PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "NRestarts",
+    "StateChangeTimestampMonotonic",
+)
 ENGINES = {"docker": "docker.service", "containerd": "containerd.service", "podman": None}
 PROGRAMS = {"docker": "/usr/bin/dockerd", "containerd": "/usr/bin/containerd", "podman": "/usr/bin/podman"}
-PACKAGES = {"docker": ("docker-ce", "docker.io"), "containerd": ("containerd.io", "containerd"), "podman": ("podman",)}
+PACKAGES = {
+    "docker": ("docker-ce", "docker.io"),
+    "containerd": ("containerd.io", "containerd"),
+    "podman": ("podman",),
+}
 TOOLKITS = ("nvidia-container-toolkit", "amd-container-toolkit")
 FABRIC = ("nvidia-fabricmanager", "nvidia-fabric-manager", "cuda-drivers-fabricmanager")
 STATUS, MOST_STATUS = "/var/lib/dpkg/status", 32 << 20
@@ -73,7 +85,11 @@ def versions(context: Context) -> Any:
             if at < 0:
                 break
             stanza = data[at : data.find(b"\n\n", at) if data.find(b"\n\n", at) > 0 else len(data)]
-            rows = dict(line.partition(": ")[::2] for line in stanza.decode("utf-8", "replace").splitlines() if line[:1] not in " \t")
+            rows = dict(
+                line.partition(": ")[::2]
+                for line in stanza.decode("utf-8", "replace").splitlines()
+                if line[:1] not in " \t"
+            )
             name = rows.get("Package", "")
             there = (at == 0 or data[at - 1 : at] == b"\n") and rows.get("Status", "").endswith(" installed")
             if there and (name == start or (start in FABRIC and name.startswith(start))):
@@ -87,11 +103,20 @@ def versions(context: Context) -> Any:
 def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
     """Units that matter on a node of this class: those its baseline names, and those that its stack implies."""
     stated = ((document.get("health") or {}).get("baseline") or {}).get("services") or ()
-    names = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name and not name.startswith("-")}
-    driver, packages = document.get("driver") or {}, {str(row.get("name")) for row in document.get("packages") or ()}
+    names = {
+        name if "." in name else f"{name}.service"
+        for name in stated
+        if isinstance(name, str) and name and not name.startswith("-")
+    }
+    driver, packages = (
+        document.get("driver") or {},
+        {str(row.get("name")) for row in document.get("packages") or ()},
+    )
     if driver.get("module") == "nvidia" or (document.get("gpu") or {}).get("vendor") == "nvidia":
         names.add("nvidia-persistenced.service")
-    if any(name.startswith(FABRIC) for name in (*packages, *(() if is_fault(installed) else installed or ()))):
+    if any(
+        name.startswith(FABRIC) for name in (*packages, *(() if is_fault(installed) else installed or ()))
+    ):
         names.add("nvidia-fabricmanager.service")
     engine = (document.get("runtime") or {}).get("engine")
     if engine == "docker":
@@ -99,7 +124,14 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
     elif engine == "containerd":
         names.add("containerd.service")
     if not document:
-        names.update(("nvidia-persistenced.service", "nvidia-fabricmanager.service", "docker.service", "containerd.service"))
+        names.update(
+            (
+                "nvidia-persistenced.service",
+                "nvidia-fabricmanager.service",
+                "docker.service",
+                "containerd.service",
+            )
+        )
     return sorted(names)
 
 
@@ -116,13 +148,19 @@ def services(context: Context, installed: Any) -> Json:
     error: Optional[Json] = None
     if missing:
         said = context.host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *missing, timeout=10)
-        blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.out.split("\n\n")]
+        blocks = [
+            dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.out.split("\n\n")
+        ]
         blocks = [block for block in blocks if block.get("Id")]
         # In the order in which they were asked for; `Id` is another name where one asks for an alias.
-        rows.update(zip(missing, blocks) if len(blocks) == len(missing) else {block["Id"]: block for block in blocks})
+        rows.update(
+            zip(missing, blocks) if len(blocks) == len(missing) else {block["Id"]: block for block in blocks}
+        )
         if said.rc != 0 or not blocks:
             error = unread(f"systemctl show: {plain(said.err.strip() or 'no answer')}", said.rc)
-    return {name: _unit(rows[name]) if name in rows else error or unread("systemd did not tell") for name in names}
+    return {
+        name: _unit(rows[name]) if name in rows else error or unread("systemd did not tell") for name in names
+    }
 
 
 def _unit(row: Mapping[str, str]) -> Json:
@@ -145,7 +183,10 @@ def fabric_manager(installed: Any, shown: Any) -> Json:
     if is_fault(installed):
         return {"installed": installed, "active": installed}
     version = next((version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None)
-    return {"installed": version, "active": _active(shown, "nvidia-fabricmanager.service") if version else False}
+    return {
+        "installed": version,
+        "active": _active(shown, "nvidia-fabricmanager.service") if version else False,
+    }
 
 
 def _active(shown: Any, unit: str) -> Any:
@@ -170,11 +211,15 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
     told = (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
     version = told or next((have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None)
     unit = ENGINES.get(engine or "")
-    active: Any = _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
+    active: Any = (
+        _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
+    )
     return {
         "engine": engine,
         "version": installed if not version and is_fault(installed) else version,
-        "toolkit": installed if is_fault(installed) else next((have[name] for name in TOOLKITS if name in have), None),
+        "toolkit": installed
+        if is_fault(installed)
+        else next((have[name] for name in TOOLKITS if name in have), None),
         "active": active,
         "cdi": specs(files),
     }

@@ -53,7 +53,11 @@ def read(context: Context) -> Json:
         return {"storage": not_exposed("an image does not run")}
     mounted = mounts(files, named(context))
     jobs: List[Tuple[str, Callable[[], Any]]] = []
-    over = {name: controller(files, name) for name in files.names(BLOCK) if name.startswith("nvme") and not hidden(name)}
+    over = {
+        name: controller(files, name)
+        for name in files.names(BLOCK)
+        if name.startswith("nvme") and not hidden(name)
+    }
     # What is on this machine first; a file system behind a network is the likeliest to hang.
     jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
     ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
@@ -66,11 +70,17 @@ def read(context: Context) -> Json:
             disks[name]["smart"] = found[f"smart {over[name]}"]
     for name, row in mounted.items():
         answer = found[f"space {name}"]
-        row.update(dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer) if is_fault(answer) else answer)
+        row.update(
+            dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer)
+            if is_fault(answer)
+            else answer
+        )
     section: Json = {"devices": disks, "mounts": mounted, "raid": arrays}
     paths = named(context)
     if paths and not context.passive:
-        section["paths"] = aside.ask([(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1)
+        section["paths"] = aside.ask(
+            [(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1
+        )
     return {"storage": section}
 
 
@@ -81,7 +91,11 @@ def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 def named(context: Context) -> List[str]:
     """The paths of which the class says how fast they are."""
     found = (((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}).get("paths")
-    return [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")] if isinstance(found, dict) else []
+    return (
+        [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")]
+        if isinstance(found, dict)
+        else []
+    )
 
 
 # -- disks
@@ -139,7 +153,13 @@ def _first(files: Files, *names: str) -> Any:
 
 def flag(value: Any) -> Any:
     """0 and 1 as false and true."""
-    return value == "1" if value in ("0", "1") else value if is_fault(value) else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
+    return (
+        value == "1"
+        if value in ("0", "1")
+        else value
+        if is_fault(value)
+        else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
+    )
 
 
 def _chosen(value: Any) -> Any:
@@ -177,7 +197,25 @@ def _log_page(handle: int) -> bytes:
     # check must not be what does that.
     number = (PAGE // 4 - 1) << 16 | SMART
     command = struct.pack(
-        "<BBHIIIQQIIIIIIIIII", GET_LOG_PAGE, 0, 0, 0xFFFFFFFF, 0, 0, 0, page.buffer_info()[0], 0, PAGE, number, 0, 0, 0, 0, 0, 0, 0
+        "<BBHIIIQQIIIIIIIIII",
+        GET_LOG_PAGE,
+        0,
+        0,
+        0xFFFFFFFF,
+        0,
+        0,
+        0,
+        page.buffer_info()[0],
+        0,
+        PAGE,
+        number,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
     )
     status = fcntl.ioctl(handle, ADMIN, bytearray(command), True)
     if status:
@@ -219,7 +257,11 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
         fields = line.split(" ")
         if len(fields) > 3:
             path = unescape(fields[1])
-            rows[path] = [unescape(fields[0]), fields[2], fields[3]]  # the last mount on a path is what is seen there
+            rows[path] = [
+                unescape(fields[0]),
+                fields[2],
+                fields[3],
+            ]  # the last mount on a path is what is seen there
     needed = {"/"}
     for name in wanted:
         under = [path for path in rows if name == path or name.startswith(path.rstrip("/") + "/")]
@@ -233,7 +275,12 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
     found: Dict[str, Json] = {}
     for path in sorted(kept, key=lambda name: (name not in needed, name))[:MOST_MOUNTS]:
         source, kind, options = rows[path]
-        found[path] = {"device": source, "type": kind, "options": options[:400], "readonly": "ro" in options.split(",")}
+        found[path] = {
+            "device": source,
+            "type": kind,
+            "options": options[:400],
+            "readonly": "ro" in options.split(","),
+        }
     return dict(sorted(found.items()))
 
 
@@ -247,7 +294,11 @@ def unescape(text: str) -> str:
 def space(files: Files, path: str) -> Json:
     """Size and what is free for anybody but root."""
     found = os.statvfs(files.root + path)
-    inodes: Any = round(100 * found.f_favail / found.f_files, 1) if found.f_files else not_exposed("it has no fixed number of inodes")
+    inodes: Any = (
+        round(100 * found.f_favail / found.f_files, 1)
+        if found.f_files
+        else not_exposed("it has no fixed number of inodes")
+    )
     return {
         "size_mib": found.f_blocks * found.f_frsize >> 20,
         "free_mib": found.f_bavail * found.f_frsize >> 20,
@@ -266,10 +317,18 @@ def raid(files: Files) -> Any:
         words = line.split()
         if len(words) > 2 and words[1] == ":" and words[0].startswith("md"):
             members = [word for word in words if "[" in word and not word.startswith("[")]
-            level = next((word for word in words[2:] if word.startswith(("raid", "linear", "multipath", "faulty"))), None)
+            level = next(
+                (word for word in words[2:] if word.startswith(("raid", "linear", "multipath", "faulty"))),
+                None,
+            )
             gone = [word.partition("[")[0] for word in members if "(F)" in word]
             use = [word for word in members if "(F)" not in word and "(S)" not in word]
-            row = {"level": level, "state": "active" if words[2] == "active" else "inactive", "devices": len(members), "active": len(use)}
+            row = {
+                "level": level,
+                "state": "active" if words[2] == "active" else "inactive",
+                "devices": len(members),
+                "active": len(use),
+            }
             if gone:
                 row["failed"] = gone
             found[words[0]] = row
@@ -278,7 +337,9 @@ def raid(files: Files) -> Any:
                 have, slash, use_text = word.strip("[]").partition("/")
                 if word.startswith("[") and slash and have.isdigit() and use_text.isdigit():
                     row["devices"], row["active"] = int(have), int(use_text)
-            moving = next((word for word in words if word in ("recovery", "resync", "reshape", "check")), None)
+            moving = next(
+                (word for word in words if word in ("recovery", "resync", "reshape", "check")), None
+            )
             if row["state"] == "active" and row["active"] < row["devices"]:
                 row["state"] = "degraded"
             if moving in ("recovery", "reshape"):
@@ -309,10 +370,15 @@ def speed(files: Files, path: str) -> Json:
         try:
             handle = os.open(name, quiet | os.O_NOATIME)
         except PermissionError:  # not the owner, and not root to this file system
-            return {key: unread("reading it would write a time of access") for key in ("latency_ms", "read_mb_s")}
+            return {
+                key: unread("reading it would write a time of access") for key in ("latency_ms", "read_mb_s")
+            }
     except OSError as problem:
         fault = not_exposed if problem.errno == 22 else unread  # EINVAL: no O_DIRECT here
-        return {key: fault(f"past the page cache: {problem.strerror}", problem.errno) for key in ("latency_ms", "read_mb_s")}
+        return {
+            key: fault(f"past the page cache: {problem.strerror}", problem.errno)
+            for key in ("latency_ms", "read_mb_s")
+        }
     try:
         return measure(handle, size)
     except OSError as problem:
@@ -348,7 +414,9 @@ def measure(handle: int, size: int) -> Json:
         if got < STEP:
             break
     spent = time.monotonic() - before
-    answer["read_mb_s"] = round(done / 1e6 / spent, 1) if done and spent > 0 else unread("nothing could be read")
+    answer["read_mb_s"] = (
+        round(done / 1e6 / spent, 1) if done and spent > 0 else unread("nothing could be read")
+    )
     return answer
 
 

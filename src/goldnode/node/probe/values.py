@@ -22,7 +22,9 @@ MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
 
 def not_exposed(text: str, rc: Optional[int] = None) -> Fault:
     """The fault of something that this hardware, driver or kernel does not have."""
-    return {"fault": NOT_EXPOSED, "text": text} if rc is None else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
+    return (
+        {"fault": NOT_EXPOSED, "text": text} if rc is None else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
+    )
 
 
 def unread(text: str, rc: Optional[int] = None) -> Fault:

@@ -18,15 +18,28 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("--listen", metavar="[ADDRESS:]PORT", help="listen here, on the loopback without an address; else systemd's socket")
-    parser.add_argument("--idle", type=float, default=endpoint.IDLE, metavar="SECONDS", help="end when nobody has asked for so long")
+    parser.add_argument(
+        "--listen",
+        metavar="[ADDRESS:]PORT",
+        help="listen here, on the loopback without an address; else systemd's socket",
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=endpoint.IDLE,
+        metavar="SECONDS",
+        help="end when nobody has asked for so long",
+    )
 
 
 def run(host: Host, options: Any) -> int:
     """Serve until nobody asks. Returns 0, and 3 where there is nothing to listen on."""
     listening = endpoint.inherited()
     if listening is None and options.listen is None:
-        print("goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen [ADDRESS:]PORT.", file=sys.stderr)
+        print(
+            "goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen [ADDRESS:]PORT.",
+            file=sys.stderr,
+        )
         return current.UNKNOWN
     if listening is None:
         try:
@@ -39,7 +52,11 @@ def run(host: Host, options: Any) -> int:
         except (OSError, ValueError) as problem:
             print(f"goldnode-node: cannot listen on {options.listen}: {problem}", file=sys.stderr)
             return current.UNKNOWN
-        print(f"goldnode-node: listens on {listening.getsockname()[0]}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+        print(
+            f"goldnode-node: listens on {listening.getsockname()[0]}:{listening.getsockname()[1]}",
+            file=sys.stderr,
+            flush=True,
+        )
     with listening:
         endpoint.serve(listening, endpoint.Answers(host), options.idle)
     return 0

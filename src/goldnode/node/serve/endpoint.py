@@ -33,7 +33,9 @@ TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout"}
-REASONS.update({431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"})
+REASONS.update(
+    {431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}
+)
 
 
 class Answers:
@@ -79,7 +81,9 @@ class Answers:
         if code in accepted:
             return 200, TEXT, f"{'healthy' if code == 0 else 'degraded, which the class accepts'}\n"
         wrong = [
-            str(f.get("id")) for f in verdict["findings"] if isinstance(f, dict) and metrics.OUTCOMES.get(str(f.get("outcome")), 3) >= 3
+            str(f.get("id"))
+            for f in verdict["findings"]
+            if isinstance(f, dict) and metrics.OUTCOMES.get(str(f.get("outcome")), 3) >= 3
         ]
         shown = ", ".join(wrong[:8]) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
         return 503, TEXT, _line(f"{verdict.get('status')} (exit code {code}): {shown}") + "\n"
@@ -103,8 +107,12 @@ class Answers:
         return {
             "schema": SCHEMA,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "simulated": verdict.get("simulated") is True or capture.get("simulated") is True or document.get("simulated") is True,
-            "hostname": identity.get("hostname") or (self.host.text("/proc/sys/kernel/hostname") or "").strip() or None,
+            "simulated": verdict.get("simulated") is True
+            or capture.get("simulated") is True
+            or document.get("simulated") is True,
+            "hostname": identity.get("hostname")
+            or (self.host.text("/proc/sys/kernel/hostname") or "").strip()
+            or None,
             "class": document.get("class"),
             "class_digest": document.get("digest"),
             "lock_digest": _of(document.get("lock"), "digest"),
@@ -117,7 +125,11 @@ class Answers:
                 "exit_code": verdict.get("exit_code") if fault is None else current.UNKNOWN,
                 "time": verdict.get("time"),
                 "age_seconds": None if age is None else round(age, 1),
-                "findings": [f for f in verdict.get("findings") or [] if isinstance(f, dict) and f.get("outcome") != "match"]
+                "findings": [
+                    f
+                    for f in verdict.get("findings") or []
+                    if isinstance(f, dict) and f.get("outcome") != "match"
+                ]
                 if fault is None
                 else [],
             },
@@ -250,7 +262,9 @@ def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
         return 405, TEXT, "only GET and HEAD\n", False, True
     try:
         status, kind, body = answers.at(words[1].partition("?")[0])
-    except Exception as problem:  # a file that is not as it should be must not look like health, nor end the server
+    except (
+        Exception
+    ) as problem:  # a file that is not as it should be must not look like health, nor end the server
         print(f"goldnode-node: {type(problem).__name__}: {problem}", file=sys.stderr)
         status, kind, body = 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
     return status, kind, body, words[0] == "HEAD", False

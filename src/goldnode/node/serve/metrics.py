@@ -33,20 +33,35 @@ OUTCOMES = {
 
 # name -> (type, help). In this order they are printed.
 METRICS = {
-    "goldnode_info": ("gauge", "What the node is: class and its digest, lock, stack, image, driver. Always 1."),
+    "goldnode_info": (
+        "gauge",
+        "What the node is: class and its digest, lock, stack, image, driver. Always 1.",
+    ),
     "goldnode_simulated": ("gauge", "1 when any of the hardware is simulated."),
     "goldnode_last_run_timestamp_seconds": ("gauge", "When the last check was made, seconds since 1970."),
     "goldnode_verdict_limit_seconds": ("gauge", "For how long a verdict counts; an older one says nothing."),
-    "goldnode_verdict_holds": ("gauge", "1 when the verdict counts: of this boot, of the class of the node, and not too old."),
-    "goldnode_verdict_age_seconds": ("gauge", "Age of the verdict when this was asked (on the endpoint only)."),
-    "goldnode_verdict_exit_code": ("gauge", "0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."),
+    "goldnode_verdict_holds": (
+        "gauge",
+        "1 when the verdict counts: of this boot, of the class of the node, and not too old.",
+    ),
+    "goldnode_verdict_age_seconds": (
+        "gauge",
+        "Age of the verdict when this was asked (on the endpoint only).",
+    ),
+    "goldnode_verdict_exit_code": (
+        "gauge",
+        "0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class.",
+    ),
     "goldnode_findings": ("gauge", "Findings of the verdict by outcome."),
     "goldnode_finding": (
         "gauge",
         "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 mismatch.",
     ),
     "goldnode_gate_open": ("gauge", "1 while the gate lets work start."),
-    "goldnode_drained": ("gauge", "1 while this node is drained by goldnode, 0 while it is not or somebody else has drained it."),
+    "goldnode_drained": (
+        "gauge",
+        "1 while this node is drained by goldnode, 0 while it is not or somebody else has drained it.",
+    ),
     "goldnode_gpu_info": ("gauge", "A GPU: its address, name, PCI id, VBIOS. Always 1."),
     "goldnode_gpu_lost": ("gauge", "1 when the GPU is listed and cannot be reached."),
     "goldnode_gpu_recovery_action_info": ("gauge", "The recovery that the driver asks for. Always 1."),
@@ -68,8 +83,14 @@ METRICS = {
     "goldnode_gpu_violation_seconds_total": ("counter", "Time for which clocks were lowered, by reason."),
     "goldnode_gpu_nvlink_links": ("gauge", "NVLinks by state."),
     "goldnode_gpu_nvlink_errors_total": ("counter", "Errors of all NVLinks of the GPU, by kind."),
-    "goldnode_pci_aer_errors_total": ("counter", "Errors that PCIe's advanced error reporting has counted, by function and severity."),
-    "goldnode_events_total": ("counter", "Events of the kernel's log since boot (Xid, bus errors …) by kind and code."),
+    "goldnode_pci_aer_errors_total": (
+        "counter",
+        "Errors that PCIe's advanced error reporting has counted, by function and severity.",
+    ),
+    "goldnode_events_total": (
+        "counter",
+        "Events of the kernel's log since boot (Xid, bus errors …) by kind and code.",
+    ),
 }
 
 
@@ -108,7 +129,9 @@ def text(
     for name, (kind, help_text) in METRICS.items():
         if found[name]:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{{{key}}} {value}" if key else f"{name} {value}" for key, value in found[name].items()]
+            lines += [
+                f"{name}{{{key}}} {value}" if key else f"{name} {value}" for key, value in found[name].items()
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -124,14 +147,20 @@ def escaped(value: Any) -> str:
     return shown.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _samples(verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Optional[str], age: Optional[float]) -> Iterator[Sample]:
+def _samples(
+    verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Optional[str], age: Optional[float]
+) -> Iterator[Sample]:
     capture = captured if isinstance(captured, dict) else {}
     simulated = verdict.get("simulated") is True or capture.get("simulated") is True
     mark: Labels = {"simulated": "true"} if simulated else {}
     driver = _dict(capture.get("driver"))
     identity = _dict(capture.get("identity"))
     info = {name: _text(verdict.get(name)) for name in ("class", "class_digest", "lock_digest", "stack")}
-    more = {"image_id": _text(identity.get("image_id")), "driver": _text(driver.get("loaded")), "cuda": _text(driver.get("cuda"))}
+    more = {
+        "image_id": _text(identity.get("image_id")),
+        "driver": _text(driver.get("loaded")),
+        "cuda": _text(driver.get("cuda")),
+    }
     yield "goldnode_info", {**info, **more, **mark}, 1
     yield "goldnode_simulated", {}, simulated
     yield "goldnode_last_run_timestamp_seconds", {}, seconds(verdict.get("time"))
@@ -139,11 +168,19 @@ def _samples(verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Option
     yield "goldnode_verdict_holds", {}, fault is None
     yield "goldnode_verdict_age_seconds", {}, age
     code = verdict.get("exit_code")
-    yield "goldnode_verdict_exit_code", mark, code if fault is None and code in (0, 1, 2, 3, 4) else current.UNKNOWN
+    yield (
+        "goldnode_verdict_exit_code",
+        mark,
+        code if fault is None and code in (0, 1, 2, 3, 4) else current.UNKNOWN,
+    )
     if fault is None:
         yield from _findings(verdict, mark)
     state = _dict(gate)
-    yield "goldnode_gate_open", {"mode": _text(state.get("mode"))}, state.get("open") if isinstance(state.get("open"), bool) else None
+    yield (
+        "goldnode_gate_open",
+        {"mode": _text(state.get("mode"))},
+        state.get("open") if isinstance(state.get("open"), bool) else None,
+    )
     told = state.get("told")
     if state:
         yield "goldnode_drained", {}, isinstance(told, dict) and told.get("ours") is True
@@ -153,7 +190,11 @@ def _samples(verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Option
     for address, function in _dict(capture.get("pci")).items():
         aer = _dict(_dict(function).get("aer"))
         for severity in ("correctable", "nonfatal", "fatal"):
-            yield "goldnode_pci_aer_errors_total", {"address": address, "severity": severity, **mark}, aer.get(severity)
+            yield (
+                "goldnode_pci_aer_errors_total",
+                {"address": address, "severity": severity, **mark},
+                aer.get(severity),
+            )
     events: Dict[Tuple[str, str], int] = {}
     for row in _list(_dict(capture.get("events")).get("rows")):
         row = _dict(row)
@@ -173,14 +214,22 @@ def _findings(verdict: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
             continue
         outcome = str(finding.get("outcome"))
         counts[outcome] = counts.get(outcome, 0) + 1
-        labels = {"id": finding.get("id"), "subject": finding.get("subject") or "", "severity": finding.get("severity")}
+        labels = {
+            "id": finding.get("id"),
+            "subject": finding.get("subject") or "",
+            "severity": finding.get("severity"),
+        }
         yield "goldnode_finding", {**labels, **mark}, OUTCOMES.get(outcome, WORST)
     for outcome in sorted({*OUTCOMES, *counts}):
         yield "goldnode_findings", {"outcome": outcome, **mark}, counts.get(outcome, 0)
 
 
 def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
-    own: Labels = {"gpu": _text(gpu.get("address")) or _text(gpu.get("index")) or "unknown", "uuid": _text(gpu.get("uuid")), **mark}
+    own: Labels = {
+        "gpu": _text(gpu.get("address")) or _text(gpu.get("index")) or "unknown",
+        "uuid": _text(gpu.get("uuid")),
+        **mark,
+    }
 
     def one(metric: str, value: Any, /, **labels: str) -> Sample:
         return f"goldnode_gpu_{metric}", {**own, **labels}, value
@@ -213,7 +262,11 @@ def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
     yield one("power_watts", power.get("draw_w"))
     yield one("power_limit_watts", power.get("limit_w"))
     for clock in ("graphics", "sm", "memory"):
-        yield one("clock_hertz", _times(_dict(_dict(gpu.get("clocks")).get("current")).get(f"{clock}_mhz"), 10**6), clock=clock)
+        yield one(
+            "clock_hertz",
+            _times(_dict(_dict(gpu.get("clocks")).get("current")).get(f"{clock}_mhz"), 10**6),
+            clock=clock,
+        )
     for kind in ("total", "used"):
         yield one("memory_bytes", _times(_dict(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind)
     for kind in ("gpu", "memory"):

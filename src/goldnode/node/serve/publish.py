@@ -38,7 +38,9 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
         content = metrics.text(verdict, captured, load(host, GATE), fault).encode("utf-8", "replace")
         host.write(PUBLIC, json.dumps(public(captured), separators=(",", ":")).encode())
         host.write(METRICS, content)
-    except Exception as problem:  # whatever is wrong with the numbers, the verdict stands; and a file that grows old is seen
+    except (
+        Exception
+    ) as problem:  # whatever is wrong with the numbers, the verdict stands; and a file that grows old is seen
         return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
     try:
         return _collected(host, document, content)
@@ -60,7 +62,9 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
     if not wanted:
         return []
     if not host.is_dir(os.path.dirname(wanted)):
-        return [f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"]
+        return [
+            f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"
+        ]
     if before != wanted:
         host.write(MEMORY, f"{wanted}\n".encode())
     host.write(wanted, content)
@@ -70,20 +74,34 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
 def public(captured: Any) -> Dict[str, Any]:
     """What of a capture is everybody's: no serial numbers, machine ids, network addresses, processes, command lines, or lines of a log."""
     capture = captured if isinstance(captured, dict) else {}
-    found = {name: capture[name] for name in ("time", "source", "simulated", "driver", "gpu_error", "devices") if name in capture}
+    found = {
+        name: capture[name]
+        for name in ("time", "source", "simulated", "driver", "gpu_error", "devices")
+        if name in capture
+    }
     found["schema"] = SCHEMA
     found["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
     kernel = capture["os"].get("kernel") if isinstance(capture.get("os"), dict) else None
     found["os"] = {"kernel": _picked(kernel, ("running",))}
     gpus = capture.get("gpus")
     if isinstance(gpus, list):
-        gpus = [{key: value for key, value in gpu.items() if key not in PRIVATE} for gpu in gpus if isinstance(gpu, dict)]
+        gpus = [
+            {key: value for key, value in gpu.items() if key not in PRIVATE}
+            for gpu in gpus
+            if isinstance(gpu, dict)
+        ]
     if gpus is not None:
         found["gpus"] = gpus
     pci = capture.get("pci")
-    found["pci"] = {address: _picked(row, ("aer",)) for address, row in pci.items()} if isinstance(pci, dict) and "fault" not in pci else {}
+    found["pci"] = (
+        {address: _picked(row, ("aer",)) for address, row in pci.items()}
+        if isinstance(pci, dict) and "fault" not in pci
+        else {}
+    )
     rows = capture["events"].get("rows") if isinstance(capture.get("events"), dict) else None
-    found["events"] = {"rows": [_picked(row, ("kind", "code", "count")) for row in rows] if isinstance(rows, list) else []}
+    found["events"] = {
+        "rows": [_picked(row, ("kind", "code", "count")) for row in rows] if isinstance(rows, list) else []
+    }
     return found
 
 

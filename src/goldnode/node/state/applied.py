@@ -106,7 +106,11 @@ def mark(host: Host, document: Document, whole: bool = False, good: bool = False
     if not known or known[-1]["class_digest"] != document["digest"]:
         return
     last = known[-1]
-    now = {**last, "whole": last["whole"] or whole, "good": last["good"] or (good and (last["whole"] or whole))}
+    now = {
+        **last,
+        "whole": last["whole"] or whole,
+        "good": last["good"] or (good and (last["whole"] or whole)),
+    }
     if now != last:
         _keep(host, [*known[:-1], now])
 
@@ -128,15 +132,22 @@ def earlier(known: List[Json], to: str = "") -> Choice:
     """
     if not known:
         raise GoneError(
-            "nothing-earlier", "The node has no class document.", "Run site.yml for this host; there is nothing to return from."
+            "nothing-earlier",
+            "The node has no class document.",
+            "Run site.yml for this host; there is nothing to return from.",
         )
     now = known[-1]
     if to:
         wanted = to.partition(":")[2] if to.startswith("sha256:") else to
         names = ("lock_digest", "class_digest", "document")
-        found = [row for row in known if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)]
+        found = [
+            row for row in known if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)
+        ]
         if not found or len({row["lock_digest"] for row in found}) > 1:
-            have = "; ".join(f"{short(row['lock_digest'])} ({row['stack']}, kernel {row['release']}, {row['time']})" for row in known)
+            have = "; ".join(
+                f"{short(row['lock_digest'])} ({row['stack']}, kernel {row['release']}, {row['time']})"
+                for row in known
+            )
             what = "is the beginning of several digests" if found else "is not kept on this node"
             raise GoneError("nothing-earlier", f"{to} {what}.", f"Kept are the locks: {have}.")
         return Choice(found[-1], now, found[-1] is now)
@@ -159,7 +170,11 @@ def read(host: Host, row: Json) -> Json:
     :raises GoneError: when it is not there, or is another one.
     """
     data = host.data(_file(row["document"]))
-    if data is None and load_json(host, CLASS) and row["class_digest"] == load_json(host, CLASS).get("digest"):
+    if (
+        data is None
+        and load_json(host, CLASS)
+        and row["class_digest"] == load_json(host, CLASS).get("digest")
+    ):
         data = host.data(CLASS)
     if data is None or digest(data) != row["document"]:
         what = "is not there" if data is None else "was changed on the node"
@@ -195,7 +210,11 @@ def _write(host: Host, document: Document) -> None:
 def _keep(host: Host, known: List[Json]) -> None:
     """Write the index, then drop every file that no row names."""
     host.write(INDEX, json.dumps({"schema": SCHEMA, "rows": known}, indent=1, sort_keys=True).encode())
-    named = {INDEX, *(_file(row["document"]) for row in known), *(_beside(row["class_digest"]) for row in known)}
+    named = {
+        INDEX,
+        *(_file(row["document"]) for row in known),
+        *(_beside(row["class_digest"]) for row in known),
+    }
     for name in host.glob(PLACE, "*"):
         if name not in named:
             host.remove(name)
@@ -213,22 +232,32 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     record = records.read(host)
     had = load_json(host, _beside(document["digest"]))
     wanted = {package["name"] for package in document["packages"]}
-    if had is None:  # it was never left whole: what the document in force names, as far as goldnode brought it
+    if (
+        had is None
+    ):  # it was never left whole: what the document in force names, as far as goldnode brought it
         own = removal.own_document(host) or {}
         came = {package["name"] for package in own.get("packages", ())}
     else:
         came = set(seen.packages) - set(had)
-    candidates = sorted(name for name in set(record.get("brought", ())) & came if name in seen.packages and name not in wanted)
+    candidates = sorted(
+        name for name in set(record.get("brought", ())) & came if name in seen.packages and name not in wanted
+    )
     # The kernel that runs stays with its headers, and every one while a trial is not settled: it is the way back from this way back.
     kernels = {name: re.match(r"linux-(?:image|headers)-(\d.*)$", name) for name in candidates}
-    stay = {name for name, found in kernels.items() if found and (seen.trial or found.group(1) == seen.running_kernel)}
+    stay = {
+        name
+        for name, found in kernels.items()
+        if found and (seen.trial or found.group(1) == seen.running_kernel)
+    }
     leave: List[str] = []
     notes: List[Tuple[str, str]] = []
     if candidates:
         traces, seen.traces = seen.traces, needs.relations(host)
         leave, told = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
         seen.traces = traces
-        notes = [(note.subject, note.message) for note in told if note.subject == "packages.needed" and not stay]
+        notes = [
+            (note.subject, note.message) for note in told if note.subject == "packages.needed" and not stay
+        ]
     blocked: Optional[str] = None
     if seen.boot.get("loader") == "grub" and not seen.container:
         for target in ("abstraction", "fs"):
@@ -244,5 +273,10 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     if seen.boot.get("loader") == "systemd-boot" and seen.running_kernel not in (None, release):
         text = f"systemd-boot counts boots of whole images, and {release} is one kernel: it becomes the default at once"
         notes.append(("boot.once", text))
-    back: Dict[str, Any] = {"leave": leave, "residual": list(record.get("residual", ())), "notes": notes, "boot": blocked}
+    back: Dict[str, Any] = {
+        "leave": leave,
+        "residual": list(record.get("residual", ())),
+        "notes": notes,
+        "boot": blocked,
+    }
     seen.back = back

@@ -22,7 +22,18 @@ from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, serve, tuning, units
 from .model import ABSENT, Action, NodeError, Plan
-from .observe import JOURNAL, LINKS, REBOOT_MARKS, RECORD, TRIAL, apt_sources, automatic, boot_choice, initramfs_contents, load_json
+from .observe import (
+    JOURNAL,
+    LINKS,
+    REBOOT_MARKS,
+    RECORD,
+    TRIAL,
+    apt_sources,
+    automatic,
+    boot_choice,
+    initramfs_contents,
+    load_json,
+)
 from .removal import completed, own_document
 
 TYPE_CHECKING = False
@@ -58,7 +69,9 @@ def told(result: Result) -> str:
     What a hook or a script of a package said stands before dpkg's own lines, and these are many where other packages wait for that one.
     """
     lines = (result.out + "\n" + result.err).strip().splitlines()
-    failed = next((at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")), len(lines))
+    failed = next(
+        (at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")), len(lines)
+    )
     end = len(lines) - TOLD
     first, after = max(0, min(failed + 2 - TOLD, end)), failed + 2
     return "\n".join([*lines[first:after], *(["…"] if after < end else []), *lines[max(after, end) :]])
@@ -76,10 +89,14 @@ class Applier:
         part: str = "",
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
-        self.local = payloads.get("sources")  # of an image that is built: its packages are all in one place, and there is no network
+        self.local = payloads.get(
+            "sources"
+        )  # of an image that is built: its packages are all in one place, and there is no network
         self.sources = apt.from_file(self.local) if self.local else apt.only(document)
         self.apt = (*APT, *self.sources)
-        self.planned: List[Action] = []  # all actions of this pass; what is slow to begin is done for several of them at once
+        self.planned: List[
+            Action
+        ] = []  # all actions of this pass; what is slow to begin is done for several of them at once
         self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}  # what was done that way, for each of them
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
             "file.write": self.write_file,
@@ -98,7 +115,9 @@ class Applier:
             "boot.slot": self.boot_slot,
         }
         for module in (modules, runtime, policy, tuning, units, serve, removal):
-            self.handlers.update({kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()})
+            self.handlers.update(
+                {kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()}
+            )
 
     def apply(self, action: Action) -> Optional[str]:
         """Make one change. Returns what there is to tell beyond the action's own reason."""
@@ -128,7 +147,9 @@ class Applier:
         try:
             os.rmdir(self.host.located(name))
         except OSError as problem:
-            raise NodeError(f"{name} is a directory, where goldnode has a file: {problem.strerror}. Move it away and run again.") from None
+            raise NodeError(
+                f"{name} is a directory, where goldnode has a file: {problem.strerror}. Move it away and run again."
+            ) from None
 
     def secure(self, action: Action) -> None:
         self.host.secure(action.target)
@@ -166,8 +187,12 @@ class Applier:
         if leave:
             left = self.host.run("dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME)
             if left.rc != 0:
-                raise NodeError(f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}")
-        first = self.host.run("dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME)
+                raise NodeError(
+                    f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}"
+                )
+        first = self.host.run(
+            "dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME
+        )
         again = self._again()
         request = (*self.apt, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
         simulated = self.host.run(*request, "-s", timeout=300).out
@@ -185,7 +210,9 @@ class Applier:
     def _again(self) -> List[str]:
         """Packages whose unpacking was cut off: they have to be unpacked again, at the locked version."""
         wanted = {package["name"]: package["version"] for package in self.document["packages"]}
-        state = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${db:Status-Eflag}\n").out
+        state = self.host.run(
+            "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${db:Status-Eflag}\n"
+        ).out
         rows = [line.split() for line in state.splitlines()]
         cut = [row[0] for row in rows if row[2] == "reinstreq" or row[1] == "half-installed"]
         names = [f"{name}={wanted[name]}" if name in wanted else name for name in cut]
@@ -203,7 +230,9 @@ class Applier:
             simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         if simulated.rc != 0:
             alone = " from the site's mirror alone (is a package of the base system newer here than there? Lock and mirror again)"
-            raise self._apt_error(f"apt finds no way to install the locked set{alone if self.sources else ''}", simulated)
+            raise self._apt_error(
+                f"apt finds no way to install the locked set{alone if self.sources else ''}", simulated
+            )
         self._refuse_removals(simulated.out, action.data["remove"])
         fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
         if fetched.rc != 0:
@@ -212,9 +241,13 @@ class Applier:
                 self._known_to_apt(install)
                 fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
             if fetched.rc != 0:
-                raise self._apt_error("a locked package cannot be downloaded; no package was changed", fetched)
+                raise self._apt_error(
+                    "a locked package cannot be downloaded; no package was changed", fetched
+                )
         driver = self.document.get("driver") or {}
-        build = f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
+        build = (
+            f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
+        )
         self.say(f"installing {len(install)} locked packages{build}")
         names = [item.partition("=")[0] for item in install]
         records.before_transaction(self.host, simulated.out, names)
@@ -227,7 +260,9 @@ class Applier:
         self.host.run("apt-mark", "hold", *names)
         self._remember("held", names)
         if done.rc != 0:
-            raise self._apt_error("the transaction failed; the kernel that ran before is still the default", done)
+            raise self._apt_error(
+                "the transaction failed; the kernel that ran before is still the default", done
+            )
         deferred.settle(self.host, self.say, driver.get("family") or ())
         # Of what goldnode had brought, for an earlier stack or before it, nothing is left behind; what was left before goldnode stays so.
         record = records.read(self.host)
@@ -252,7 +287,11 @@ class Applier:
     def _update(self) -> None:
         self.say("reading package indexes")
         updated = self.host.run(*self.apt, "update", timeout=600)
-        bad = [line for line in (updated.out + updated.err).splitlines() if re.match(r"(E:|W: (GPG error|An error|Failed))", line)]
+        bad = [
+            line
+            for line in (updated.out + updated.err).splitlines()
+            if re.match(r"(E:|W: (GPG error|An error|Failed))", line)
+        ]
         if updated.rc != 0 or bad:
             raise self._apt_error("apt cannot read the stack's archives", updated)
 
@@ -282,18 +321,28 @@ class Applier:
             )
         return True
 
-    def missing(self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()) -> List[str]:
+    def missing(
+        self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()
+    ) -> List[str]:
         """Those of `install` (name=version) that apt offers no more; `options` go to apt-cache. Raises NodeError for other bytes."""
         shown = self.host.run("apt-cache", *(options or self.sources), "show", "--no-all-versions", *install)
         if shown.rc != 0 or "E:" in shown.err:
             shown = Result(
-                shown.argv, 0, "\n\n".join(self.host.run("apt-cache", *(options or self.sources), "show", item).out for item in install), ""
+                shown.argv,
+                0,
+                "\n\n".join(
+                    self.host.run("apt-cache", *(options or self.sources), "show", item).out
+                    for item in install
+                ),
+                "",
             )
         offered: Dict[str, List[str]] = {}
         for stanza in shown.out.split("\n\n"):
             fields = dict(re.findall(r"^(Package|Version|SHA256): (.*)$", stanza, re.MULTILINE))
             if "Package" in fields:
-                offered.setdefault(f"{fields['Package']}={fields['Version']}", []).append(fields.get("SHA256", ""))
+                offered.setdefault(f"{fields['Package']}={fields['Version']}", []).append(
+                    fields.get("SHA256", "")
+                )
         missing = []
         for item in install:
             hashes = [found for found in offered.get(item, []) if found]
@@ -349,11 +398,17 @@ class Applier:
             return "the transaction has made it already"
         self.say(f"rebuilding the initramfs of {release}")
         before = shaping.configuration(self.host)
-        done = self.host.run("update-initramfs", "-u" if release in inside else "-c", "-k", release, timeout=900)
+        done = self.host.run(
+            "update-initramfs", "-u" if release in inside else "-c", "-k", release, timeout=900
+        )
         if done.rc != 0:
-            raise NodeError(f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}")
+            raise NodeError(
+                f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}"
+            )
         if self.part != ABSENT:  # of a node that leaves nothing is kept
-            shaping.keep(self.host, [release], (self.document.get("driver") or {}).get("family") or (), before)
+            shaping.keep(
+                self.host, [release], (self.document.get("driver") or {}).get("family") or (), before
+            )
         if action.data["owed"] == "last":
             deferred.forget(self.host)
         return None
@@ -368,7 +423,9 @@ class Applier:
         choice = boot_choice(self.host, os.uname().release)
         if choice["entry"] and choice["loader"] == "grub":
             self.host.write(kernel.DROP_IN, kernel.drop_in(choice["entry"]).encode())
-        elif choice["entry"] and slots.survey(self.host) is None:  # the entry of a slot has its own kernel on the ESP
+        elif (
+            choice["entry"] and slots.survey(self.host) is None
+        ):  # the entry of a slot has its own kernel on the ESP
             self._loader_default(choice["entry"])
 
     def _installed(self) -> List[str]:
@@ -385,7 +442,9 @@ class Applier:
     def _loader_default(self, entry: str) -> None:
         done = self.host.run("bootctl", "set-default", entry)
         if done.rc != 0:
-            raise NodeError(f"`bootctl set-default {entry}` fails: {done.tail(2)}. Choose the entry yourself, then run again.")
+            raise NodeError(
+                f"`bootctl set-default {entry}` fails: {done.tail(2)}. Choose the entry yourself, then run again."
+            )
 
     def _entry(self, release: str) -> str:
         """The entry of a kernel in grub.cfg, which is made anew where it has none."""
@@ -394,7 +453,9 @@ class Applier:
             self._update_grub()
             entry = boot_choice(self.host, release)["entry"]
         if not entry:
-            raise NodeError(f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node.")
+            raise NodeError(
+                f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node."
+            )
         return entry
 
     def boot_once(self, action: Action) -> None:
@@ -404,8 +465,15 @@ class Applier:
         self._environment("unset", "next_entry")
         if boot_choice(self.host, runs)["release"] != runs:
             self.make_default(runs)
-        trial = {"release": release, "selector": entry, "boot_identity": boot_identity(self.host), "failed": None}
-        self.host.write(TRIAL, json.dumps({**trial, "class_digest": self.document["digest"]}, indent=1).encode())
+        trial = {
+            "release": release,
+            "selector": entry,
+            "boot_identity": boot_identity(self.host),
+            "failed": None,
+        }
+        self.host.write(
+            TRIAL, json.dumps({**trial, "class_digest": self.document["digest"]}, indent=1).encode()
+        )
         self._environment("set", f"next_entry={entry}")
         choice = boot_choice(self.host, release)
         if (choice["release"], choice["via"]) != (release, "next_entry"):
@@ -417,7 +485,9 @@ class Applier:
     def _environment(self, *words: str) -> None:
         done = self.host.run("grub-editenv", "/boot/grub/grubenv", *words)
         if done.rc != 0:
-            raise NodeError(f"grub-editenv {' '.join(words)} fails: {done.tail(2)}. Look at /boot/grub/grubenv on the node.")
+            raise NodeError(
+                f"grub-editenv {' '.join(words)} fails: {done.tail(2)}. Look at /boot/grub/grubenv on the node."
+            )
 
     def make_default(self, release: str) -> None:
         """Make a kernel the default of every boot, proved by reading grub.cfg; a trial of another one, or of this one, ends with that."""
@@ -507,12 +577,16 @@ class PartError(NodeError):
 def refusal_of(plan: Plan) -> PartError:
     """The error that a refused plan is."""
     lines = " ".join(refusal.line() for refusal in plan.refusals)
-    return PartError(f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in plan.refusals])
+    return PartError(
+        f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in plan.refusals]
+    )
 
 
 def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> None:
     """Make one change, and add its row to `done` whatever becomes of it: {kind, target, reason, phase, before, after, told, error, seconds}."""
-    row: Dict[str, Any] = {name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")}
+    row: Dict[str, Any] = {
+        name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")
+    }
     row.update(told=None, error="interrupted", seconds=0.0)
     done.append(row)
     begun = time.monotonic()
@@ -576,7 +650,9 @@ def apply(
         return done, before, after
 
 
-def settle(host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]) -> Plan:
+def settle(
+    host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]
+) -> Plan:
     """Make the changes of one part of a plan and see that nothing of it is left; returns the plan after. Rows go to `done`."""
     applier.planned = list(before.part(part))
     for action in applier.planned:
@@ -595,7 +671,11 @@ def settle(host: Host, document: Document, part: str, before: Plan, applier: App
         left = after.part(part)
     if left:
         told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
-        raise PartError(f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}", done, [])
+        raise PartError(
+            f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}",
+            done,
+            [],
+        )
     host.remove(JOURNAL)
     return after
 
@@ -626,7 +706,11 @@ def withdraw(
             if not after.actions:
                 break
         else:
-            raise PartError(f"still there after it was taken away: {'; '.join(action.line() for action in after.actions)}", done, [])
+            raise PartError(
+                f"still there after it was taken away: {'; '.join(action.line() for action in after.actions)}",
+                done,
+                [],
+            )
         forget_lock(host)
         applied = [action.reboot for action in before.actions if action.reboot] if host.live else []
         return done, before, replace(after, reboot=tuple(dict.fromkeys([*after.reboot, *applied])))

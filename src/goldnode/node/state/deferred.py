@@ -83,13 +83,17 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
             pass
         changed = [shaping.differences(host, release, family) for release in releases]
         if changed and not any(rows is None or rows for rows in changed):
-            say(f"the initramfs of {', '.join(releases)} stays: all that shapes it is as it was when it was made")
+            say(
+                f"the initramfs of {', '.join(releases)} stays: all that shapes it is as it was when it was made"
+            )
             continue
         why = ", ".join(sorted({name for rows in changed for name in rows or ()}))
         say(f"update-initramfs {arguments}" + (f" (changed since: {why})" if why else ""))
         done = host.run("update-initramfs", *shlex.split(arguments), timeout=900)
         if done.rc != 0:
-            raise NodeError(f"update-initramfs {arguments} fails; the earlier initramfs is kept. {done.tail()}")
+            raise NodeError(
+                f"update-initramfs {arguments} fails; the earlier initramfs is kept. {done.tail()}"
+            )
         made += releases
     if made:
         shaping.keep(host, dict.fromkeys(made), family, before)
@@ -124,12 +128,18 @@ def newest_is_fresh(host: Host) -> bool:
     if not newest or not mark.is_file():
         return False
     begun = mark.stat().st_mtime
-    if any(entry.name.endswith(".list") and entry.stat().st_mtime >= begun for entry in os.scandir(host.located("/var/lib/dpkg/info"))):
+    if any(
+        entry.name.endswith(".list") and entry.stat().st_mtime >= begun
+        for entry in os.scandir(host.located("/var/lib/dpkg/info"))
+    ):
         return False
     for place in SHAPING:
         for where, _, names in os.walk(host.located(place.format(release=newest))):
             here = [where] if where != host.located("/etc") else []
-            if any(os.lstat(name).st_ctime >= begun for name in (*here, *(f"{where}/{name}" for name in names if name not in PASSING))):
+            if any(
+                os.lstat(name).st_ctime >= begun
+                for name in (*here, *(f"{where}/{name}" for name in names if name not in PASSING))
+            ):
                 return False
     return True
 

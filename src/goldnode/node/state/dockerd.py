@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 SOCKET = "/var/run/docker.sock"
-SECONDS = 10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check
+SECONDS = (
+    10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check
+)
 
 # Device files that belong to a GPU: NVIDIA's, and AMD's compute and render nodes.
 GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
@@ -48,7 +50,10 @@ def info() -> Json:
         found = ask("/info")
     except OSError as error:
         return {"error": str(error)}
-    runtimes = {name: entry.get("path") or entry.get("runtimeType") for name, entry in (found.get("Runtimes") or {}).items()}
+    runtimes = {
+        name: entry.get("path") or entry.get("runtimeType")
+        for name, entry in (found.get("Runtimes") or {}).items()
+    }
     return {
         "version": found.get("ServerVersion"),
         "runtimes": runtimes,
@@ -65,7 +70,9 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
     try:
         rows = ask("/containers/json")
     except OSError as error:
-        unknown = f"docker does not answer at {SOCKET}, so that nobody can say what its containers use: {error}"
+        unknown = (
+            f"docker does not answer at {SOCKET}, so that nobody can say what its containers use: {error}"
+        )
         return [{"id": "unknown", "name": "any container", "why": unknown}]
     found = []
     for row in rows:
@@ -84,15 +91,25 @@ def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
     config: Dict[str, Any] = container.get("HostConfig") or {}
     for request in config.get("DeviceRequests") or ():
         if request.get("Driver") == "cdi":
-            names = [name for name in request.get("DeviceIDs") or () if name.partition("/")[0] in ("nvidia.com", "amd.com")]
+            names = [
+                name
+                for name in request.get("DeviceIDs") or ()
+                if name.partition("/")[0] in ("nvidia.com", "amd.com")
+            ]
             if names:
                 return f"CDI device {', '.join(names)}"
         else:
             return "--gpus"
     if config.get("Runtime") == "nvidia":
-        wanted = dict(item.split("=", 1) for item in (container.get("Config") or {}).get("Env") or () if "=" in item)
+        wanted = dict(
+            item.split("=", 1) for item in (container.get("Config") or {}).get("Env") or () if "=" in item
+        )
         # Where the nvidia runtime is the default every container has it, and this variable says which mean it.
         if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none"):
             return "runtime nvidia"
-    files = [str(item.get("PathOnHost")) for item in config.get("Devices") or () if str(item.get("PathOnHost")).startswith(GPU_FILES)]
+    files = [
+        str(item.get("PathOnHost"))
+        for item in config.get("Devices") or ()
+        if str(item.get("PathOnHost")).startswith(GPU_FILES)
+    ]
     return f"device {', '.join(files)}" if files else None

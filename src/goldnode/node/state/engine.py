@@ -8,7 +8,21 @@ from .. import drained
 from ..host import Host
 from ..plain import replace
 from . import owners, preflight
-from .domains import apt, driver, files, kernel, modules, packages, policy, program, runtime, serve, slots, tuning, units
+from .domains import (
+    apt,
+    driver,
+    files,
+    kernel,
+    modules,
+    packages,
+    policy,
+    program,
+    runtime,
+    serve,
+    slots,
+    tuning,
+    units,
+)
 from .model import ABSENT, IMAGE, PARTS, PHASES, Action, Note, Observed, Plan, Waiting
 from .observe import dpkg_lock_holder, observe, observe_use
 
@@ -29,7 +43,9 @@ def difference(
     """The actions that take the node to its class, in the order in which they are applied, what cannot be judged here, and what waits for
     a drain. Pure."""
     # Directories first: until they are root's alone, what is written into them can be replaced.
-    actions: List[Action] = owners.secure(seen) + packages.repair(document, seen) + runtime.given_back(document, seen)
+    actions: List[Action] = (
+        owners.secure(seen) + packages.repair(document, seen) + runtime.given_back(document, seen)
+    )
     transaction = packages.transaction(document, seen)
     # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
     early = transaction.part if transaction else "gpu_driver"
@@ -48,7 +64,9 @@ def difference(
     ]
     keep = [kernel.DROP_IN] if payloads.get("program") else [kernel.DROP_IN, program.PROGRAM]
     if "site" not in document:  # a document that no site has completed says nothing of mirrors
-        keep += [path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))]
+        keep += [
+            path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))
+        ]
     actions += files.plan(owned, seen, keep)
     actions += driver.forced(seen, early)
     actions += packages.way_back(seen) + packages.let_go(document, seen)
@@ -82,13 +100,26 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     loaded = seen.loaded.get("nvidia")
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
-    reasons += [f"{module} is loaded, and is kept out by the class" for module in document["blacklist"] if module in seen.loaded]
+    reasons += [
+        f"{module} is loaded, and is kept out by the class"
+        for module in document["blacklist"]
+        if module in seen.loaded
+    ]
     return list(
-        dict.fromkeys([*reasons, *modules.reboot(document, seen), *policy.reboot_reasons(document, seen), *tuning.reboot(document, seen)])
+        dict.fromkeys(
+            [
+                *reasons,
+                *modules.reboot(document, seen),
+                *policy.reboot_reasons(document, seen),
+                *tuning.reboot(document, seen),
+            ]
+        )
     )
 
 
-def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES) -> Plan:
+def judge(
+    document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
+) -> Plan:
     """The whole plan from what was seen, refusals included. Pure: a case file states `seen`."""
     actions, notes, waiting = difference(document, seen, payloads, phases)
     refusals = preflight.identity(document, seen) + owners.refusals(seen, actions)
@@ -112,7 +143,9 @@ def judge(document: Document, seen: Observed, payloads: Mapping[str, Any], phase
 def look(host: Host, document: Document, back: bool = False) -> Observed:
     """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads; `back`: and what a rollback asks. Reads only."""
     seen = observe(host, document)
-    for domain in sorted(DOMAINS, key=lambda domain: domain is policy):  # last: meanwhile the GPU library answers a capture that has begun
+    for domain in sorted(
+        DOMAINS, key=lambda domain: domain is policy
+    ):  # last: meanwhile the GPU library answers a capture that has begun
         domain.observe(host, document, seen)
     if back:
         from . import applied
@@ -191,7 +224,11 @@ def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
     """
     end = time.monotonic() + seconds
     found = now()
-    while host.live and any(refusal.code == "dpkg-locked" for refusal in found.refusals) and time.monotonic() < end:
+    while (
+        host.live
+        and any(refusal.code == "dpkg-locked" for refusal in found.refusals)
+        and time.monotonic() < end
+    ):
         while dpkg_lock_holder(host) is not None and time.monotonic() < end:
             time.sleep(0.5)
         found = now()

@@ -118,18 +118,26 @@ def read_toml(text: str) -> Dict[str, Any]:
     except reader.TOMLDecodeError as error:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         ends = position(text, len(text))
-        raise BrokenError(re.sub(r" \(at .*\)$", "", str(error)), *(map(int, at.groups()) if at else ends)) from None
+        raise BrokenError(
+            re.sub(r" \(at .*\)$", "", str(error)), *(map(int, at.groups()) if at else ends)
+        ) from None
     return found
 
 
 def write_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
     """A table as TOML text: its values first, then its tables, each under its full name."""
-    values = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items() if not isinstance(value, dict))
+    values = "".join(
+        f"{_key(key)} = {_value(value)}\n" for key, value in table.items() if not isinstance(value, dict)
+    )
     head = f"[{'.'.join(map(_key, path))}]\n" if path and values else ""
     return (
         head
         + values
-        + "".join(write_toml(value, (*path, key)) or _empty((*path, key)) for key, value in table.items() if isinstance(value, dict))
+        + "".join(
+            write_toml(value, (*path, key)) or _empty((*path, key))
+            for key, value in table.items()
+            if isinstance(value, dict)
+        )
     )
 
 
@@ -171,11 +179,18 @@ def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
 
 # Where the CRI plugin keeps its runtimes, and where its switch for CDI, by version of the configuration (containerd docs/cri/config.md).
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-CRI_NAMES = {2: ("cri", "io.containerd.grpc.v1.cri"), 3: ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")}
+CRI_NAMES = {
+    2: ("cri", "io.containerd.grpc.v1.cri"),
+    3: ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"),
+}
 
 
 def containerd_drop_in(
-    config: Mapping[str, Any], others: Sequence[Mapping[str, Any]], program: Optional[str], default: bool, cdi: bool
+    config: Mapping[str, Any],
+    others: Sequence[Mapping[str, Any]],
+    program: Optional[str],
+    default: bool,
+    cdi: bool,
 ) -> str:
     """The drop-in: the CRI plugin's whole table, the administrator's with ours merged in, for an import replaces a plugin's table.
 
@@ -184,7 +199,9 @@ def containerd_drop_in(
     """
     version = config.get("version", 1)
     if version not in CRI:
-        raise ConflictError(f"its version is {version!r}, and drop-ins are for versions {' and '.join(map(str, CRI))}")
+        raise ConflictError(
+            f"its version is {version!r}, and drop-ins are for versions {' and '.join(map(str, CRI))}"
+        )
     off = [name for name in config.get("disabled_plugins", ()) if name in CRI_NAMES[version]]
     if off:
         raise ConflictError(f'disabled_plugins has "{off[0]}", without which no pod gets a GPU')
@@ -203,12 +220,18 @@ def containerd_drop_in(
         if have.rpartition("/")[2] != program.rpartition("/")[2]:
             raise ConflictError(f'runtime "nvidia" runs "{have}", want "{program}"')
         # The same cgroup driver as runc's, or the kubelet could not place its pods.
-        options = {**runc.get("options", {}), **runtimes.get("nvidia", {}).get("options", {}), "BinaryName": have}
+        options = {
+            **runc.get("options", {}),
+            **runtimes.get("nvidia", {}).get("options", {}),
+            "BinaryName": have,
+        }
         kind = runtimes.get("nvidia", {}).get("runtime_type", "io.containerd.runc.v2")
         ours["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
         if default:
             if known.get("default_runtime_name", "runc") not in ("runc", "nvidia"):
-                raise ConflictError(f'default_runtime_name is "{known["default_runtime_name"]}", want "nvidia"')
+                raise ConflictError(
+                    f'default_runtime_name is "{known["default_runtime_name"]}", want "nvidia"'
+                )
             ours["containerd"]["default_runtime_name"] = "nvidia"
     if cdi:
         if base.get("enable_cdi") is False:
@@ -237,7 +260,9 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
         end = found.end() + _end_of_list(text[found.end() :])
         inside = text[found.end() : end].rstrip()
         comma = "" if not inside.strip() else " " if inside.endswith(",") else ", "
-        result = text[: found.end()] + inside + comma + json.dumps(drop_in) + text[found.end() + len(inside) :]
+        result = (
+            text[: found.end()] + inside + comma + json.dumps(drop_in) + text[found.end() + len(inside) :]
+        )
     else:
         line = f"imports = [{json.dumps(drop_in)}]  {MARK}\n"
         version = re.search(r"^version[ \t]*=.*$", top, re.MULTILINE)
@@ -246,7 +271,9 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
         result = (head if not head or head.endswith("\n") else head + "\n") + line + text[at:]
     expected = {**config, "imports": [*config.get("imports", ()), drop_in]}
     if read_toml(result) != expected:
-        raise ConflictError(f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or another shape")
+        raise ConflictError(
+            f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or another shape"
+        )
     return result
 
 
@@ -269,7 +296,9 @@ def imports(config: Mapping[str, Any], drop_in: str) -> bool:
     directory, _, name = drop_in.rpartition("/")
     for entry in config.get("imports", ()):
         where, _, pattern = str(entry).rpartition("/")
-        if entry == drop_in or (where == directory and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name)):
+        if entry == drop_in or (
+            where == directory and re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name)
+        ):
             return True
     return False
 
@@ -292,7 +321,13 @@ def with_toolkit_mode(text: str, mode: str) -> str:
     if not section:
         gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}{_SECTION}\n{line}\n"
-    changed, count = re.subn(r"^(\s*)#?\s*mode\s*=.*$", lambda found: f"{found.group(1)}{line}", section, count=1, flags=re.MULTILINE)
+    changed, count = re.subn(
+        r"^(\s*)#?\s*mode\s*=.*$",
+        lambda found: f"{found.group(1)}{line}",
+        section,
+        count=1,
+        flags=re.MULTILINE,
+    )
     if not count:
         changed = section.replace(f"{_SECTION}\n", f"{_SECTION}\n{line}\n", 1)
     return before + changed + after
@@ -329,7 +364,9 @@ def read_cdi(text: str) -> Dict[str, Any]:
 
 def _cdi_object(found: Any) -> Dict[str, Any]:
     paths: List[str] = []
-    edits = [found.get("containerEdits") or {}] + [device.get("containerEdits") or {} for device in found.get("devices") or ()]
+    edits = [found.get("containerEdits") or {}] + [
+        device.get("containerEdits") or {} for device in found.get("devices") or ()
+    ]
     for edit in edits:
         paths += [str(node.get("hostPath") or node["path"]) for node in edit.get("deviceNodes") or ()]
         paths += [str(mount["hostPath"]) for mount in edit.get("mounts") or ()]
@@ -343,7 +380,10 @@ def _cdi_object(found: Any) -> Dict[str, Any]:
 
 def _read_cdi_lines(text: str) -> Dict[str, Any]:
     def scalars(key: str, where: str = text) -> List[str]:
-        return [found.strip("\"'") for found in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)]
+        return [
+            found.strip("\"'")
+            for found in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)
+        ]
 
     kind = scalars("kind")
     names = re.findall(r"^\s*(?:- )?name:[ \t]+(\S+)[ \t]*$", text, re.MULTILINE)
@@ -357,7 +397,12 @@ def _read_cdi_lines(text: str) -> Dict[str, Any]:
 def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
     """A CDI spec for AMD's GPUs: each render node with its card, /dev/kfd for all, groups by number, for names differ between host and image."""
     devices = [
-        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": path} for path in (node["render"], node.get("card")) if path]}}
+        {
+            "name": str(index),
+            "containerEdits": {
+                "deviceNodes": [{"path": path} for path in (node["render"], node.get("card")) if path]
+            },
+        }
         for index, node in enumerate(nodes)
     ]
     every = [{"path": path} for node in nodes for path in (node["render"], node.get("card")) if path]

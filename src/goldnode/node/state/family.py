@@ -35,9 +35,18 @@ FAMILIES: Dict[str, Family] = {
     # Ubuntu's image holds the kernel alone. Its modules are a package that the image needs, and a further one that only metapackages need:
     # without that a server may lack its network or storage driver.
     "ubuntu": Family(
-        kernel=("linux-image-{release}", "linux-headers-{release}", "linux-modules-{release}", "linux-modules-extra-{release}"),
+        kernel=(
+            "linux-image-{release}",
+            "linux-headers-{release}",
+            "linux-modules-{release}",
+            "linux-modules-extra-{release}",
+        ),
         fence=("linux-generic", "linux-image-generic", "linux-headers-generic", "linux-virtual"),
-        archives={"ubuntu": "{codename}", "ubuntu-updates": "{codename}-updates", "ubuntu-security": "{codename}-security"},
+        archives={
+            "ubuntu": "{codename}",
+            "ubuntu-updates": "{codename}-updates",
+            "ubuntu-security": "{codename}-security",
+        },
         found=False,
     ),
 }

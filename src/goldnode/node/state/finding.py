@@ -52,7 +52,12 @@ class Finding:
 
 
 def judge_item(
-    name: str, expected: Optional[str], got: Optional[str], severity: str, remedy: Remedy, elsewhere: Optional[str] = None
+    name: str,
+    expected: Optional[str],
+    got: Optional[str],
+    severity: str,
+    remedy: Remedy,
+    elsewhere: Optional[str] = None,
 ) -> Finding:
     """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
     if elsewhere:
@@ -70,8 +75,15 @@ def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
 
     :param sets_gpus: whether the class declares settings of its GPUs.
     """
-    urgent = [item.remedy for item in findings if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before]
-    return [replace(item, remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item for item in findings]
+    urgent = [
+        item.remedy
+        for item in findings
+        if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before
+    ]
+    return [
+        replace(item, remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item
+        for item in findings
+    ]
 
 
 def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
@@ -83,7 +95,10 @@ def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
         text, steps = f"Run {how}, before any reboot or GPU reset: {why}. Then: {text}", (first, *steps)
     if sets_gpus and GPU_RESET in steps and not {POLICY, SITE} & set(steps[steps.index(GPU_RESET) :]):
         after = steps.index(GPU_RESET) + 1
-        text, steps = f"{text} After a reset: `goldnode-node policy apply`.", (*steps[:after], POLICY, *steps[after:])
+        text, steps = (
+            f"{text} After a reset: `goldnode-node policy apply`.",
+            (*steps[:after], POLICY, *steps[after:]),
+        )
     return Remedy(text, *steps, before=remedy.before)
 
 

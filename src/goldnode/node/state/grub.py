@@ -24,7 +24,17 @@ _KERNELS = ("vmlinuz-", "vmlinux-")
 _LINUX = ("linux", "linux16", "linuxefi")
 _RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
 # Set by the firmware or by commands that are not interpreted.
-_UNKNOWN = ("root", "cmdpath", "grub_platform", "grub_cpu", "lang", "locale_dir", "lockdown", "shim_lock", *"?@*#")
+_UNKNOWN = (
+    "root",
+    "cmdpath",
+    "grub_platform",
+    "grub_cpu",
+    "lang",
+    "locale_dir",
+    "lockdown",
+    "shim_lock",
+    *"?@*#",
+)
 # These read menus from other files, or boot something before any menu is shown.
 _BLIND = (
     *[
@@ -85,7 +95,9 @@ def environment(grubenv: bytes) -> Dict[str, str]:
     if not grubenv:
         return {}
     if not grubenv.startswith(SIGNATURE):
-        raise GrubError("grubenv has no environment block signature, GRUB refuses it: run grub-editenv - create")
+        raise GrubError(
+            "grubenv has no environment block signature, GRUB refuses it: run grub-editenv - create"
+        )
     values: Dict[str, str] = {}
     text = grubenv[len(SIGNATURE) :].decode("utf-8", "surrogateescape")
     # A backslash keeps the character after it, also a newline, in the value.
@@ -136,7 +148,9 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Ch
     if script.blind:
         return Choice(None, via, wanted or None, None, False, script.blind + note)
     if wanted is None:
-        return Choice(None, via, None, None, False, "the default depends on what only the boot itself can tell" + note)
+        return Choice(
+            None, via, None, None, False, "the default depends on what only the boot itself can tell" + note
+        )
     if not script.menu:
         return Choice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
     if not wanted:
@@ -161,7 +175,11 @@ def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
         number = _number(wanted)
         name, _, rest = _cut(wanted)
         # An entry that may not be there shifts the numbers after it, and only its own name.
-        doubtful = [node.certain for node in menu].index(False) if not all(node.certain for node in menu) else len(menu)
+        doubtful = (
+            [node.certain for node in menu].index(False)
+            if not all(node.certain for node in menu)
+            else len(menu)
+        )
         if number is None:
             hits = [i for i, node in enumerate(menu) if name in (node.title, node.id)]
             number = hits[0] if hits else len(menu)
@@ -493,7 +511,11 @@ class _Script:
     def command(self, command: _Command) -> Optional[bool]:
         raw = command.words[1:] if _plain(command.words[0]) == "set" else command.words
         first = self.expand(command.words[0])
-        if raw and _assigns("".join(text for text, variable, _ in raw[0] if not variable)) and not raw[0][0][1]:
+        if (
+            raw
+            and _assigns("".join(text for text, variable, _ in raw[0] if not variable))
+            and not raw[0][0][1]
+        ):
             name = "".join("=" if variable else piece for piece, variable, _ in raw[0]).partition("=")[0]
             value = self.expand(raw[0])
             self.assign(name, None if value is None else value.partition("=")[2])
@@ -517,7 +539,9 @@ class _Script:
         elif first in ("source", ".") and self.custom is not None and rest == [PREFIX + "/custom.cfg"]:
             self.source(self.custom)
         elif first in _BLIND or first is None:
-            self.blind = self.blind or f"grub.cfg:{command.line}: {first} cannot be followed from this file alone"
+            self.blind = (
+                self.blind or f"grub.cfg:{command.line}: {first} cannot be followed from this file alone"
+            )
         elif first == "unset":
             for word in rest:
                 self.assign(word or "", "")
@@ -526,7 +550,9 @@ class _Script:
         elif first == "read":
             self.env.update((word, None) for word in rest if word)
         else:
-            self.env.update((word[6:].split(":")[-1], None) for word in rest if word and word.startswith("--set="))
+            self.env.update(
+                (word[6:].split(":")[-1], None) for word in rest if word and word.startswith("--set=")
+            )
         return None
 
     def load(self, rest: List[Optional[str]]) -> None:
@@ -579,7 +605,8 @@ class _Script:
             releases.add(file[len(_KERNELS[0]) :] or None if file.startswith(_KERNELS) else None)
             line = [word for word in expanded[1:] if word]
             recovery = recovery or any(
-                w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency")) for w in expanded[1:]
+                w in _RESCUE or w.startswith(("systemd.unit=rescue", "systemd.unit=emergency"))
+                for w in expanded[1:]
             )
         joined = [">".join(parts) for parts in path]
         release = releases.pop() if len(releases) == 1 else None

@@ -86,7 +86,9 @@ def modules_named(names: Iterable[str], modules: Iterable[str]) -> List[str]:
     return found
 
 
-def _compressed(path: str, image: IO[bytes], head: bytes, listing: Listing, want: Callable[[str], bool]) -> None:
+def _compressed(
+    path: str, image: IO[bytes], head: bytes, listing: Listing, want: Callable[[str], bool]
+) -> None:
     name, program = next(((n, p) for magic, n, p in _COMPRESSORS if head.startswith(magic)), ("", ""))
     if not name:
         raise InitramfsError(
@@ -101,17 +103,23 @@ def _compressed(path: str, image: IO[bytes], head: bytes, listing: Listing, want
         with opened(image) as stream:
             _chain(path, stream, listing, want)
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        raise InitramfsError(f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u") from error
+        raise InitramfsError(
+            f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u"
+        ) from error
 
 
-def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
+def _through(
+    path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]
+) -> None:
     """Unpacks with a program that reads the file itself, from where we stand (its descriptor shares our position)."""
     with tempfile.TemporaryFile() as said, Path(path).open("rb", buffering=0) as source:
         source.seek(image.tell())
         try:
             child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=said)
         except FileNotFoundError:
-            raise InitramfsError(f"{path}: compressed with {program}, which is not installed. Install the package {program}") from None
+            raise InitramfsError(
+                f"{path}: compressed with {program}, which is not installed. Install the package {program}"
+            ) from None
         broken = None
         assert child.stdout is not None  # noqa: S101 - asked for above
         with child.stdout as stream:
@@ -127,7 +135,9 @@ def _through(path: str, program: str, image: IO[bytes], listing: Listing, want: 
         words = said.read(2000).decode("utf-8", "replace").strip().splitlines()
         if status > 0 or words:
             why = words[-1] if words else f"exit status {status}"
-            raise InitramfsError(f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u") from broken
+            raise InitramfsError(
+                f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u"
+            ) from broken
         raise broken or InitramfsError(f"{path}: {program} was ended by signal {-status}. Read it again")
 
 
@@ -154,7 +164,9 @@ def _skip_zeros(stream: IO[bytes]) -> bytes:
 class _Archive:
     """One newc archive in a stream that cannot go back; `head` was read from it already."""
 
-    def __init__(self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b"") -> None:
+    def __init__(
+        self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b""
+    ) -> None:
         self.path, self.stream, self.listing, self.want, self.head = path, stream, listing, want, head
         self.at = 0
 

@@ -34,7 +34,9 @@ class Entry(NamedTuple):
     id: str
     left: Optional[int]
     done: Optional[int]
-    fields: Mapping[str, str]  # sort-key, version, linux …; several lines of a key (initrd, options) are joined by a blank
+    fields: Mapping[
+        str, str
+    ]  # sort-key, version, linux …; several lines of a key (initrd, options) are joined by a blank
     bootable: bool = True  # its kernel is there: systemd-boot passes over an entry without one
 
     @property
@@ -71,7 +73,11 @@ def fields(text: str) -> Mapping[str, str]:
         key, _, value = line.strip().replace("\t", " ").partition(" ")
         if key and not key.startswith("#") and value.strip():
             key = key.lower()
-            found[key] = f"{found[key]} {value.strip()}" if key in ("initrd", "options") and key in found else value.strip()
+            found[key] = (
+                f"{found[key]} {value.strip()}"
+                if key in ("initrd", "options") and key in found
+                else value.strip()
+            )
     return found
 
 
@@ -134,19 +140,30 @@ def ordered(entries: Sequence[Entry]) -> List[Entry]:
 
     def place(entry: Entry) -> Tuple[object, ...]:
         key = entry.fields.get("sort-key")
-        kept = (key, entry.fields.get("machine-id", ""), _Newest(entry.fields.get("version", ""))) if key else ("", "", _Newest(""))
+        kept = (
+            (key, entry.fields.get("machine-id", ""), _Newest(entry.fields.get("version", "")))
+            if key
+            else ("", "", _Newest(""))
+        )
         return (entry.bad, key is None, *kept, _Newest(entry.id), -(entry.left or 0), entry.done or 0)
 
     return sorted(entries, key=place)
 
 
-def choose(conf: Mapping[str, str], entries: Sequence[Entry], default: Optional[str] = None, once: Optional[str] = None) -> Choice:
+def choose(
+    conf: Mapping[str, str],
+    entries: Sequence[Entry],
+    default: Optional[str] = None,
+    once: Optional[str] = None,
+) -> Choice:
     """What boots next. `conf`: of loader.conf; `default` and `once`: LoaderEntryDefault and LoaderEntryOneShot, None where they are not set."""
     menu = ordered([entry for entry in entries if entry.bootable])
     wishes = [("LoaderEntryOneShot", once), ("LoaderEntryDefault", default)]
     config = conf.get("default")
     if config and config.startswith("@saved"):
-        return Choice(None, "default", "loader.conf leaves the choice to the last one made at the screen (@saved)")
+        return Choice(
+            None, "default", "loader.conf leaves the choice to the last one made at the screen (@saved)"
+        )
     for via, wish in (*wishes, ("default", config)):
         if not wish:
             continue
@@ -191,7 +208,9 @@ def entries(host: Host, place: str) -> List[Entry]:
 def next_boot(host: Host, place: str) -> Choice:
     """What systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
-    return choose(conf, entries(host, place), variable(host, "LoaderEntryDefault"), variable(host, "LoaderEntryOneShot"))
+    return choose(
+        conf, entries(host, place), variable(host, "LoaderEntryDefault"), variable(host, "LoaderEntryOneShot")
+    )
 
 
 def release(host: Host, place: str, entry: Entry) -> Optional[str]:

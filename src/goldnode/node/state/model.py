@@ -96,9 +96,15 @@ class Plan:
     class_digest: str = ""
     boot_identity: Optional[str] = None
     state: str = PRESENT
-    held: Tuple[str, ...] = ()  # what a boot would make wrong, as the node is now: it is not rebooted before that is set right
-    holders: Tuple[Mapping[str, Any], ...] = ()  # who has a GPU open; looked for only where something is to be changed
-    drain: str = ""  # the node's own record of a drain by a run (drained.FILE), as it is; the controller judges it
+    held: Tuple[
+        str, ...
+    ] = ()  # what a boot would make wrong, as the node is now: it is not rebooted before that is set right
+    holders: Tuple[
+        Mapping[str, Any], ...
+    ] = ()  # who has a GPU open; looked for only where something is to be changed
+    drain: str = (
+        ""  # the node's own record of a drain by a run (drained.FILE), as it is; the controller judges it
+    )
 
     def part(self, name: str) -> Tuple[Action, ...]:
         """The actions of one role."""
@@ -106,7 +112,9 @@ class Plan:
 
     def reboot_after(self) -> List[str]:
         """Reasons for a reboot once this plan is applied, those of now included."""
-        return list(dict.fromkeys([*self.reboot, *(action.reboot for action in self.actions if action.reboot)]))
+        return list(
+            dict.fromkeys([*self.reboot, *(action.reboot for action in self.actions if action.reboot)])
+        )
 
     def to_json(self) -> Dict[str, Any]:
         """The plan as a JSON document (schema goldnode.plan/1)."""

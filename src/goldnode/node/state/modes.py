@@ -58,19 +58,25 @@ def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
         return open_remedy(item, undeclared[0]) if undeclared else None
     texts: List[str] = []
     steps: List[str] = []
-    apply = "`goldnode-node policy apply` on the node" + (" while nothing uses the GPU" if item == MIG else "")
+    apply = "`goldnode-node policy apply` on the node" + (
+        " while nothing uses the GPU" if item == MIG else ""
+    )
     if spoiled:
         texts.append(
             f"Run site.yml, or {apply}, before any reboot or GPU reset: "
             f"it sets the pending {name} mode back ({_said(spoiled)}), and needs no reboot."
         )
     if wrong:
-        texts.append(f"{'It also' if spoiled else f'Run site.yml, or {apply}: it'} switches {name} ({_said(wrong)}).")
+        texts.append(
+            f"{'It also' if spoiled else f'Run site.yml, or {apply}: it'} switches {name} ({_said(wrong)})."
+        )
     if spoiled or wrong:
         steps.append(POLICY)
     if waits or (wrong and item == ECC):
         then = "Then reboot" if steps else "Reboot"
-        texts.append(f"{then} the node in its turn (site.yml with `goldnode_reboot=true`): {name} changes with that boot.")
+        texts.append(
+            f"{then} the node in its turn (site.yml with `goldnode_reboot=true`): {name} changes with that boot."
+        )
         steps.append(REBOOT)
     elif wrong:
         texts.append(f"A GPU that still has {name} pending afterwards needs a reboot.")

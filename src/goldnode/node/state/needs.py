@@ -23,7 +23,9 @@ def relations(host: Host) -> Json:
     for line in said.splitlines():
         name, state, needs, gives = line.split("\t")
         if state != "not-installed" and state != "config-files":
-            depends.setdefault(name, []).extend(names(clause, "|") for clause in needs.split(",") if clause.strip())
+            depends.setdefault(name, []).extend(
+                names(clause, "|") for clause in needs.split(",") if clause.strip()
+            )
             provides.setdefault(name, []).extend(names(gives, ","))
     return {"depends": depends, "provides": provides}
 
@@ -33,7 +35,9 @@ def bare(name: str) -> str:
     return name.partition(":")[0]
 
 
-def unneeded(leave: Iterable[str], packages: Iterable[str], known: Mapping[str, Any]) -> Tuple[Set[str], Dict[str, str]]:
+def unneeded(
+    leave: Iterable[str], packages: Iterable[str], known: Mapping[str, Any]
+) -> Tuple[Set[str], Dict[str, str]]:
     """Those of `leave` that nothing else of `packages` needs, and for each of the others who needs it. Pure."""
     depends, provides = known.get("depends", {}), known.get("provides", {})
     left = set(leave)

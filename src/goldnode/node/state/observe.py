@@ -105,7 +105,9 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
         files=managed_files(host),
-        folders=owners.folders(host, [*(directory for directory, _ in MANAGED), *(os.path.dirname(name) for name in LINKS)]),
+        folders=owners.folders(
+            host, [*(directory for directory, _ in MANAGED), *(os.path.dirname(name) for name in LINKS)]
+        ),
         links={name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS},
         sources=apt_sources(host),
         pins=apt_pins(host),
@@ -116,7 +118,9 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         trial=load_json(host, TRIAL) or {},
         simulated=host.exists(SIMULATOR),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
-        runfile=next((p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None),
+        runfile=next(
+            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None
+        ),
     )
     seen.strays = owners.strays(host, seen.files)
     driver = document.get("driver") or {}
@@ -166,7 +170,9 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
     brought, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
     # The headers of kernels of earlier locks are in no list of this one's.
     named = {*replaced, *(name for name in held if builds_modules(name))}
-    ours = {name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)}
+    ours = {
+        name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)
+    }
     return sorted(unneeded(ours, seen.packages, relations(host))[0]) if ours else []
 
 
@@ -180,7 +186,9 @@ def key_fingerprints(data: bytes) -> List[str]:
 
 def os_release(text: str) -> Dict[str, str]:
     """os-release(5) as {id, version, codename}; unquoted."""
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    values = dict(
+        line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
+    )
     plain = {key: value.strip().strip("\"'") for key, value in values.items()}
     return {
         "id": plain.get("ID", ""),
@@ -207,7 +215,12 @@ def packages(host: Host) -> Dict[str, Json]:
             continue
         key = name if architecture in (native, "all", "") else f"{name}:{architecture}"
         broken = state if flag == "ok" else "reinst-required"
-        result[key] = {"version": version, "architecture": architecture, "state": broken, "hold": want == "hold"}
+        result[key] = {
+            "version": version,
+            "architecture": architecture,
+            "state": broken,
+            "hold": want == "hold",
+        }
     return result
 
 
@@ -220,7 +233,10 @@ def status(host: Host) -> Optional[List[List[str]]]:
     rows = []
     for stanza in text.strip("\n").split("\n\n"):
         head = "\n" + stanza
-        found = [head.partition(f"\n{name}: ")[2].partition("\n")[0] for name in ("Package", "Architecture", "Version", "Status")]
+        found = [
+            head.partition(f"\n{name}: ")[2].partition("\n")[0]
+            for name in ("Package", "Architecture", "Version", "Status")
+        ]
         words = found.pop().split(" ")
         if not found[0] or len(words) != 3:
             return None
@@ -235,7 +251,9 @@ def queried(host: Host) -> List[List[str]]:
     found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
     host.commands.append(("dpkg-query",))
     if found.rc != 0:  # nothing that is planned on no packages at all would be right
-        raise NodeError(f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again.")
+        raise NodeError(
+            f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again."
+        )
     return [line.split("\t") for line in found.out.splitlines()]
 
 
@@ -256,11 +274,19 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
     """
     result: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
-        for name in host.glob(directory, pattern) if set(pattern) & set("*?[") else [f"{directory}/{pattern}"]:
+        for name in (
+            host.glob(directory, pattern) if set(pattern) & set("*?[") else [f"{directory}/{pattern}"]
+        ):
             found, data = host.plain_file(name)
             if found is not None:
                 row = owners.row(host, name, found)
-                content = printable(data) if data is not None else f"-> {row['to']}\n" if row["type"] == "link" else ""
+                content = (
+                    printable(data)
+                    if data is not None
+                    else f"-> {row['to']}\n"
+                    if row["type"] == "link"
+                    else ""
+                )
                 result[name] = {"content": content, **row}
     return result
 
@@ -291,10 +317,23 @@ def apt_sources(host: Host) -> List[Json]:
     rows: List[Json] = []
     for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            found = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line) if "deb" in line else None
+            found = (
+                re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
+                if "deb" in line
+                else None
+            )
             if found:
                 options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
-                rows.append(_source(name, number, found.group(2), found.group(3), found.group(4).split(), options.get("signed-by")))
+                rows.append(
+                    _source(
+                        name,
+                        number,
+                        found.group(2),
+                        found.group(3),
+                        found.group(4).split(),
+                        options.get("signed-by"),
+                    )
+                )
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
         number = 1
         for stanza in paragraphs(host.text(name) or ""):
@@ -306,12 +345,23 @@ def apt_sources(host: Host) -> List[Json]:
             ):
                 for uri in fields.get("uris", "").split():
                     for suite in fields.get("suites", "").split():
-                        rows.append(_source(name, number, uri, suite, fields.get("components", "").split(), fields.get("signed-by")))
+                        rows.append(
+                            _source(
+                                name,
+                                number,
+                                uri,
+                                suite,
+                                fields.get("components", "").split(),
+                                fields.get("signed-by"),
+                            )
+                        )
             number += stanza.count("\n") + 2
     return rows
 
 
-def _source(name: str, line: int, uri: str, suite: str, components: List[str], signed_by: Optional[str]) -> Json:
+def _source(
+    name: str, line: int, uri: str, suite: str, components: List[str], signed_by: Optional[str]
+) -> Json:
     return {
         "file": name,
         "line": line,
@@ -352,10 +402,16 @@ def apt_pins(host: Host) -> List[Json]:
             continue
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
             if line.lower().startswith("package:"):
-                rows.extend({"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split())
+                rows.extend(
+                    {"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split()
+                )
     # A package may ship its pins, as NVIDIA's pinning packages do; one that the class installs is no contradiction.
     files = sorted({str(row["file"]) for row in rows})
-    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out if files else ""
+    said = (
+        Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out
+        if files
+        else ""
+    )
     owners = {line.rpartition(": ")[2]: line.partition(":")[0] for line in said.splitlines() if ": " in line}
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
@@ -404,10 +460,14 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
             from . import initramfs  # and its decompressors: an image that is known needs none
 
             try:
-                listing = initramfs.contents(host.located(name), lambda inner: "etc/modprobe.d/goldnode-" in inner)
+                listing = initramfs.contents(
+                    host.located(name), lambda inner: "etc/modprobe.d/goldnode-" in inner
+                )
                 cache[key] = {
                     "unwanted": initramfs.modules_named(listing.names, unwanted),
-                    "files": {"/" + inner.lstrip("./"): digest(data) for inner, data in listing.files.items()},
+                    "files": {
+                        "/" + inner.lstrip("./"): digest(data) for inner, data in listing.files.items()
+                    },
                 }
             except (initramfs.InitramfsError, OSError) as problem:
                 cache[key] = {"error": str(problem)}
@@ -425,7 +485,9 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
 
         place = loader.partition(host)
         # Both may lie there: the one that has started this boot has left its name.
-        if place is not None and (text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")):
+        if place is not None and (
+            text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")
+        ):
             return systemd_boot_choice(host, place, release)
     if text is None:
         return {"loader": None, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
@@ -451,10 +513,22 @@ def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optio
     from . import loader
 
     chosen = loader.next_boot(host, place)
-    found = {entry.file: loader.release(host, place, entry) for entry in loader.entries(host, place) if entry.bootable}
-    own = [entry for entry in loader.ordered(loader.entries(host, place)) if release and found.get(entry.file) == release]
+    found = {
+        entry.file: loader.release(host, place, entry)
+        for entry in loader.entries(host, place)
+        if entry.bootable
+    }
+    own = [
+        entry
+        for entry in loader.ordered(loader.entries(host, place))
+        if release and found.get(entry.file) == release
+    ]
     after = found.get(chosen.entry.file) if chosen.entry else None
-    reason = chosen.reason if after or not chosen.entry else f"{chosen.reason}, whose kernel does not tell its release"
+    reason = (
+        chosen.reason
+        if after or not chosen.entry
+        else f"{chosen.reason}, whose kernel does not tell its release"
+    )
     return {
         "loader": "systemd-boot",
         "release": after,
@@ -479,7 +553,13 @@ def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
         if kind == "12" or (vendor == "10de" and kind == "03"):
             driver = f"{place}/{address}/driver"
             bound = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
-            found.append({"address": address, "id": f"{vendor}:{_attribute(f'{place}/{address}/device')[2:]}", "driver": bound})
+            found.append(
+                {
+                    "address": address,
+                    "id": f"{vendor}:{_attribute(f'{place}/{address}/device')[2:]}",
+                    "driver": bound,
+                }
+            )
     return found
 
 
@@ -500,7 +580,10 @@ def gpu_holders(host: Host) -> List[Json]:
     """Processes with a GPU device open, with their unit and container as the cgroup path names them."""
     holders = []
     for directory in host.glob("/proc", "[0-9]*"):
-        if any(target.startswith("/dev/nvidia") or target == "/dev/kfd" for target in opened_files(host, directory)):
+        if any(
+            target.startswith("/dev/nvidia") or target == "/dev/kfd"
+            for target in opened_files(host, directory)
+        ):
             cgroup = host.text(directory + "/cgroup") or ""
             unit = re.findall(r"([\w@.:\\-]+\.(?:service|scope))", cgroup)
             if unit and (unit[-1] in OWN_UNITS or unit[-1].startswith("goldnode-")):
@@ -545,13 +628,19 @@ def dpkg_lock_holder(host: Host) -> Optional[str]:
 
 def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     """The compiler a kernel says it was built with (CONFIG_CC_VERSION_TEXT) and the one dkms would use."""
-    config = host.text(f"/boot/config-{release}") or host.text(f"/usr/src/linux-headers-{release}/.config") or ""
+    config = (
+        host.text(f"/boot/config-{release}") or host.text(f"/usr/src/linux-headers-{release}/.config") or ""
+    )
     built = re.search(r'CONFIG_CC_VERSION_TEXT="(.*)"', config)
     major = re.search(r"(\d+)\.\d+\.\d+", built.group(1)) if built else None
     installed: Optional[str] = None
     for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
         if host.exists(f"/usr/bin/{candidate}"):
-            installed = host.run(candidate, "--version").out.splitlines()[0] if host.run(candidate, "--version").rc == 0 else None
+            installed = (
+                host.run(candidate, "--version").out.splitlines()[0]
+                if host.run(candidate, "--version").rc == 0
+                else None
+            )
             break
     return {"kernel": built.group(1) if built else None, "installed": installed}
 

@@ -130,7 +130,9 @@ def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
             status = None if path in skip else host.lstat(path)
             if status is None:
                 continue
-            if (status.st_uid, status.st_mode & 0o022) != (host.superuser[0], 0) and exposed(have := row(host, path, status)):
+            if (status.st_uid, status.st_mode & 0o022) != (host.superuser[0], 0) and exposed(
+                have := row(host, path, status)
+            ):
                 found[path] = have
             elif stat.S_ISDIR(status.st_mode) and directory != RUN:
                 todo.append(path)
@@ -239,7 +241,9 @@ def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     for name, have in above(seen, actions).items():
         if severe(have):
             text = f"{name}: {'; '.join(exposed(have))}. Who can write there can replace what root runs for goldnode."
-            remedy = f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
+            remedy = (
+                f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
+            )
             found.append(Refusal("unsafe-directory", text, remedy))
     return found + record_refusals(seen)
 
@@ -250,7 +254,13 @@ def record_refusals(seen: Observed) -> List[Refusal]:
     for name in OWN:
         if _wrong_type(seen, name) and name not in REBUILT:
             text = f"{name} is {kind(_folder(seen, name))}, want a directory of root's."
-            found.append(Refusal("unsafe-record", text, f"Move what it held back into a directory {name} of root's, and run again."))
+            found.append(
+                Refusal(
+                    "unsafe-record",
+                    text,
+                    f"Move what it held back into a directory {name} of root's, and run again.",
+                )
+            )
     wrong = {path: have for path, have in seen.strays.items() if path.startswith(RECORD + "/")}
     if wrong:
         text = f"What goldnode noted of this node may have been changed by others: {_listed(wrong)}."
@@ -289,4 +299,8 @@ def findings(seen: Observed, actions: Sequence[Action]) -> Tuple[List[str], List
         own += [f"{name}: {'; '.join(wrong)}"] if wrong else []
     own += [f"{path}: {'; '.join(exposed(have))}" for path, have in sorted(seen.strays.items())]
     system = above(seen, actions)
-    return own, [f"{name}: {'; '.join(exposed(have))}" for name, have in system.items()], any(map(severe, system.values()))
+    return (
+        own,
+        [f"{name}: {'; '.join(exposed(have))}" for name, have in system.items()],
+        any(map(severe, system.values())),
+    )

@@ -47,7 +47,9 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
     gpu = document.get("gpu")
     if seen.gpus is not None and (seen.simulated or not document["simulated"]):
         model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
-        foreign = [f"{g['address']} ({g['id']})" for g in seen.gpus if not gpu or g["id"] not in gpu["pci_ids"]]
+        foreign = [
+            f"{g['address']} ({g['id']})" for g in seen.gpus if not gpu or g["id"] not in gpu["pci_ids"]
+        ]
         if foreign:
             found.append(
                 Refusal(
@@ -81,7 +83,10 @@ def notes(document: Document, seen: Observed) -> List[Note]:
         )
     elif document.get("gpu") and document["simulated"] and not seen.simulated:
         found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
-    found += [Note(name, "declared by the class; this version neither sets nor reads it") for name in unread(document)]
+    found += [
+        Note(name, "declared by the class; this version neither sets nor reads it")
+        for name in unread(document)
+    ]
     if seen.running_kernel is None:
         found.append(Note("kernel.running", "the kernel that runs here is another machine's"))
     if document.get("driver") and seen.running_kernel is None:
@@ -110,9 +115,14 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
         return found
     driver = document.get("driver") or {}
     unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
-    ours = (None, driver.get("package"))  # of the driver's own packages, or of the one that brings all modules built
+    ours = (
+        None,
+        driver.get("package"),
+    )  # of the driver's own packages, or of the one that brings all modules built
     unsigned += [
-        row["name"] for row in document.get("modules") or () if row["dkms"] or (row["package"] in ours and not driver.get("signed"))
+        row["name"]
+        for row in document.get("modules") or ()
+        if row["dkms"] or (row["package"] in ours and not driver.get("signed"))
     ]
     if seen.secure_boot and unsigned:
         found.append(
@@ -189,7 +199,9 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
     needs = {"/boot": 0, "/usr": 0, "/var": 0}
     if transaction is not None:
         names = {item.partition("=")[0] for item in transaction.data["install"]}
-        missing = [p for p in document["packages"] if p["name"] in names and seen.version(p["name"]) != p["version"]]
+        missing = [
+            p for p in document["packages"] if p["name"] in names and seen.version(p["name"]) != p["version"]
+        ]
         coming = sum(int(package["size"]) for package in missing)
         if any(package["name"] == document["kernel"]["image"] for package in missing):
             needs["/boot"] = BOOT_SPACE
@@ -200,7 +212,10 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
         # Paths of one filesystem share its free space.
         device = seen.filesystems.get(mount)
         together = [
-            other for other in needs if needs[other] and (other == mount or (device is not None and seen.filesystems.get(other) == device))
+            other
+            for other in needs
+            if needs[other]
+            and (other == mount or (device is not None and seen.filesystems.get(other) == device))
         ]
         total = sum(needs[other] for other in together)
         if need and mount in seen.space and seen.space[mount] < total and mount == together[0]:

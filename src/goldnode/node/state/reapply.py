@@ -40,7 +40,9 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
         refusals = preflight.identity(document, seen)
         refusals += [refusal for domain in DOMAINS for refusal in domain.refusals(document, seen, actions)]
         if refusals:
-            raise NodeError("refused before anything was touched: " + " ".join(refusal.line() for refusal in refusals))
+            raise NodeError(
+                "refused before anything was touched: " + " ".join(refusal.line() for refusal in refusals)
+            )
         for _ in range(2):  # a GPU that was reset for MIG has forgotten the rest
             applier = Applier(host, document, {}, say)
             applier.planned = actions
@@ -52,7 +54,9 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
                 break
             seen, actions = outstanding(host, document)
         found = judged(document, seen)
-        if (seen.gpu_settings.get("mps") or {}).get("job"):  # it starts when this has ended; the check comes after it, and judges it
+        if (seen.gpu_settings.get("mps") or {}).get(
+            "job"
+        ):  # it starts when this has ended; the check comes after it, and judges it
             found = [finding for finding in found if finding.id != "policy.sharing"]
         return applied, found
 

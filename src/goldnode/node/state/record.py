@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 # Places where goldnode may make a directory; those that were there before stay when they are empty.
-_BESIDE = {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
+_BESIDE = (
+    {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
+)
 PLACES = tuple(sorted(_BESIDE | {os.path.dirname(name) for name in _BESIDE}))
 
 
@@ -68,10 +70,17 @@ def before_transaction(host: Host, simulated: str, named: Iterable[str]) -> None
 
 
 def extended_record(
-    record: Mapping[str, Any], simulated: str, named: Iterable[str], have: Mapping[str, Json], auto: Iterable[str], residual: Iterable[str]
+    record: Mapping[str, Any],
+    simulated: str,
+    named: Iterable[str],
+    have: Mapping[str, Json],
+    auto: Iterable[str],
+    residual: Iterable[str],
 ) -> Json:
     """The record with the transaction added whose simulation is given. Pure."""
-    here = {name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")}
+    here = {
+        name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")
+    }
     # What an earlier run meant to bring and never did is nobody's.
     brought: Set[str] = set(record.get("brought", ())) & (here | set(residual))
     was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
@@ -83,7 +92,10 @@ def extended_record(
             brought.add(name)
             left |= {name} & set(residual)
         elif name not in brought and have[name]["version"] != version:
-            was[name] = {"from": was[name]["from"] if name in was else str(have[name]["version"]), "to": version}
+            was[name] = {
+                "from": was[name]["from"] if name in was else str(have[name]["version"]),
+                "to": version,
+            }
     for name in removed_by(simulated):
         if name not in brought and name in have:
             removed[name] = was.pop(name, {}).get("from", str(have[name]["version"]))
@@ -135,7 +147,9 @@ def before_merge(host: Host, name: str, content: str) -> None:
     known = record.setdefault("merged", {}).get(name)
     if known and now is not None:
         try:
-            before = unmerged_text(name, known["before"], known["after"], now)  # what has become of it without goldnode
+            before = unmerged_text(
+                name, known["before"], known["after"], now
+            )  # what has become of it without goldnode
         except ValueError:
             before = known["before"]
     elif known:
@@ -193,11 +207,15 @@ def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
     """`now` with each run of lines that goldnode put in given back for what was there, where somebody has not changed it since."""
     result = list(now)
     start = 0
-    for kind, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+    for kind, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(
+        None, before, after, False
+    ).get_opcodes():
         ours = after[new_from:new_to]
         if kind == "equal" or not ours:
             continue
-        places = [at for at in range(start, len(result) - len(ours) + 1) if result[at : at + len(ours)] == ours]
+        places = [
+            at for at in range(start, len(result) - len(ours) + 1) if result[at : at + len(ours)] == ours
+        ]
         if places:
             result[places[0] : places[0] + len(ours)] = before[old_from:old_to]
             start = places[0] + old_to - old_from

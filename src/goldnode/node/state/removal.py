@@ -64,7 +64,10 @@ NO_CLASS: Json = {
 ROLE_OF_PATH = (
     ("sanity", r"goldnode-(sanity|watch|events|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
-    ("host_tuning", r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$"),
+    (
+        "host_tuning",
+        r"/(sysctl|limits|rules|system\.conf)\.d/|/profile\.d/|goldnode-tuning|9\d-goldnode.*(cmdline|tuning).*\.cfg$",
+    ),
     ("container_runtime", r"/(docker|containerd|containers|cdi|nvidia-container-runtime)\b"),
     ("gpu_driver", r"/(modprobe|modules-load)\.d/|/initramfs-tools/"),
     ("kernel", r"/etc/kernel/|/grub\.d/"),
@@ -96,17 +99,29 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
     """
     seen = observe(host, completed(document), keep=False)
     brought = list(record.get("brought", ()))
-    directories = {name: sorted(os.listdir(host.located(name))) for name in records.PLACES if host.is_dir(name)}
+    directories = {
+        name: sorted(os.listdir(host.located(name))) for name in records.PLACES if host.is_dir(name)
+    }
     traces: Json = {
         "units": running_units(host),
         "gate": host.live and any(host.exists(name) for name in (gate.STATE, gate.MEMORY)),
         "marks": marks(host, record),
-        "own": [name for name in OWN if host.is_dir(name) and os.listdir(host.located(name)) != [os.path.basename(drained.FILE)]],
+        "own": [
+            name
+            for name in OWN
+            if host.is_dir(name) and os.listdir(host.located(name)) != [os.path.basename(drained.FILE)]
+        ],
         "directories": directories,
         "packaged": packaged(host, directories),
         "merged": {name: host.text(name) for name in record.get("merged", {})},
-        "links": {name: os.readlink(host.located(name)) for name in record.get("links", {}) if host.is_link(name)},
-        "unfiled": [name for name in ("nvidia", "amdgpu") if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None],
+        "links": {
+            name: os.readlink(host.located(name)) for name in record.get("links", {}) if host.is_link(name)
+        },
+        "unfiled": [
+            name
+            for name in ("nvidia", "amdgpu")
+            if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None
+        ],
         "residual": records.residual_states(host) if brought else [],
         "offered": offered(host, list(record.get("was", {}))),
         **(relations(host) if brought else {"depends": {}, "provides": {}}),
@@ -122,7 +137,9 @@ def running_units(host: Host) -> List[str]:
     """goldnode's units that systemd has started, or that failed; first those that would start the others again."""
     if not host.live:
         return []
-    listed = host.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "--full", "goldnode-*").out
+    listed = host.run(
+        "systemctl", "list-units", "--all", "--plain", "--no-legend", "--full", "goldnode-*"
+    ).out
     rows = [line.split() for line in listed.splitlines()]
     names = [row[0] for row in rows if len(row) > 2 and row[2] != "inactive"]
     return sorted(names, key=lambda name: (not name.endswith(".timer") and name != units.EVENTS, name))
@@ -192,13 +209,31 @@ def removal(
         if name == "/run/goldnode" and not actions:
             continue  # a run that finds nothing to do has made it itself
         if not (waiting and name == "/var/lib/goldnode"):
-            actions.append(Action("node_class", "directory.remove", name, "nothing but goldnode's is in it", IMAGE, f"{name}\n", None))
+            actions.append(
+                Action(
+                    "node_class",
+                    "directory.remove",
+                    name,
+                    "nothing but goldnode's is in it",
+                    IMAGE,
+                    f"{name}\n",
+                    None,
+                )
+            )
     actions = sorted(actions, key=lambda action: -PARTS.index(action.part))
     refusals += refused(seen, actions)
     if any(action.kind == "packages.leave" for action in actions) and leave:
-        notes.append(Note("driver.next", "the next boot uses the drivers of the distribution, nouveau among them where it has them"))
+        notes.append(
+            Note(
+                "driver.next",
+                "the next boot uses the drivers of the distribution, nouveau among them where it has them",
+            )
+        )
     changed = [action.target for action in actions if action.kind in ("file.remove", "file.uncomment")]
-    if any(re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-(policy|tuning)|/fstab:|\.swap$", name) for name in changed):
+    if any(
+        re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-(policy|tuning)|/fstab:|\.swap$", name)
+        for name in changed
+    ):
         text = "what runs now keeps the settings that were made (sysctl, governor, MTU, swap, GPU): they go with a reboot"
         notes.append(Note("settings.live", text))
     return actions, refusals, notes, waiting
@@ -214,19 +249,31 @@ def stop(seen: Observed) -> List[Action]:
     names = list(seen.traces.get("units", ()))
     text = "".join(f"{name}\n" for name in names)
     data = {"names": names}
-    return [Action("sanity", "units.stop", ", ".join(names), "they are goldnode's", BOOT, text, "", None, data)] if names else []
+    return (
+        [Action("sanity", "units.stop", ", ".join(names), "they are goldnode's", BOOT, text, "", None, data)]
+        if names
+        else []
+    )
 
 
 def open_gate(seen: Observed) -> List[Action]:
     """What the gate has drained is resumed, and what it keeps down starts, while its program is still there."""
     if not seen.traces.get("gate"):
         return []
-    return [Action("sanity", "gate.release", "gate", "nobody would open it again", BOOT, "kept by goldnode\n", None)]
+    return [
+        Action(
+            "sanity", "gate.release", "gate", "nobody would open it again", BOOT, "kept by goldnode\n", None
+        )
+    ]
 
 
 def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
     """Everything that has a name of goldnode's, and the links that enable units."""
-    found = [(path, have["content"]) for path, have in sorted(seen.files.items()) if have is not None and have.get("type") != "directory"]
+    found = [
+        (path, have["content"])
+        for path, have in sorted(seen.files.items())
+        if have is not None and have.get("type") != "directory"
+    ]
     found += [(path, f"-> {target}\n") for path, target in sorted(seen.links.items()) if target is not None]
     return [
         Action(
@@ -237,7 +284,9 @@ def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
             IMAGE,
             content,
             None,
-            "the boot parameters of the class have left" if path.endswith(".cfg") and path != kernel.DROP_IN else None,
+            "the boot parameters of the class have left"
+            if path.endswith(".cfg") and path != kernel.DROP_IN
+            else None,
         )
         for path, content in found
         if path not in keep
@@ -282,8 +331,14 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
             )
             continue
         if text != now:
-            reason = "the settings that goldnode added leave" if text is not None else "goldnode made it, and nothing else is in it"
-            actions.append(Action(role_of(path), "file.unmerge", path, reason, IMAGE, now, text, None, {"content": text}))
+            reason = (
+                "the settings that goldnode added leave"
+                if text is not None
+                else "goldnode made it, and nothing else is in it"
+            )
+            actions.append(
+                Action(role_of(path), "file.unmerge", path, reason, IMAGE, now, text, None, {"content": text})
+            )
     return actions, refusals
 
 
@@ -295,7 +350,9 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
             continue
         kind, data = ("file.remove", {}) if known["before"] is None else ("link", {"to": known["before"]})
         before, after = (None if to is None else f"-> {to}\n" for to in (known["after"], known["before"]))
-        actions.append(Action(role_of(path), kind, path, "goldnode made it lead there", IMAGE, before, after, None, data))
+        actions.append(
+            Action(role_of(path), kind, path, "goldnode made it lead there", IMAGE, before, after, None, data)
+        )
     return actions
 
 
@@ -311,12 +368,30 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
     if names:
         text = "".join(f"hold {name}\n" for name in names)
         why = f"{len(names)} packages are on hold for goldnode's stack alone"
-        actions.append(Action("kernel", "packages.unhold", "holds of the stack", why, IMAGE, text, "", None, {"names": names}))
-    lost = sorted(name for name in before & set(record.get("was_held", ())) if name in seen.packages and name not in held)
+        actions.append(
+            Action(
+                "kernel",
+                "packages.unhold",
+                "holds of the stack",
+                why,
+                IMAGE,
+                text,
+                "",
+                None,
+                {"names": names},
+            )
+        )
+    lost = sorted(
+        name
+        for name in before & set(record.get("was_held", ()))
+        if name in seen.packages and name not in held
+    )
     if lost:
         text = "".join(f"hold {name}\n" for name in lost)
         why = f"{len(lost)} packages were on hold before goldnode came, and were let go by it"
-        actions.append(Action("kernel", "packages.hold", "earlier holds", why, IMAGE, "", text, None, {"names": lost}))
+        actions.append(
+            Action("kernel", "packages.hold", "earlier holds", why, IMAGE, "", text, None, {"names": lost})
+        )
     return actions
 
 
@@ -332,7 +407,11 @@ def kernels_brought(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]
 def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
     """The kernel to go back to: the one that ran when goldnode came, or the newest that goldnode did not bring; it must have an initramfs."""
     ours = set(kernels_brought(seen, record).values())
-    others = [name for name in seen.kernels if name not in ours and "error" not in seen.initramfs.get(name, {"error": "none"})]
+    others = [
+        name
+        for name in seen.kernels
+        if name not in ours and "error" not in seen.initramfs.get(name, {"error": "none"})
+    ]
     if not others:
         return None
     first = (record.get("first") or {}).get("kernel")
@@ -358,7 +437,11 @@ def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
     if target is None:
         return []
     return [
-        Waiting("kernel", name, f"the class's kernel still runs; it leaves in a run after {target} has been booted")
+        Waiting(
+            "kernel",
+            name,
+            f"the class's kernel still runs; it leaves in a run after {target} has been booted",
+        )
         for name in kept_kernels(seen, record)
     ]
 
@@ -398,7 +481,8 @@ def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[
     for name in sorted(keep if not only and seen.boot.get("loader") != "grub" else ()):
         notes.append(
             Note(
-                "kernel.next", f"which kernel boots next cannot be set here: choose {way_home(seen, record)} yourself, and {name} can leave"
+                "kernel.next",
+                f"which kernel boots next cannot be set here: choose {way_home(seen, record)} yourself, and {name} can leave",
             )
         )
     leave, needed = unneeded(leave, seen.packages, seen.traces)
@@ -417,7 +501,9 @@ def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, A
     if not document or "first" in record:
         return []
     brought = set(record.get("brought", ()))
-    names = sorted(package["name"] for package in document.get("packages", ()) if package["name"] in seen.packages)
+    names = sorted(
+        package["name"] for package in document.get("packages", ()) if package["name"] in seen.packages
+    )
     names = [name for name in names if name not in brought]
     if not names:
         return []
@@ -440,28 +526,46 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
     """Packages that cannot become what they were: their earlier version is offered no more, or goldnode took them away."""
     back = put_back(seen, record)
     notes = [
-        Note("packages.version", f"{name} stays at {row['to']}: {row['from']}, which it was before, is no longer offered by apt")
+        Note(
+            "packages.version",
+            f"{name} stays at {row['to']}: {row['from']}, which it was before, is no longer offered by apt",
+        )
         for name, row in sorted(record.get("was", {}).items())
         if name not in back and name not in leave and seen.version(name) == row["to"]
     ]
-    removed = {name: version for name, version in record.get("removed", {}).items() if name not in seen.packages}
+    removed = {
+        name: version for name, version in record.get("removed", {}).items() if name not in seen.packages
+    }
     if removed:
         names = " ".join(f"{name}={version}" for name, version in sorted(removed.items()))
         sources = sorted({row["uri"] for row in (record.get("first") or {}).get("sources", ())})
         text = f"removed by goldnode for another stack, and not brought back: apt-get install {names}"
-        notes.append(Note("packages.removed", text + (f" (sources at the time: {', '.join(sources)})" if sources else "")))
+        notes.append(
+            Note(
+                "packages.removed",
+                text + (f" (sources at the time: {', '.join(sources)})" if sources else ""),
+            )
+        )
     return notes
 
 
-def packages(document: Optional[Document], seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Action]:
+def packages(
+    document: Optional[Document], seen: Observed, record: Mapping[str, Any], leave: Sequence[str]
+) -> List[Action]:
     """One transaction: what was brought leaves with its configuration, what was moved goes back to its version."""
     keep_configuration = set(record.get("residual", ()))
-    residue = [name for name in record.get("brought", ()) if name in seen.traces.get("residual", ()) and name not in keep_configuration]
+    residue = [
+        name
+        for name in record.get("brought", ())
+        if name in seen.traces.get("residual", ()) and name not in keep_configuration
+    ]
     back = put_back(seen, record)
     actions = []
     foreign = [name for name in broken_packages(seen) if name not in leave]
     if foreign and seen.journal is not None:
-        why = f"an earlier run was interrupted; {len(foreign)} packages are half done: {', '.join(foreign[:5])}"
+        why = (
+            f"an earlier run was interrupted; {len(foreign)} packages are half done: {', '.join(foreign[:5])}"
+        )
         text = "\n".join(foreign) + "\n"
         actions.append(Action("kernel", "packages.repair", "dpkg", why, IMAGE, text, "", None, {"leave": []}))
     if not (leave or residue or back):
@@ -479,12 +583,23 @@ def packages(document: Optional[Document], seen: Observed, record: Mapping[str, 
     lines = [f"purge     {name} {seen.packages[name]['version']}" for name in leave if name in purge]
     lines += [f"remove    {name} {seen.packages[name]['version']}" for name in leave if name not in purge]
     lines += [f"purge     {name} (configuration)" for name in residue]
-    lines += [f"put back  {name} {seen.packages[name]['version']} -> {version}" for name, version in back.items()]
+    lines += [
+        f"put back  {name} {seen.packages[name]['version']} -> {version}" for name, version in back.items()
+    ]
     roles = {package["name"]: package["part"] for package in (document or {}).get("packages", ())}
     family = ((document or {}).get("driver") or {}).get("family", ())
-    deep = [name for name in leave if roles.get(name) in ("kernel", "driver") or kernel_release(name) or in_family(name, family)]
+    deep = [
+        name
+        for name in leave
+        if roles.get(name) in ("kernel", "driver") or kernel_release(name) or in_family(name, family)
+    ]
     before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*leave, *back}))
-    data = {"remove": list(leave), "purge": purge, "back": [f"{name}={version}" for name, version in back.items()], "lines": lines}
+    data = {
+        "remove": list(leave),
+        "purge": purge,
+        "back": [f"{name}={version}" for name, version in back.items()],
+        "lines": lines,
+    }
     data["broken"] = [name for name in broken_packages(seen) if name in leave]
     reboot = "the kernel or driver of the class has left" if deep else None
     actions.append(
@@ -526,13 +641,17 @@ def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
 def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Action]:
     """Packages that were there as dependencies only are that again."""
     names = [
-        name for name in record.get("automatic", ()) if name in seen.packages and name not in leave and bare(name) not in seen.automatic
+        name
+        for name in record.get("automatic", ())
+        if name in seen.packages and name not in leave and bare(name) not in seen.automatic
     ]
     if not names:
         return []
     before, after = ("".join(f"{name} {word}\n" for name in names) for word in ("manual", "auto"))
     why = f"{len(names)} packages were there as dependencies before goldnode named them"
-    return [Action("kernel", "packages.auto", "apt's marks", why, IMAGE, before, after, None, {"names": names})]
+    return [
+        Action("kernel", "packages.auto", "apt's marks", why, IMAGE, before, after, None, {"names": names})
+    ]
 
 
 # -- the end
@@ -551,14 +670,24 @@ def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str])
         if all(f"{name}/{entry}" in removed for entry in found[name]):
             removed.add(name)
             actions.append(
-                Action("node_class", "directory.remove", name, "goldnode made it, and nothing is in it", IMAGE, f"{name}\n", None)
+                Action(
+                    "node_class",
+                    "directory.remove",
+                    name,
+                    "goldnode made it, and nothing is in it",
+                    IMAGE,
+                    f"{name}\n",
+                    None,
+                )
             )
     return actions
 
 
 def settle(seen: Observed) -> Action:
     """What has read the files that left reads anew."""
-    who = [text for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub")) if true]
+    who = [
+        text for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub")) if true
+    ]
     return Action(
         "node_class",
         "removal.settle",

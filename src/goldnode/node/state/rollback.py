@@ -49,7 +49,12 @@ def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: floa
     found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
     moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
     if moves and not found.refusals:
-        found = replace(found, refusals=tuple(obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))))
+        found = replace(
+            found,
+            refusals=tuple(
+                obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))
+            ),
+        )
     return {"plan": found.to_json(), "rollback": about}
 
 
@@ -69,9 +74,21 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
             wanted = {f"{package['name']}={package['version']}": package for package in document["packages"]}
             lost = applying.Applier(host, document, {}, lambda text: None).missing(install, wanted, options)
         except NodeError as problem:  # other bytes under a locked version
-            return [Refusal("not-obtainable", str(problem), "Only a mirror keeps the bytes that were locked: see `goldnode mirror`.")]
+            return [
+                Refusal(
+                    "not-obtainable",
+                    str(problem),
+                    "Only a mirror keeps the bytes that were locked: see `goldnode mirror`.",
+                )
+            ]
         if not lost:
-            request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *(f"{name}-" for name in remove))
+            request = (
+                "--allow-downgrades",
+                "--allow-change-held-packages",
+                "install",
+                *install,
+                *(f"{name}-" for name in remove),
+            )
             done = host.run("apt-get", *options, "-y", "--no-install-recommends", "-s", *request, timeout=300)
             if done.rc == 0:
                 return []
@@ -99,7 +116,10 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
         os.makedirs(f"{place}/{name}")
     # apt asks an archive only for what has changed since.
     host.run("cp", "-a", "--reflink=auto", "/var/lib/apt/lists/.", f"{place}/lists/", timeout=120)
-    for directory, target in (("/etc/apt/sources.list.d", "sources"), ("/etc/apt/preferences.d", "preferences")):
+    for directory, target in (
+        ("/etc/apt/sources.list.d", "sources"),
+        ("/etc/apt/preferences.d", "preferences"),
+    ):
         for name in host.glob(directory, "*"):
             base = name.rpartition("/")[2]
             if not base.startswith("goldnode-") and not (only and target == "sources"):

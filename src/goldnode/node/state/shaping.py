@@ -48,7 +48,9 @@ PACKED = ("", ".xz", ".zst", ".gz")  # how a module may lie on the node that is 
 
 def keep(host: Host, releases: Iterable[str], family: Sequence[str], configuration: Optional[str]) -> None:
     """Record what the images of `releases` were made from. `configuration`: its digest before they were made; None: it cannot be told."""
-    known: Dict[str, Any] = {name: row for name, row in (load_json(host, FILE) or {}).items() if host.exists(_image(name))}
+    known: Dict[str, Any] = {
+        name: row for name, row in (load_json(host, FILE) or {}).items() if host.exists(_image(name))
+    }
     for release in releases:
         known.pop(release, None)
         found = parts(host, release, family)
@@ -64,7 +66,11 @@ def differences(host: Host, release: str, family: Sequence[str]) -> Optional[Lis
     if not isinstance(known, dict) or known.get("image") != _identity(host, release):
         return None
     found = parts(host, release, family)
-    return None if found is None else [name for name, digest in found.items() if known["parts"].get(name) != digest]
+    return (
+        None
+        if found is None
+        else [name for name, digest in found.items() if known["parts"].get(name) != digest]
+    )
 
 
 def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str, str]]:
@@ -72,7 +78,13 @@ def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str,
     try:
         configured = configuration(host)
         inside = initramfs.contents(host.located(_image(release))).names
-        names = sorted({name.rpartition("/")[2].partition(".ko")[0].replace("-", "_") for name in inside if ".ko" in name})
+        names = sorted(
+            {
+                name.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+                for name in inside
+                if ".ko" in name
+            }
+        )
         wanted = host.run("modinfo", "-k", release, "-F", "firmware", *names) if names else None
         if configured is None or (wanted is not None and wanted.rc != 0):
             return None
@@ -82,7 +94,9 @@ def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str,
             "firmware": _firmware(host, release, wanted.out.split("\n") if wanted else []),
             "names": (path for place in NAMES for path in _walk(host, place)),
             "packages": (
-                f"{name} {row['version']} {row['state']}" for name, row in sorted(packages(host).items()) if not in_family(name, family)
+                f"{name} {row['version']} {row['state']}"
+                for name, row in sorted(packages(host).items())
+                if not in_family(name, family)
             ),
         }
         return {"configuration": configured, **{name: _digest(lines) for name, lines in rows.items()}}
@@ -163,7 +177,9 @@ def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
         if path in PASSING or (base.startswith("modules.") and not base.startswith(COPIED)):
             continue
         for packed in PACKED if ".ko" in base else PACKED[:1]:
-            if os.path.lexists(host.located(path + packed)) and not os.path.isdir(host.located(path + packed)):
+            if os.path.lexists(host.located(path + packed)) and not os.path.isdir(
+                host.located(path + packed)
+            ):
                 yield _file(host, path + packed)
 
 

@@ -24,7 +24,11 @@ OWN = ("boot.next", "boot.trial")
 def against(verdict: Mapping[str, Any]) -> List[str]:
     """What a verdict has against a kernel that is tried: everything for which the gate would drain the node."""
     rows: Sequence[Mapping[str, Any]] = verdict["findings"]
-    bad = [row for row in rows if row["severity"] != "degraded" and row["outcome"] not in FINE and row["id"] not in OWN]
+    bad = [
+        row
+        for row in rows
+        if row["severity"] != "degraded" and row["outcome"] not in FINE and row["id"] not in OWN
+    ]
     return [f"{row['id']}: {row['got'] or 'nothing'} (want {row['expected']})" for row in bad]
 
 
@@ -32,9 +36,15 @@ def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) 
     """After a check: make the kernel that is tried the default, or note why not. Returns what there is to tell; None where nothing is tried
     or its boot has not come yet."""
     trial = load_json(host, TRIAL)
-    if not trial or trial["release"] != document["kernel"]["release"] or trial["boot_identity"] == boot_identity(host):
+    if (
+        not trial
+        or trial["release"] != document["kernel"]["release"]
+        or trial["boot_identity"] == boot_identity(host)
+    ):
         return None
-    from . import apply as applying  # a check that has nothing to settle does not wait for the import of what writes
+    from . import (
+        apply as applying,
+    )  # a check that has nothing to settle does not wait for the import of what writes
 
     release, runs = trial["release"], verdict_kernel(host)
     bad = against(verdict) if runs == release else [f"the boot that tried it came up with {runs}"]
@@ -42,7 +52,9 @@ def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) 
         text = "; ".join(bad[:3])
         if trial.get("failed") != text:
             host.write(TRIAL, json.dumps({**trial, "failed": text}, indent=1).encode())
-        return f"kernel {release} does not become the default: {text}. The next boot starts the earlier default."
+        return (
+            f"kernel {release} does not become the default: {text}. The next boot starts the earlier default."
+        )
     try:
         with applying.alone(host, 0):
             applying.Applier(host, document, {}, lambda text: None).make_default(release)

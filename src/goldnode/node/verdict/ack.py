@@ -30,10 +30,16 @@ ALL = "*"
 
 def arguments(parser: Any) -> None:
     """The options of `goldnode-node ack`."""
-    parser.add_argument("--id", default=ALL, metavar="ID", help="finding, as the verdict calls it, with * and ?; default: all")
-    parser.add_argument("--subject", metavar="SUBJECT", help="what it is about, for instance a PCI address; default: all")
+    parser.add_argument(
+        "--id", default=ALL, metavar="ID", help="finding, as the verdict calls it, with * and ?; default: all"
+    )
+    parser.add_argument(
+        "--subject", metavar="SUBJECT", help="what it is about, for instance a PCI address; default: all"
+    )
     parser.add_argument("--by", required=True, metavar="WHO", help="who says so")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault")
+    parser.add_argument(
+        "--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault"
+    )
 
 
 def run(host: Host, options: Any) -> int:
@@ -44,7 +50,9 @@ def run(host: Host, options: Any) -> int:
     memory, fault = deltas.load(host, capture)
     left = host.exists(deltas.SET_ASIDE)
     if fault is not None and not fnmatchcase("memory.state", options.id):
-        raise NodeError(f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which sets it aside.")
+        raise NodeError(
+            f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which sets it aside."
+        )
     if not memory and not left:
         raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")
     done = []
@@ -54,7 +62,12 @@ def run(host: Host, options: Any) -> int:
     if memory:
         done += settle(memory, capture, options.id, options.subject)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        row: Dict[str, Any] = {"by": plain(options.by, 80), "reason": plain(options.reason, 400), "time": now, "id": plain(options.id, 80)}
+        row: Dict[str, Any] = {
+            "by": plain(options.by, 80),
+            "reason": plain(options.reason, 400),
+            "time": now,
+            "id": plain(options.id, 80),
+        }
         row.update({"subject": plain(options.subject, 80) if options.subject else None, "settled": done[:64]})
         memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
         deltas.save(host, memory, None)
@@ -63,7 +76,9 @@ def run(host: Host, options: Any) -> int:
     return 0
 
 
-def settle(memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, subject: Optional[str] = None) -> Any:
+def settle(
+    memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, subject: Optional[str] = None
+) -> Any:
     """Bring `memory` up to date; returns the names of what was open and is settled. Changes `memory` only."""
 
     def about(text: Optional[str]) -> bool:
@@ -107,7 +122,9 @@ def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
     """Where each GPU sits, by what it is kept under."""
     from .hardware import _key
 
-    return {_key(gpu): str(gpu.get("address")) for gpu in as_list(capture.get("gpus")) if isinstance(gpu, dict)}
+    return {
+        _key(gpu): str(gpu.get("address")) for gpu in as_list(capture.get("gpus")) if isinstance(gpu, dict)
+    }
 
 
 def _capture(host: Host) -> Mapping[str, Any]:

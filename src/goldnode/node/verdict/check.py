@@ -11,7 +11,19 @@ from ..state import owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look
-from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding, judge_item, ordered, place
+from ..state.finding import (
+    DEFERRED,
+    ELSEWHERE,
+    MATCH,
+    MISMATCH,
+    NOT_EXPOSED,
+    SUPPRESSED,
+    UNREAD,
+    Finding,
+    judge_item,
+    ordered,
+    place,
+)
 from ..state.model import Observed, Plan
 from ..state.observe import digest
 from ..state.preflight import unread
@@ -79,14 +91,22 @@ def examine(
     if captured is not None:
         counted, _ = deltas.step({}, captured)
         counted.first_of_boot = False
-        found = of_record(document, captured) + rules.judge(document, captured, counted) + events(document, captured, {})[0]
+        found = (
+            of_record(document, captured)
+            + rules.judge(document, captured, counted)
+            + events(document, captured, {})[0]
+        )
         verdict = summary(document, settled(document, found, today), now, passive)
         identity = rules.as_map(captured.get("identity"))
         verdict.update(
             simulated=bool(document["simulated"] or captured.get("simulated")),
             boot_identity=identity.get("boot_identity"),
             uptime=captured.get("uptime"),
-            recorded={"time": captured.get("time"), "source": captured.get("source"), "hostname": identity.get("hostname")},
+            recorded={
+                "time": captured.get("time"),
+                "source": captured.get("source"),
+                "hostname": identity.get("hostname"),
+            },
         )
         return Checked(verdict, None, None, None)
     context = probe.begin(host, document, passive) if host.live else None
@@ -100,13 +120,17 @@ def examine(
         capture = probe.finish(context, seen)
         before, fault = deltas.load(host, capture)
         counted, memory = deltas.step(before, capture)
-        counted.first_of_boot = counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
+        counted.first_of_boot = (
+            counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
+        )
         own = rules.judge(document, capture, counted)
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
         found += own + counted.findings + logged + deltas.told(host, fault)
         found += deltas.standing(memory, found, str(capture.get("time")), memory["boot"])
-        today = max(today, str(before.get("time") or "")[:10])  # a clock that was set back must not bring back what has expired
+        today = max(
+            today, str(before.get("time") or "")[:10]
+        )  # a clock that was set back must not bring back what has expired
     elif document.get("baseline"):
         found.append(Finding("baseline", ELSEWHERE, "degraded", "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
@@ -172,7 +196,9 @@ def unkept(verdict: Json, problem: OSError) -> Json:
     return {**verdict, "exit_code": code, "status": STATUS[code], "counts": counts, "findings": findings}
 
 
-def events(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Tuple[List[Finding], Any]:
+def events(
+    document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
+) -> Tuple[List[Finding], Any]:
     """What the kernel's log says, and what is to be remembered of it."""
     from . import events as logged  # a plan imports this module too, and reads no log
 
@@ -180,7 +206,9 @@ def events(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapp
         return logged.judge(document, capture, memory)
     except Exception as problem:  # a log of another make must not end the check, nor pass
         text = rules.plain(f"the log could not be judged: {type(problem).__name__}: {problem}")
-        return [Finding("events.log", UNREAD, "degraded", "the kernel's log since boot", text)], memory.get("events", {})
+        return [Finding("events.log", UNREAD, "degraded", "the kernel's log since boot", text)], memory.get(
+            "events", {}
+        )
 
 
 def one_each(findings: List[Finding]) -> List[Finding]:
@@ -203,7 +231,10 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     running = rules.fetch(system, "kernel.running")
     gpus = None
     if isinstance(capture.get("gpus"), list):
-        gpus = [{"address": str(row.get("address")), "id": row.get("pci_id"), "driver": row.get("driver")} for row in node.listed]
+        gpus = [
+            {"address": str(row.get("address")), "id": row.get("pci_id"), "driver": row.get("driver")}
+            for row in node.listed
+        ]
     seen = Observed(
         os={key: str(value) for key, value in name.items()},
         running_kernel=running if isinstance(running, str) else None,
@@ -219,8 +250,13 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     found += _kernel(document, seen)
     unseen |= set() if seen.running_kernel else {"kernel.running"}
     if document.get("driver") and not document["driver"]["in_tree"]:
-        version, remedy = document["driver"]["version"], Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT)
-        found.append(judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, "drain", remedy))
+        version, remedy = (
+            document["driver"]["version"],
+            Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
+        )
+        found.append(
+            judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, "drain", remedy)
+        )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     settings = {
         str(row.get("index")): row["settings"]
@@ -228,14 +264,23 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         if rules.as_map(row.get("settings")) and rules.is_number(row.get("index"))
     }
     if policy.declares(document):
-        seen.gpu_settings = {"vendor": document["gpu"]["vendor"], "error": None if settings else here, "gpus": settings, "record": {}}
+        seen.gpu_settings = {
+            "vendor": document["gpu"]["vendor"],
+            "error": None if settings else here,
+            "gpus": settings,
+            "record": {},
+        }
         told = policy.findings({**document, "simulated": False}, seen)
         found += [replace(item, outcome=ELSEWHERE) for item in told] if not settings else told
-    found = [replace(item, outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item for item in found]
+    found = [
+        replace(item, outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item
+        for item in found
+    ]
     drift = rules.fetch(capture, "packages.drift")
     if isinstance(drift, list):
         texts = [
-            f"{rules.as_map(row).get('name')} {rules.as_map(row).get('have')} (want {rules.as_map(row).get('want')})" for row in drift[:4]
+            f"{rules.as_map(row).get('name')} {rules.as_map(row).get('have')} (want {rules.as_map(row).get('want')})"
+            for row in drift[:4]
         ]
         lock = f"{len(document['packages'])} packages as locked"
         found.append(
@@ -258,7 +303,11 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
                 release,
                 rules.plain(after),
                 "drain",
-                Remedy("Run site.yml: the next boot would start another kernel.", SITE, before="it would start another kernel"),
+                Remedy(
+                    "Run site.yml: the next boot would start another kernel.",
+                    SITE,
+                    before="it would start another kernel",
+                ),
             )
         )
     else:
@@ -282,7 +331,9 @@ def unknown(finding: Finding) -> bool:
     """Whether a finding leaves open what is declared. A setting that its setter took and no call of the driver reads back is told, and is as
     known as it can be; what nobody declared (`expected` is None) is for information."""
     if finding.outcome == NOT_EXPOSED:
-        return finding.expected is not None and not all(": set at " in part for part in str(finding.got).split("; "))
+        return finding.expected is not None and not all(
+            ": set at " in part for part in str(finding.got).split("; ")
+        )
     return finding.outcome not in (MATCH, MISMATCH, DEFERRED, SUPPRESSED)
 
 
@@ -291,7 +342,10 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     found = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
         found += _driver(document, seen)
-    found += [Finding(name, ELSEWHERE, "degraded", "as declared", "this version neither sets nor reads it") for name in unread(document)]
+    found += [
+        Finding(name, ELSEWHERE, "degraded", "as declared", "this version neither sets nor reads it")
+        for name in unread(document)
+    ]
     for domain in DOMAINS:
         found += domain.findings(document, seen)
     found += _kept_out(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
@@ -329,7 +383,11 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         )
         count = f"{len(seen.gpus or [])}"
         driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
-        unbound = [f"{item['address']} ({item['driver'] or 'no driver'})" for item in seen.gpus or [] if item["driver"] != driver]
+        unbound = [
+            f"{item['address']} ({item['driver'] or 'no driver'})"
+            for item in seen.gpus or []
+            if item["driver"] != driver
+        ]
         found.append(
             judge_item(
                 "gpu.bound",
@@ -346,7 +404,9 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 f"{gpu['count']}",
                 count,
                 "drain",
-                Remedy("A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", REPAIR),
+                Remedy(
+                    "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", REPAIR
+                ),
                 elsewhere,
             )
         )
@@ -362,7 +422,9 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             seen.running_kernel,
             "drain",
             Remedy(
-                f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.", SITE, REBOOT
+                f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.",
+                SITE,
+                REBOOT,
             ),
             place(seen),
         )
@@ -384,7 +446,8 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 want if fault is None else fault,
                 "drain",
                 Remedy(
-                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.", SITE
+                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.",
+                    SITE,
                 ),
             )
         )
@@ -421,7 +484,10 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 version,
                 got,
                 "drain",
-                Remedy(f"Run site.yml: {name} is of another version than the module, and CUDA will not start.", SITE),
+                Remedy(
+                    f"Run site.yml: {name} is of another version than the module, and CUDA will not start.",
+                    SITE,
+                ),
             )
         )
     return found
@@ -437,8 +503,14 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 if any(module in path.replace("-", "_") for path in image.get("unwanted", ()))
             }
         )
-        where = inside + ([f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"] if module in seen.loaded else [])
-        where += [f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module]
+        where = inside + (
+            [f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"]
+            if module in seen.loaded
+            else []
+        )
+        where += [
+            f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module
+        ]
         found.append(
             judge_item(
                 f"blacklist.{module}",
@@ -485,7 +557,16 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     rest = [
         a
         for a in plan.actions
-        if a.kind in ("file.write", "file.remove", "file.unmerge", "file.comment", "link", "initramfs.rebuild", "directory.secure")
+        if a.kind
+        in (
+            "file.write",
+            "file.remove",
+            "file.unmerge",
+            "file.comment",
+            "link",
+            "initramfs.rebuild",
+            "directory.secure",
+        )
     ]
     files = "as declared"
     own, system, severe = owners.findings(seen, plan.actions)
@@ -495,7 +576,10 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
         program_got = owners.kind(there)
     declared = seen.files.get(program.CLASS)
     # The plan has made the text of the document already: it writes one that differs, in content or in mode.
-    written = next((a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS), None)
+    written = next(
+        (a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS),
+        None,
+    )
     same = declared is not None and written in (None, declared["content"])
     computed = program.document_digest(document)
     return [
@@ -504,7 +588,10 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             document["digest"],
             computed if same else digest(str(declared).encode()),
             "degraded",
-            Remedy("Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.", SITE),
+            Remedy(
+                "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
+                SITE,
+            ),
         ),
         judge_item(
             "stack.lock",
@@ -525,14 +612,19 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "the stack's own",
             "; ".join(foreign) or "the stack's own",
             "degraded",
-            Remedy("See the remedy site.yml gives for each of them; it refuses to change the node while they stand.", PERSON),
+            Remedy(
+                "See the remedy site.yml gives for each of them; it refuses to change the node while they stand.",
+                PERSON,
+            ),
         ),
         judge_item(
             "node.program",
             "mode 0755",
             program_got,
             "degraded",
-            Remedy("Run site.yml: others could change the program, or it is not there for the next boot.", SITE),
+            Remedy(
+                "Run site.yml: others could change the program, or it is not there for the next boot.", SITE
+            ),
         ),
         judge_item(
             "node.owner",
@@ -540,7 +632,8 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
             "drain",
             Remedy(
-                "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.", SITE
+                "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.",
+                SITE,
             ),
         ),
         judge_item(
@@ -570,12 +663,20 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     slots = seen.slots.get("survey") or {}
     if slots.get("tried"):
         finding = Finding(
-            "boot.next", DEFERRED, "drain", release, f"this boot tries an image ({slots['tried']}): it is told once that is good"
+            "boot.next",
+            DEFERRED,
+            "drain",
+            release,
+            f"this boot tries an image ({slots['tried']}): it is told once that is good",
         )
     elif slots.get("next") not in (None, slots.get("running")):
         image = slots["slots"][slots["next"]]["image"]
         finding = Finding(
-            "boot.next", DEFERRED, "drain", release, f"image {image} in slot {slots['next']} boots next, with a kernel of its own"
+            "boot.next",
+            DEFERRED,
+            "drain",
+            release,
+            f"image {image} in slot {slots['next']} boots next, with a kernel of its own",
         )
     elif note:
         finding = Finding("boot.next", ELSEWHERE, "drain", release, note)
@@ -586,7 +687,9 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
             seen.boot.get("release"),
             "drain",
             Remedy(
-                "Run site.yml: the next boot would start another kernel than the class's.", SITE, before="it would start another kernel"
+                "Run site.yml: the next boot would start another kernel than the class's.",
+                SITE,
+                before="it would start another kernel",
             ),
         )
     reasons = list(plan.reboot)
@@ -599,12 +702,24 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
     )
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
-    remedy = Remedy(f"Run site.yml: without it {release} would not find its root.", SITE, before=f"{release} would not find its root")
+    remedy = Remedy(
+        f"Run site.yml: without it {release} would not find its root.",
+        SITE,
+        before=f"{release} would not find its root",
+    )
     initrd = judge_item("boot.initramfs", image, there, "drain", remedy)
     if seen.trial.get("release") == release and seen.trial.get("failed"):
         remedy = Remedy(
-            "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots.", PERSON
+            "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots.",
+            PERSON,
         )
-        tried = Finding("boot.trial", MISMATCH, "drain", f"{release}, tried and found good", str(seen.trial["failed"]), remedy)
+        tried = Finding(
+            "boot.trial",
+            MISMATCH,
+            "drain",
+            f"{release}, tried and found good",
+            str(seen.trial["failed"]),
+            remedy,
+        )
         return [finding, tried, initrd, pending]
     return [finding, initrd, pending] if seen.live else [finding, initrd]

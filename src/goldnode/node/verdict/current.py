@@ -24,7 +24,9 @@ UNKNOWN = 3
 FAST = frozenset(("check", "--cached", "--json", "--quiet"))
 
 
-def fault(verdict: Any, identity: Optional[str], uptime: Optional[float], digest: Optional[str] = None) -> Optional[str]:
+def fault(
+    verdict: Any, identity: Optional[str], uptime: Optional[float], digest: Optional[str] = None
+) -> Optional[str]:
     """Why a verdict does not hold now; None when it does. Pure.
 
     :param identity: this boot (:func:`boot.identity`). :param uptime: seconds since the kernel started.
@@ -42,9 +44,7 @@ def fault(verdict: Any, identity: Optional[str], uptime: Optional[float], digest
     if verdict.get("boot_identity") != identity or not isinstance(at, (int, float)) or at > uptime + 1:
         return "the last verdict is of another boot"
     if uptime - at > LIMIT:
-        return (
-            f"the last verdict is {uptime - at:.0f} s old, and holds for {LIMIT} s: the passive check (goldnode-watch.timer) does not run"
-        )
+        return f"the last verdict is {uptime - at:.0f} s old, and holds for {LIMIT} s: the passive check (goldnode-watch.timer) does not run"
     if digest is not None and verdict.get("class_digest") != digest:
         return "the last verdict is of another class than the node has now"
     return None
@@ -69,7 +69,17 @@ def answer(arguments: Sequence[str], root: str = "/") -> int:
 
         remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
         if "--json" in arguments:
-            print(json.dumps({"schema": SCHEMA, "status": "could_not_check", "exit_code": UNKNOWN, "reason": why, "remedy": remedy}))
+            print(
+                json.dumps(
+                    {
+                        "schema": SCHEMA,
+                        "status": "could_not_check",
+                        "exit_code": UNKNOWN,
+                        "reason": why,
+                        "remedy": remedy,
+                    }
+                )
+            )
         print(f"goldnode-node: {why}. {remedy}", file=sys.stderr)
         return UNKNOWN
     if "--json" in arguments:

@@ -31,9 +31,15 @@ LARGEST = 4 << 20  # bytes; a memory of 16 GPUs has some 60 KB
 MOST = 4096  # counters kept; what has not been seen longest is forgotten first
 # A first sight late in a boot tells of a long time, early in it of a short one, in which links are still being trained.
 FIRST_MINUTES = 30.0
-LIFE, LOAD = "life", "load"  # counts for the life of the thing, or since its driver was loaded or the kernel started
+LIFE, LOAD = (
+    "life",
+    "load",
+)  # counts for the life of the thing, or since its driver was loaded or the kernel started
 WRAP = 1 << 32
-JUMP, TOLD = 60.0, 86400.0  # seconds: a jump that is remembered (the limit decides what is told), and for how long
+JUMP, TOLD = (
+    60.0,
+    86400.0,
+)  # seconds: a jump that is remembered (the limit decides what is told), and for how long
 FROM_ZERO = "/aer.fatal"  # never right, whenever it was
 
 
@@ -87,7 +93,9 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
             value = fetch(gpu, f"throttle.violation_ns.{name}")
             if is_number(value):
                 yield f"{owner}throttle.{name}", LOAD, value
-        links = [as_map(row.get("errors")) for row in as_list(fetch(gpu, "nvlink.links")) if isinstance(row, dict)]
+        links = [
+            as_map(row.get("errors")) for row in as_list(fetch(gpu, "nvlink.links")) if isinstance(row, dict)
+        ]
         for name in ("replay", "recovery", "crc_flit", "crc_data"):
             read = [row[name] for row in links if is_number(row.get(name))]
             if read:
@@ -98,7 +106,10 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
             if is_number(value):
                 yield f"pci/{plain(address, 40)}/aer.{name}", LOAD, value
     for name, row in as_map(capture.get("network")).items():
-        for key, value in [*as_map(fetch(row, "counters")).items(), ("carrier_changes", fetch(row, "carrier_changes"))]:
+        for key, value in [
+            *as_map(fetch(row, "counters")).items(),
+            ("carrier_changes", fetch(row, "carrier_changes")),
+        ]:
             if is_number(value):
                 yield f"net/{plain(name, 40)}/{plain(key, 40)}", LOAD, value
     for name, row in as_map(capture.get("infiniband")).items():
@@ -125,7 +136,11 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     """
     found = Deltas()
     identity = as_map(capture.get("identity"))
-    boot, uptime, time = _text(identity.get("boot_identity")), capture.get("uptime"), _text(capture.get("time")) or "?"
+    boot, uptime, time = (
+        _text(identity.get("boot_identity")),
+        capture.get("uptime"),
+        _text(capture.get("time")) or "?",
+    )
     uptime = uptime if is_number(uptime) else None
     same = boot is not None and memory.get("boot") == boot
     last = memory.get("uptime")
@@ -139,7 +154,11 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     if found.clock_jump is not None and abs(found.clock_jump) > JUMP:
         jumped = [found.clock_jump, uptime]
     elif not (
-        same and isinstance(jumped, list) and len(jumped) == 2 and all(map(is_number, jumped)) and 0 <= (uptime or 0) - jumped[1] < TOLD
+        same
+        and isinstance(jumped, list)
+        and len(jumped) == 2
+        and all(map(is_number, jumped))
+        and 0 <= (uptime or 0) - jumped[1] < TOLD
     ):
         jumped = None
     else:  # told for a day, for stamps of logs and files are wrong around it
@@ -155,7 +174,10 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
             minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
             rate = (
                 now / minutes
-                if kind == LOAD and minutes and name.split("/", 1)[0] not in ("net", "psi", "ib") and "throttle." not in name
+                if kind == LOAD
+                and minutes
+                and name.split("/", 1)[0] not in ("net", "psi", "ib")
+                and "throttle." not in name
                 else None
             )
             found.rows[name] = Delta(now, None, None, now - base, time, True, False, rate, "since boot")
@@ -170,14 +192,22 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         elif kind == LOAD:
             value = now
         else:
-            value = 0  # what counts for life and is lower: another card under the same name, or a cleared InfoROM
+            value = (
+                0  # what counts for life and is lower: another card under the same name, or a cleared InfoROM
+            )
         seconds = passed if same else uptime if kind == LOAD else None
         # What stands there when a boot is first looked at came about while devices were found: it has a rate, and is no event of its own.
         base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
         per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
         if not same and kind == LOAD and uptime is not None:
             per_minute = value / max(uptime / 60, FIRST_MINUTES)
-        span = "since boot" if not same else f"in {seconds:.0f} s" if seconds is not None else "since the last check"
+        span = (
+            "since boot"
+            if not same
+            else f"in {seconds:.0f} s"
+            if seconds is not None
+            else "since the last check"
+        )
         when = _text(row.get("time")) or "?"
         found.rows[name] = Delta(now, value, seconds, now - base, when, False, fresh, per_minute, span)
         rows[name] = {"last": now, "base": base, "time": when}
@@ -229,7 +259,12 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
     """What of a node does not change by itself: its GPUs by address, its RAM, its firmware, its mounts' modes."""
     found: Dict[str, Any] = {}
     for gpu in as_list(capture.get("gpus")):
-        if isinstance(gpu, dict) and not is_fault(gpu) and isinstance(gpu.get("address"), str) and gpu.get("lost") is not True:
+        if (
+            isinstance(gpu, dict)
+            and not is_fault(gpu)
+            and isinstance(gpu.get("address"), str)
+            and gpu.get("lost") is not True
+        ):
             for key in ("uuid", "vbios"):
                 if isinstance(gpu.get(key), str):
                     found[f"gpu/{plain(gpu['address'], 40)}/{key}"] = plain(gpu[key], 80)
@@ -240,7 +275,13 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
     if isinstance(bios, str):
         found["bios//version"] = plain(bios, 80)
     for path, row in as_map(fetch(capture, "storage.mounts")).items():
-        if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in ("ext4", "xfs", "btrfs", "ext3", "f2fs"):
+        if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in (
+            "ext4",
+            "xfs",
+            "btrfs",
+            "ext3",
+            "f2fs",
+        ):
             found[f"mount/{plain(path, 120)}/readonly"] = row["readonly"]
     return found
 
@@ -271,17 +312,26 @@ REMEDIES = {
         "degraded",
     ),
     "mount": (
-        Remedy("The kernel makes a filesystem read-only when it finds it damaged: see dmesg, drain the node, check it.", PERSON),
+        Remedy(
+            "The kernel makes a filesystem read-only when it finds it damaged: see dmesg, drain the node, check it.",
+            PERSON,
+        ),
         "drain",
     ),
 }
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any]) -> Tuple[Dict[str, Any], List[Finding]]:
+def changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any]
+) -> Tuple[Dict[str, Any], List[Finding]]:
     """What a node was known to be and is no more. It is told until it is as it was, or somebody says that it is right (`ack`)."""
     keep, found = dict(now), []
     for name, was in sorted(before.items()):
-        kind, subject, key = (*name.split("/", 1)[:1], *name.split("/", 1)[1].rpartition("/")[::2]) if "/" in name else (name, "", "")
+        kind, subject, key = (
+            (*name.split("/", 1)[:1], *name.split("/", 1)[1].rpartition("/")[::2])
+            if "/" in name
+            else (name, "", "")
+        )
         if name not in now:
             keep[name] = was  # it did not answer, which others tell
             continue
@@ -298,7 +348,17 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any
         if kind == "mount":
             expected, got = "writable, as it was", "read-only"
         found.append(
-            Finding(f"changed.{kind}", MISMATCH, severity, plain(expected), plain(got), remedy, plain(subject, 80) or None, (), NOTHING)
+            Finding(
+                f"changed.{kind}",
+                MISMATCH,
+                severity,
+                plain(expected),
+                plain(got),
+                remedy,
+                plain(subject, 80) or None,
+                (),
+                NOTHING,
+            )
         )
     return keep, found
 
@@ -307,10 +367,14 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any
 
 
 STANDS = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
-SETTLE = "Repair or replace what it was, then say so: `goldnode-node ack --id {id}{subject} --by … --reason …`."
+SETTLE = (
+    "Repair or replace what it was, then say so: `goldnode-node ack --id {id}{subject} --by … --reason …`."
+)
 
 
-def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: Optional[str]) -> List[Finding]:
+def standing(
+    memory: Dict[str, Any], findings: List[Finding], time: str, boot: Optional[str]
+) -> List[Finding]:
     """Findings that a reboot makes invisible and repairs nothing of: what was damaged and seen once stays a finding until `ack`.
 
     `memory["standing"]` is brought up to date. Returns the findings that are not seen now, as degraded ones.
@@ -332,10 +396,22 @@ def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: O
         if name in seen or (identity, about) in bad or not isinstance(row, dict):
             continue
         text = f"{row.get('got')} at {row.get('time')}; not seen since"
-        remedy = Remedy(SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else ""), REPAIR, ACKNOWLEDGE)
+        remedy = Remedy(
+            SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else ""),
+            REPAIR,
+            ACKNOWLEDGE,
+        )
         found.append(
             Finding(
-                identity, MISMATCH, "degraded", plain(row.get("expected")), plain(text), remedy, about, (f"boot {row.get('boot')}",), NODE
+                identity,
+                MISMATCH,
+                "degraded",
+                plain(row.get("expected")),
+                plain(text),
+                remedy,
+                about,
+                (f"boot {row.get('boot')}",),
+                NODE,
             )
         )
     memory["standing"] = dict(list(rows.items())[-256:])
@@ -346,7 +422,9 @@ def standing(memory: Dict[str, Any], findings: List[Finding], time: str, boot: O
 FULL_ONLY = ("gpu.inforom", "storage.path")
 
 
-def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Finding], passive: bool) -> List[Finding]:
+def carried(
+    memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Finding], passive: bool
+) -> List[Finding]:
     """What the last full check of this boot found and a passive one does not look at: it holds until a full check says otherwise.
 
     `memory["full"]` is brought up to date. Returns the findings to add to those of a passive check.
@@ -354,7 +432,13 @@ def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Fi
     if not passive:
         bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
         memory["full"] = [
-            {**vars(item), "evidence": list(item.evidence), "steps": list(item.steps), "time": memory.get("time")} for item in bad[:64]
+            {
+                **vars(item),
+                "evidence": list(item.evidence),
+                "steps": list(item.steps),
+                "time": memory.get("time"),
+            }
+            for item in bad[:64]
         ]
         return []
     rows = as_list(before.get("full")) if before.get("boot") == memory.get("boot") else []
@@ -362,14 +446,23 @@ def carried(memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Fi
     judged = {item.id for item in findings if item.outcome != DEFERRED}
     found = []
     for row in memory["full"]:
-        if row.get("id") in FULL_ONLY and row["id"] not in judged and row.get("outcome") in (MISMATCH, UNREAD):
+        if (
+            row.get("id") in FULL_ONLY
+            and row["id"] not in judged
+            and row.get("outcome") in (MISMATCH, UNREAD)
+        ):
             seen = f"seen at {plain(row.get('time'), 40)} by a full check; a passive one does not look at it"
-            text = {key: plain(row[key], 240) if isinstance(row.get(key), str) else None for key in ("expected", "got", "subject", "blast")}
+            text = {
+                key: plain(row[key], 240) if isinstance(row.get(key), str) else None
+                for key in ("expected", "got", "subject", "blast")
+            }
             steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
             remedy = Remedy(plain(row["remedy"], 240), *steps) if isinstance(row.get("remedy"), str) else None
             severity = "drain" if row.get("severity") == "drain" else "degraded"
             evidence = (seen, *(plain(item) for item in as_list(row.get("evidence"))))
-            found.append(Finding(row["id"], row["outcome"], severity, remedy=remedy, evidence=evidence, **text))
+            found.append(
+                Finding(row["id"], row["outcome"], severity, remedy=remedy, evidence=evidence, **text)
+            )
     return found
 
 
@@ -390,11 +483,19 @@ def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Option
         memory = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
         return {}, "it is torn"
-    if not isinstance(memory, dict) or memory.get("schema") != SCHEMA or not isinstance(memory.get("counters"), dict):
+    if (
+        not isinstance(memory, dict)
+        or memory.get("schema") != SCHEMA
+        or not isinstance(memory.get("counters"), dict)
+    ):
         return {}, f"it is not of schema {SCHEMA}"
     identity = as_map(capture.get("identity"))
     machine = identity.get("machine_id")
-    if isinstance(machine, str) and isinstance(memory.get("machine_id"), str) and machine != memory["machine_id"]:
+    if (
+        isinstance(machine, str)
+        and isinstance(memory.get("machine_id"), str)
+        and machine != memory["machine_id"]
+    ):
         return {}, "it is another machine's"
     uptime: Any = capture.get("uptime")
     if (
@@ -421,9 +522,23 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
         else f"{SET_ASIDE} was set aside: what was counted before it is not known"
     )
     remedy = Remedy(
-        "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.", PERSON, ACKNOWLEDGE
+        "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.",
+        PERSON,
+        ACKNOWLEDGE,
     )
-    return [Finding("memory.state", MISMATCH, "degraded", "what the last check kept", plain(got, 240), remedy, None, (), NOTHING)]
+    return [
+        Finding(
+            "memory.state",
+            MISMATCH,
+            "degraded",
+            "what the last check kept",
+            plain(got, 240),
+            remedy,
+            None,
+            (),
+            NOTHING,
+        )
+    ]
 
 
 def save(host: Host, memory: Mapping[str, Any], fault: Optional[str]) -> None:

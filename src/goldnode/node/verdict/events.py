@@ -80,7 +80,9 @@ class Fault(NamedTuple):
         return self.row.get("code") if self.row.get("code") is not None else self.row.get("kind")
 
 
-def judge(document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]) -> Tuple[List[Finding], Json]:
+def judge(
+    document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
+) -> Tuple[List[Finding], Json]:
     """Findings about the kernel's log, and what is to be remembered in ``memory["events"]``. Pure; wrong types in any of them are no error.
 
     What is remembered: {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address, what, time}]}.
@@ -117,7 +119,11 @@ def acknowledge(
     events = capture.get("events")
     log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
     rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
-    earlier: Json = kept["acked"] if kept["acked"].get("boot_id") == log.get("boot_id") else {"truncated": False, "rows": {}}
+    earlier: Json = (
+        kept["acked"]
+        if kept["acked"].get("boot_id") == log.get("boot_id")
+        else {"truncated": False, "rows": {}}
+    )
     acked, done = dict(earlier["rows"]), set()
     for row in rows:
         names, about = _names(row, rows)
@@ -135,7 +141,11 @@ def acknowledge(
             done.add(str(item.get("what")))
         else:
             history.append(item)
-    settled = {"boot_id": log.get("boot_id"), "truncated": truncated or bool(earlier.get("truncated")), "rows": acked}
+    settled = {
+        "boot_id": log.get("boot_id"),
+        "truncated": truncated or bool(earlier.get("truncated")),
+        "rows": acked,
+    }
     return {"acked": settled, "history": history}, sorted(done)
 
 
@@ -143,18 +153,32 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
     """Ids of the findings that a row may be told by, its own first, and the subjects of these."""
     kind, parameters = row["kind"], _parameters(row)
     about = [
-        str(item) for item in (row["address"], parameters.get("device"), parameters.get("interface"), parameters.get("controller")) if item
+        str(item)
+        for item in (
+            row["address"],
+            parameters.get("device"),
+            parameters.get("interface"),
+            parameters.get("controller"),
+        )
+        if item
     ]
     if kind not in ("xid", "sxid", "bus_lost"):
-        return [_IDS.get(kind, "events.unknown"), *(["pcie.slot_down"] if kind == "link_down" else [])], about or [""]
-    name = "gpu.bus_lost" if kind == "bus_lost" else f"{kind}.{row['code']}" if row["code"] is not None else kind
+        return [
+            _IDS.get(kind, "events.unknown"),
+            *(["pcie.slot_down"] if kind == "link_down" else []),
+        ], about or [""]
+    name = (
+        "gpu.bus_lost" if kind == "bus_lost" else f"{kind}.{row['code']}" if row["code"] is not None else kind
+    )
     names = [name, "xid.programs", *(["pci.bus_lost"] if kind == "bus_lost" else [])]
     link = row["code"] == 74 or 144 <= (row["code"] or 0) <= 154
     for other in rows:
         same = other["kind"] in ("xid", "bus_lost") and other["address"] == row["address"]
         cause = link and (other["kind"] in ("sxid", "bus_lost") or other["code"] == 79)
         if kind != "sxid" and (same or cause) and other is not row:
-            names.append("gpu.bus_lost" if other["kind"] == "bus_lost" else f"{other['kind']}.{other['code']}")
+            names.append(
+                "gpu.bus_lost" if other["kind"] == "bus_lost" else f"{other['kind']}.{other['code']}"
+            )
             about += [other["address"]] if other["address"] else []
     return [*names, *(["nvlink.errors"] if link else [])], about or [""]
 
@@ -167,7 +191,9 @@ def remembered(memory: Mapping[str, Any]) -> Json:
     history = [
         item
         for item in _list(kept.get("history"))
-        if isinstance(item.get("boot_id"), str) and isinstance(item.get("address"), str) and isinstance(item.get("time"), (int, float))
+        if isinstance(item.get("boot_id"), str)
+        and isinstance(item.get("address"), str)
+        and isinstance(item.get("time"), (int, float))
     ]
     if not isinstance(acked, dict) or not isinstance(acked.get("rows"), dict):
         acked = {"boot_id": None, "truncated": False, "rows": {}}
@@ -191,10 +217,18 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
     if error is not None:
         text = str(error.get("text")) if isinstance(error, dict) else str(error)
         identity = capture.get("identity")
-        away = (isinstance(identity, dict) and identity.get("container") is True) or capture.get("source") == "root"
+        away = (isinstance(identity, dict) and identity.get("container") is True) or capture.get(
+            "source"
+        ) == "root"
         absent = isinstance(error, dict) and error.get("fault") == "not_exposed"
         return Finding(
-            "events.log", ELSEWHERE if away and absent else UNREAD, DEGRADED, wanted, text, None if away else remedy, blast=NOTHING
+            "events.log",
+            ELSEWHERE if away and absent else UNREAD,
+            DEGRADED,
+            wanted,
+            text,
+            None if away else remedy,
+            blast=NOTHING,
         )
     sources = ", ".join(_scalars(events.get("sources"))) or "nothing"
     if events.get("truncated"):
@@ -222,7 +256,10 @@ def _of_this_boot(row: Json, log: Json) -> bool:
 def _key(row: Mapping[str, Any]) -> str:
     more = _parameters(row)
     parts = [row.get(name) for name in ("kind", "code", "address", "mig")]
-    parts += [more.get(name) for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")]
+    parts += [
+        more.get(name)
+        for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")
+    ]
     return "/".join("" if part is None else str(part) for part in parts)
 
 
@@ -243,13 +280,26 @@ def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
     if not rows:
         return []
     text = f"{len(rows)} kinds of events of this boot"
-    return [Finding("events.acknowledged", MATCH, DEGRADED, "settled by a person", text, None, None, _evidence_of(rows))]
+    return [
+        Finding(
+            "events.acknowledged",
+            MATCH,
+            DEGRADED,
+            "settled by a person",
+            text,
+            None,
+            None,
+            _evidence_of(rows),
+        )
+    ]
 
 
 # -- GPUs and switches
 
 
-def _gpus(document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> List[Finding]:
+def _gpus(
+    document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequence[Json], limits: Json
+) -> List[Finding]:
     """Xid, SXid and loss of the bus: one finding per GPU or switch that has a fault; what is none, beside it."""
     table = document.get("xid") if isinstance(document.get("xid"), dict) else None
     by_gpu: Dict[Optional[str], List[Fault]] = {}
@@ -266,7 +316,9 @@ def _gpus(document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequenc
         by_gpu[where] = _workflows(faults)
     found: List[Finding] = []
     causes = [fault for faults in by_switch.values() for fault in faults if fault.meaning == DRAIN]
-    lost = [where for where, faults in by_gpu.items() if any(fault.what in ("bus_lost", 79) for fault in faults)]
+    lost = [
+        where for where, faults in by_gpu.items() if any(fault.what in ("bus_lost", 79) for fault in faults)
+    ]
     shown: List[Fault] = []
     for where in list(by_gpu):
         links = [fault for fault in by_gpu[where] if _is_link(table, fault) and fault.meaning != NONE]
@@ -275,13 +327,21 @@ def _gpus(document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequenc
             shown += links
             by_gpu[where] = _without(by_gpu[where], links)
     found += _switches(by_switch, shown)
-    several = {w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN] for w, faults in by_gpu.items()}
+    several = {
+        w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN] for w, faults in by_gpu.items()
+    }
     several = {where: links for where, links in several.items() if links}
     if len(several) >= 3 and not causes and not lost:
         all_links = [fault for links in several.values() for fault in links]
         text = f"NVLink errors on {len(several)} GPUs at once"
-        remedy = Remedy(f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}", REBOOT, ACKNOWLEDGE)
-        found.append(Finding("nvlink.errors", MISMATCH, DRAIN, "none", text, remedy, None, _evidence(all_links), NODE))
+        remedy = Remedy(
+            f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}",
+            REBOOT,
+            ACKNOWLEDGE,
+        )
+        found.append(
+            Finding("nvlink.errors", MISMATCH, DRAIN, "none", text, remedy, None, _evidence(all_links), NODE)
+        )
         for where, links in several.items():
             by_gpu[where] = _without(by_gpu[where], links)
     for where, faults in sorted(by_gpu.items(), key=lambda item: item[0] or ""):
@@ -339,7 +399,9 @@ def _workflows(faults: List[Fault]) -> List[Fault]:
             fault = fault._replace(meaning=DEGRADED, text=fault.text + ", contained")
         last = _seq(fault.row)
         if after is not None and fault.blast == GPU and last is not None and last < after:
-            fault = fault._replace(meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 tells")
+            fault = fault._replace(
+                meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 tells"
+            )
         found.append(fault)
     return found
 
@@ -371,12 +433,35 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                 REBOOT,
                 REPAIR,
             )
-            found.append(Finding(f"sxid.{bad[0].what}", MISMATCH, DRAIN, "none", text, remedy, where, _evidence([*bad, *shown]), NODE))
+            found.append(
+                Finding(
+                    f"sxid.{bad[0].what}",
+                    MISMATCH,
+                    DRAIN,
+                    "none",
+                    text,
+                    remedy,
+                    where,
+                    _evidence([*bad, *shown]),
+                    NODE,
+                )
+            )
         for fault in faults:
             if fault.meaning == UNREAD:
                 found.append(_unknown("sxid", fault, where))
             elif fault.meaning == NONE:
-                found.append(Finding(f"sxid.{fault.what}", MATCH, DEGRADED, "not fatal", _told(fault), None, where, _evidence([fault])))
+                found.append(
+                    Finding(
+                        f"sxid.{fault.what}",
+                        MATCH,
+                        DEGRADED,
+                        "not fatal",
+                        _told(fault),
+                        None,
+                        where,
+                        _evidence([fault]),
+                    )
+                )
     return found
 
 
@@ -393,12 +478,31 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
             text += f"; seen as NVLink errors by {len({fault.row.get('address') for fault in peers})} GPUs"
         name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
         found.append(
-            Finding(name, MISMATCH, severity, "none", text, _remedy(where, blast, severity), where, _evidence([*bad, *peers]), blast)
+            Finding(
+                name,
+                MISMATCH,
+                severity,
+                "none",
+                text,
+                _remedy(where, blast, severity),
+                where,
+                _evidence([*bad, *peers]),
+                blast,
+            )
         )
     found += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
     quiet = [fault for fault in faults if fault.meaning == NONE]
     found += [
-        Finding(f"xid.{fault.what}", MATCH, DEGRADED, "no fault of the node", _told(fault), None, where, _evidence([fault]))
+        Finding(
+            f"xid.{fault.what}",
+            MATCH,
+            DEGRADED,
+            "no fault of the node",
+            _told(fault),
+            None,
+            where,
+            _evidence([fault]),
+        )
         for fault in quiet
     ]
     return found
@@ -421,21 +525,46 @@ def _remedy(where: Optional[str], blast: str, severity: str) -> Remedy:
         return Remedy(text, REBOOT, REPAIR)
     if blast == HARDWARE:
         return Remedy("Drain the node; have power cables and seating of the GPU looked at.", REPAIR)
-    return Remedy("Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood.", PERSON, ACKNOWLEDGE)
+    return Remedy(
+        "Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood.",
+        PERSON,
+        ACKNOWLEDGE,
+    )
 
 
 def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
-    remedy = Remedy("Ask NVIDIA with the line and `nvidia-bug-report.sh`; `goldnode-node ack` when it is understood.", PERSON, ACKNOWLEDGE)
+    remedy = Remedy(
+        "Ask NVIDIA with the line and `nvidia-bug-report.sh`; `goldnode-node ack` when it is understood.",
+        PERSON,
+        ACKNOWLEDGE,
+    )
     name = f"{kind}.{fault.row.get('code')}" if fault.row.get("code") is not None else kind
-    return Finding(name, UNREAD, DEGRADED, "an event that is understood", _told(fault), remedy, where, _evidence([fault]), NOTHING)
+    return Finding(
+        name,
+        UNREAD,
+        DEGRADED,
+        "an event that is understood",
+        _told(fault),
+        remedy,
+        where,
+        _evidence([fault]),
+        NOTHING,
+    )
 
 
-def _programs(by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[str, Any], limits: Json) -> List[Finding]:
+def _programs(
+    by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[str, Any], limits: Json
+) -> List[Finding]:
     """Errors of programs that only one GPU meets, with several programs (workflows 13 and 31): it is to be tested."""
     names, numbers = limits.get("app_xid_names"), limits.get("app_xid_processes")
     having = {where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()}
     having = {where: faults for where, faults in having.items() if faults}
-    if not isinstance(names, int) or not isinstance(numbers, int) or len(having) != 1 or len(_list(capture.get("gpus"))) < 2:
+    if (
+        not isinstance(names, int)
+        or not isinstance(numbers, int)
+        or len(having) != 1
+        or len(_list(capture.get("gpus"))) < 2
+    ):
         return []
     ((where, faults),) = having.items()
     programs = {str(name) for fault in faults for name in _parameters(fault.row).get("names") or ()}
@@ -443,8 +572,24 @@ def _programs(by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[
     if len(programs) < names or len(processes) < numbers:
         return []
     text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_told(faults[0])}"
-    remedy = Remedy("Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes.", PERSON, ACKNOWLEDGE)
-    return [Finding("xid.programs", MISMATCH, DEGRADED, "errors of programs on no GPU alone", text, remedy, where, _evidence(faults), GPU)]
+    remedy = Remedy(
+        "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes.",
+        PERSON,
+        ACKNOWLEDGE,
+    )
+    return [
+        Finding(
+            "xid.programs",
+            MISMATCH,
+            DEGRADED,
+            "errors of programs on no GPU alone",
+            text,
+            remedy,
+            where,
+            _evidence(faults),
+            GPU,
+        )
+    ]
 
 
 # -- other things
@@ -459,36 +604,74 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             found.append(judge_kind(row, capture, limits))
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
-            found.append(Finding("events.unknown", UNREAD, DEGRADED, None, text, None, None, _evidence_of([row]), NOTHING))
-        elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in ("nvidia", "amdgpu"):
+            found.append(
+                Finding(
+                    "events.unknown", UNREAD, DEGRADED, None, text, None, None, _evidence_of([row]), NOTHING
+                )
+            )
+        elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in (
+            "nvidia",
+            "amdgpu",
+        ):
             text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
-            remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
+            remedy = Remedy(
+                "Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR
+            )
             where = _text(row.get("address"))
-            found.append(Finding("pci.bus_lost", MISMATCH, DRAIN, "none", text, remedy, where, _evidence_of([row]), NODE))
+            found.append(
+                Finding(
+                    "pci.bus_lost", MISMATCH, DRAIN, "none", text, remedy, where, _evidence_of([row]), NODE
+                )
+            )
     return found
 
 
 def _told_row(
-    row: Json, name: str, outcome: str, severity: str, text: str, remedy: Optional[Remedy], blast: str, subject: Any = None
+    row: Json,
+    name: str,
+    outcome: str,
+    severity: str,
+    text: str,
+    remedy: Optional[Remedy],
+    blast: str,
+    subject: Any = None,
 ) -> Finding:
     where = _text(subject if subject is not None else row.get("address"))
     times = f", {_count(row)} times" if _count(row) > 1 else ""
-    return Finding(name, outcome, severity, "none", text + times, remedy, where, _evidence_of([row]), blast if remedy else None)
+    return Finding(
+        name,
+        outcome,
+        severity,
+        "none",
+        text + times,
+        remedy,
+        where,
+        _evidence_of([row]),
+        blast if remedy else None,
+    )
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A library of another version asked the module. A container may bring its own: then the line names the module that is loaded, a version that
     is not the node's, and the node's own library fits. Anything else is the node's."""
     driver = capture.get("driver")
-    loaded, library = (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
+    loaded, library = (
+        (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
+    )
     parameters = _parameters(row)
     client, module = parameters.get("client"), parameters.get("module")
     text = "a library of another version than the loaded module asked it"
     if client and module:
         text = f"{parameters.get('name') or 'a program'} came with version {client}, the module is {module}"
     if known(loaded) and loaded == library == module and client not in (None, library):
-        return _told_row(row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING)
-    remedy = Remedy("Make module and libraries one version (site.yml) and load the module again, or restart the node.", SITE, REBOOT)
+        return _told_row(
+            row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING
+        )
+    remedy = Remedy(
+        "Make module and libraries one version (site.yml) and load the module again, or restart the node.",
+        SITE,
+        REBOOT,
+    )
     return _told_row(row, "driver.api_mismatch", MISMATCH, DEGRADED, text, remedy, NODE)
 
 
@@ -497,21 +680,33 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
     kind, driver = str(row.get("kind")), str(_parameters(row).get("driver") or "nvidia")
     name, text = (
         f"driver.{kind}",
-        f"{driver} could not start it" + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
+        f"{driver} could not start it"
+        + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
     )
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
         return _told_row(
-            row, name, MISMATCH, DEGRADED, text, Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT), NODE
+            row,
+            name,
+            MISMATCH,
+            DEGRADED,
+            text,
+            Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT),
+            NODE,
         )
     if _works(capture, row.get("address")):
         if kind == "probe_failed":
             return _told_row(row, name, MATCH, DEGRADED, text + ", and it answers now", None, NOTHING)
         remedy = Remedy(
-            f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}", REBOOT, REPAIR, ACKNOWLEDGE
+            f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}",
+            REBOOT,
+            REPAIR,
+            ACKNOWLEDGE,
         )
         return _told_row(row, name, MISMATCH, DEGRADED, text, remedy, NODE)
     remedy = Remedy(
-        "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`).", REBOOT, REPAIR
+        "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`).",
+        REBOOT,
+        REPAIR,
     )
     return _told_row(row, name, MISMATCH, DRAIN, text, remedy, NODE)
 
@@ -522,7 +717,9 @@ def _works(capture: Mapping[str, Any], where: Any) -> bool:
     if capture.get("gpu_error") is not None or not gpus:
         return False
     mine = [gpu for gpu in gpus if where is None or gpu.get("address") == where]
-    return bool(mine) and all(isinstance(gpu.get("index"), int) and gpu.get("lost") is not True for gpu in mine)
+    return bool(mine) and all(
+        isinstance(gpu.get("index"), int) and gpu.get("lost") is not True for gpu in mine
+    )
 
 
 def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -530,13 +727,27 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     severity = _parameters(row).get("severity")
     kind = _parameters(row).get("type")
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
-    remedy = Remedy("Have seating, riser and cable of the device looked at; a restart trains the link anew.", REPAIR)
+    remedy = Remedy(
+        "Have seating, riser and cable of the device looked at; a restart trains the link anew.", REPAIR
+    )
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
         first, last = row.get("uptime_s"), row.get("last_uptime_s")
-        minutes = max(1.0, (last - first) / 60) if isinstance(first, (int, float)) and isinstance(last, (int, float)) else 1.0
+        minutes = (
+            max(1.0, (last - first) / 60)
+            if isinstance(first, (int, float)) and isinstance(last, (int, float))
+            else 1.0
+        )
         if isinstance(most, (int, float)) and _count(row) / minutes > most:
-            return _told_row(row, "pcie.aer", MISMATCH, DEGRADED, f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE)
+            return _told_row(
+                row,
+                "pcie.aer",
+                MISMATCH,
+                DEGRADED,
+                f"{text}, {_count(row) / minutes:.0f} a minute",
+                remedy,
+                NODE,
+            )
         return _told_row(row, "pcie.aer", MATCH, DEGRADED, text, None, NOTHING)
     fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
     return _told_row(row, "pcie.aer", MISMATCH, DRAIN if fatal else DEGRADED, text, remedy, NODE)
@@ -555,27 +766,52 @@ def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
 def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """The kernel's remark at enumeration; the path itself is judged hop by hop."""
     parameters = _parameters(row)
-    text = (
-        f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
+    text = f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
+    return Finding(
+        "pcie.limited",
+        MATCH,
+        DEGRADED,
+        "judged by the path itself",
+        text,
+        None,
+        _text(row.get("address")),
+        _evidence_of([row]),
     )
-    return Finding("pcie.limited", MATCH, DEGRADED, "judged by the path itself", text, None, _text(row.get("address")), _evidence_of([row]))
 
 
 def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     device = _parameters(row).get("device")
     remedy = Remedy(
-        f"Look at the health of {device} (`smartctl -a`, `nvme smart-log`); replace it where errors come back. {ACK}", REPAIR, ACKNOWLEDGE
+        f"Look at the health of {device} (`smartctl -a`, `nvme smart-log`); replace it where errors come back. {ACK}",
+        REPAIR,
+        ACKNOWLEDGE,
     )
-    return _told_row(row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, HARDWARE, device)
+    return _told_row(
+        row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, HARDWARE, device
+    )
 
 
 def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     severity = _parameters(row).get("severity")
     subject = _parameters(row).get("controller")
     if row.get("fatal") is True:
-        remedy = Remedy("Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).", REPAIR)
-        return _told_row(row, "machine.mce", MISMATCH, DRAIN, "a hardware error that was not corrected", remedy, HARDWARE, subject)
-    return _told_row(row, "machine.mce", MATCH, DEGRADED, f"hardware errors: {severity}", None, NOTHING, subject)
+        remedy = Remedy(
+            "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).",
+            REPAIR,
+        )
+        return _told_row(
+            row,
+            "machine.mce",
+            MISMATCH,
+            DRAIN,
+            "a hardware error that was not corrected",
+            remedy,
+            HARDWARE,
+            subject,
+        )
+    return _told_row(
+        row, "machine.mce", MATCH, DEGRADED, f"hardware errors: {severity}", None, NOTHING, subject
+    )
 
 
 def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -583,8 +819,19 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     slot = _parameters(row).get("slot")
     if slot is not None:
         remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
-        return _told_row(row, "pcie.slot_down", MISMATCH, DEGRADED, f"the link of slot {slot} went down", remedy, NODE)
-    return _told_row(row, "net.link_down", MATCH, DEGRADED, "the link went down", None, NOTHING, _parameters(row).get("interface"))
+        return _told_row(
+            row, "pcie.slot_down", MISMATCH, DEGRADED, f"the link of slot {slot} went down", remedy, NODE
+        )
+    return _told_row(
+        row,
+        "net.link_down",
+        MATCH,
+        DEGRADED,
+        "the link went down",
+        None,
+        NOTHING,
+        _parameters(row).get("interface"),
+    )
 
 
 def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -592,10 +839,16 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
     blocked = {task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)}
     recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
-    late = isinstance(recent, (int, float)) and isinstance(last, (int, float)) and isinstance(now, (int, float)) and now - last <= recent
+    late = (
+        isinstance(recent, (int, float))
+        and isinstance(last, (int, float))
+        and isinstance(now, (int, float))
+        and now - last <= recent
+    )
     if late or blocked & set(_parameters(row).get("pids") or ()):
         remedy = Remedy(
-            "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs.", PERSON
+            "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs.",
+            PERSON,
         )
         return _told_row(row, "kernel.hung_task", MISMATCH, DEGRADED, text, remedy, PROCESS)
     return _told_row(row, "kernel.hung_task", MATCH, DEGRADED, text, None, NOTHING)
@@ -605,7 +858,16 @@ def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A job that took more than there is; the kernel has ended it, and the node goes on."""
     where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
-    return _told_row(row, "memory.oom", MATCH, DEGRADED, text, None, NOTHING, "jobs" if _parameters(row).get("cgroup") else "node")
+    return _told_row(
+        row,
+        "memory.oom",
+        MATCH,
+        DEGRADED,
+        text,
+        None,
+        NOTHING,
+        "jobs" if _parameters(row).get("cgroup") else "node",
+    )
 
 
 _KINDS = {
@@ -639,7 +901,9 @@ _IDS = {
 # -- over boots
 
 
-def _history(history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[str, Any], log: Json) -> List[Json]:
+def _history(
+    history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[str, Any], log: Json
+) -> List[Json]:
     """What needed a reset or a restart, once per boot and GPU."""
     boot, at = log.get("boot_id"), seconds(capture.get("time"))
     found = list(history)
@@ -665,14 +929,28 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     found = []
     for where, items in sorted(by_address.items()):
         if len({item["boot_id"] for item in items}) >= times:
-            said = tuple(f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items)
+            said = tuple(
+                f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items
+            )
             text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
             remedy = Remedy(
                 "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards.",
                 REPAIR,
                 ACKNOWLEDGE,
             )
-            found.append(Finding("gpu.repeated_faults", MISMATCH, DRAIN, f"fewer than {times} boots", text, remedy, where, said, HARDWARE))
+            found.append(
+                Finding(
+                    "gpu.repeated_faults",
+                    MISMATCH,
+                    DRAIN,
+                    f"fewer than {times} boots",
+                    text,
+                    remedy,
+                    where,
+                    said,
+                    HARDWARE,
+                )
+            )
     return found
 
 
@@ -690,7 +968,11 @@ def _list(value: Any) -> List[Json]:
 
 
 def _scalars(value: Any) -> List[str]:
-    return [str(item) for item in value if isinstance(item, (str, int, float))] if isinstance(value, list) else []
+    return (
+        [str(item) for item in value if isinstance(item, (str, int, float))]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _row(row: Json) -> Json:
@@ -702,7 +984,9 @@ def _row(row: Json) -> Json:
         return value if isinstance(value, (str, int, float, bool)) else None
 
     code, count, parameters = row.get("code"), row.get("count"), row.get("parameters")
-    given = {str(key): plain(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
+    given = (
+        {str(key): plain(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
+    )
     for name in ("names", "pids"):
         if not isinstance(given.get(name, []), list):
             del given[name]

@@ -7,7 +7,21 @@ from ..state.domains import policy
 from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
 from ..state.modes import Mode, open_remedy
 from ..state.remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
-from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, plain, rule
+from .rules import (
+    Answer,
+    Node,
+    Said,
+    as_list,
+    as_map,
+    bad,
+    equal,
+    fetch,
+    gpu_rule,
+    is_number,
+    ok,
+    plain,
+    rule,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,18 +33,25 @@ RESET = Remedy(
     GPU_RESET,
 )
 RMA = Remedy(
-    "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced.", REPAIR
+    "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced.",
+    REPAIR,
 )
 # What the driver itself asks for (NVML field 230), and what following it takes along.
 ACTIONS = {
     "gpu_reset": (RESET, GPU),
     "drain_and_reset": (RESET, GPU),
     "bus_reset": (
-        Remedy("Drain the node, then reset the GPU through its bus (`echo 1 > /sys/bus/pci/devices/SUBJECT/reset`), or reboot.", GPU_RESET),
+        Remedy(
+            "Drain the node, then reset the GPU through its bus (`echo 1 > /sys/bus/pci/devices/SUBJECT/reset`), or reboot.",
+            GPU_RESET,
+        ),
         GPU,
     ),
     "drain_p2p": (
-        Remedy("Drain the jobs that use peer-to-peer traffic of this GPU, then look at `nvidia-smi nvlink -s`.", PERSON),
+        Remedy(
+            "Drain the jobs that use peer-to-peer traffic of this GPU, then look at `nvidia-smi nvlink -s`.",
+            PERSON,
+        ),
         PROCESS,
     ),
     "recover_imex": (Remedy("Restart the IMEX service: `systemctl restart nvidia-imex`.", COMMAND), PROCESS),
@@ -46,7 +67,9 @@ NO_DRIVER = {
 
 
 SILENT_LIBRARY = Remedy(
-    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.", PERSON, REBOOT
+    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.",
+    PERSON,
+    REBOOT,
 )
 
 
@@ -67,21 +90,36 @@ def library(node: Node) -> Answer:
         if isinstance(row, dict) and in_driver(row)
     ]
     if is_fault(fault) and fault.get("rc") in NO_DRIVER and fault.get("rc") is not True:
-        return bad(expected, f"{fault.get('text')} (return code {fault['rc']})", remedy=NO_DRIVER[fault["rc"]])
-    text = fault.get("text") if is_fault(fault) else "the capture has no GPUs" if fault is None else repr(fault)[:80]
+        return bad(
+            expected, f"{fault.get('text')} (return code {fault['rc']})", remedy=NO_DRIVER[fault["rc"]]
+        )
+    text = (
+        fault.get("text")
+        if is_fault(fault)
+        else "the capture has no GPUs"
+        if fault is None
+        else repr(fault)[:80]
+    )
     return Said(UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE)
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
     """Whether a task in uninterruptible sleep waits in a GPU driver."""
-    return str(row.get("wait")).startswith(("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915"))
+    return str(row.get("wait")).startswith(
+        ("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915")
+    )
 
 
 @rule(
     "gpu.lost",
     "drain",
     NODE,
-    Remedy("See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.", PERSON, REBOOT, REPAIR),
+    Remedy(
+        "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.",
+        PERSON,
+        REBOOT,
+        REPAIR,
+    ),
 )
 def answers(node: Node) -> Answer:
     """No GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: a device that is gone)."""
@@ -96,7 +134,12 @@ def answers(node: Node) -> Answer:
             found.append(bad("answers", "lost", *_last_words(node, address), subject=address))
     seen = {str(row.get("address")) for row in node.listed if row.get("lost") is True}
     for address, entry in sorted(node.pci.items()):
-        if isinstance(entry, dict) and entry.get("kind") == "gpu" and entry.get("gone") is True and address not in seen:
+        if (
+            isinstance(entry, dict)
+            and entry.get("kind") == "gpu"
+            and entry.get("gone") is True
+            and address not in seen
+        ):
             found.append(bad("answers", "its PCI configuration space reads all ones", subject=address))
     return found or (ok("answers", f"{len(node.gpus)} answer") if node.gpus else None)
 
@@ -114,11 +157,18 @@ def _last_words(node: Node, address: str) -> List[str]:
     "gpu.visible",
     "drain",
     NODE,
-    Remedy("Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.", PERSON),
+    Remedy(
+        "Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.",
+        PERSON,
+    ),
 )
 def visible(node: Node) -> Answer:
     """As many GPUs on the PCI bus, in the library and in /dev as the class has: three counts, because each alone has been seen to be wrong."""
-    if not node.declared or not isinstance(node.capture.get("gpus"), list) or (node.container and not node.simulated):
+    if (
+        not node.declared
+        or not isinstance(node.capture.get("gpus"), list)
+        or (node.container and not node.simulated)
+    ):
         return None
     want = node.declared.get("count")
     addresses = {str(row.get("address")) for row in node.listed if row.get("index") is not None}
@@ -127,12 +177,18 @@ def visible(node: Node) -> Answer:
     on_bus = {
         address
         for address, row in node.pci.items()
-        if isinstance(row, dict) and row.get("kind") == "gpu" and row.get("pci_id") in as_list(node.declared.get("pci_ids"))
+        if isinstance(row, dict)
+        and row.get("kind") == "gpu"
+        and row.get("pci_id") in as_list(node.declared.get("pci_ids"))
     }
     if on_bus:
         counts["PCI bus"] = len(on_bus)
         missing = sorted(on_bus - addresses)
-        evidence += [f"on the bus and not in the library: {', '.join(missing[:8])}"] if missing and counts["library"] else []
+        evidence += (
+            [f"on the bus and not in the library: {', '.join(missing[:8])}"]
+            if missing and counts["library"]
+            else []
+        )
     devices = as_map(node.capture.get("devices"))
     nodes = [name for name in devices if name[len("/dev/nvidia") :].isdigit()]
     if node.vendor == "nvidia" and devices:
@@ -142,14 +198,21 @@ def visible(node: Node) -> Answer:
         counts["driver"] = len(node.listed)
     text = ", ".join(f"{name} {number}" for name, number in counts.items())
     expected = f"{want} each"
-    return ok(expected, text) if all(number == want for number in counts.values()) else bad(expected, text, *evidence)
+    return (
+        ok(expected, text)
+        if all(number == want for number in counts.values())
+        else bad(expected, text, *evidence)
+    )
 
 
 @rule(
     "gpu.uuid",
     "drain",
     HARDWARE,
-    Remedy("Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.", PERSON),
+    Remedy(
+        "Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.",
+        PERSON,
+    ),
 )
 def uuids(node: Node) -> Answer:
     """No two GPUs have one UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)."""
@@ -160,13 +223,17 @@ def uuids(node: Node) -> Answer:
     twice = {uuid: found for uuid, found in seen.items() if len(found) > 1}
     if twice:
         return [
-            bad("a UUID of its own", f"{uuid} is also that of {', '.join(found[1:])}", subject=found[0]) for uuid, found in twice.items()
+            bad("a UUID of its own", f"{uuid} is also that of {', '.join(found[1:])}", subject=found[0])
+            for uuid, found in twice.items()
         ]
     return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
 
 
 @gpu_rule(
-    "gpu.uuid_known", "drain", NODE, Remedy("See dmesg for why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT)
+    "gpu.uuid_known",
+    "drain",
+    NODE,
+    Remedy("See dmesg for why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT),
 )
 def uuid_known(node: Node, gpu: Any) -> Answer:
     """A UUID of question marks is what the driver shows of a GPU that it did not initialise."""
@@ -197,15 +264,22 @@ def recovery(node: Node, gpu: Any) -> Answer:
         reading = fetch(gpu, path)
         if reading is True or (is_number(reading) and reading > 0):
             details.append(what if reading is True else f"{reading} {what}")
-    remedy, blast = ACTIONS.get(value, (Remedy(f"Do what the driver asks for: {plain(value, 40)}.", PERSON), NODE))
-    return bad("none", value, *details, *_last_words(node, str(gpu.get("address"))), remedy=remedy, blast=blast)
+    remedy, blast = ACTIONS.get(
+        value, (Remedy(f"Do what the driver asks for: {plain(value, 40)}.", PERSON), NODE)
+    )
+    return bad(
+        "none", value, *details, *_last_words(node, str(gpu.get("address"))), remedy=remedy, blast=blast
+    )
 
 
 @gpu_rule(
     "gpu.board",
     "drain",
     HARDWARE,
-    Remedy("Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.", PERSON),
+    Remedy(
+        "Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.",
+        PERSON,
+    ),
 )
 def board(node: Node, gpu: Any) -> Answer:
     """The PCI subsystem id is one of the class's: it separates board variants of one device id."""
@@ -237,7 +311,10 @@ def vram(node: Node, gpu: Any) -> Answer:
     value, said = node.number(gpu, "memory.total_mib", expected)
     if value is None:
         return said
-    exact = bool(node.gpu_baseline.get("memory_mib") or node.overrides.get(str(gpu.get("address")), {}).get("memory_mib"))
+    exact = bool(
+        node.gpu_baseline.get("memory_mib")
+        or node.overrides.get(str(gpu.get("address")), {}).get("memory_mib")
+    )
     if exact:
         return ok(expected) if value in want else bad(expected, f"{value} MiB", str(why))
     share = node.limit("memory_reserved", 0)
@@ -246,7 +323,8 @@ def vram(node: Node, gpu: Any) -> Answer:
     alike = [
         fetch(other, "memory.total_mib")
         for other in node.gpus
-        if other.get("pci_id") == gpu.get("pci_id") and fetch(other, "ecc.current") == fetch(gpu, "ecc.current")
+        if other.get("pci_id") == gpu.get("pci_id")
+        and fetch(other, "ecc.current") == fetch(gpu, "ecc.current")
     ]
     most = max(size for size in alike if is_number(size))
     if value < most:
@@ -258,7 +336,10 @@ def vram(node: Node, gpu: Any) -> Answer:
     "gpu.vbios",
     "degraded",
     HARDWARE,
-    Remedy("Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.", REPAIR),
+    Remedy(
+        "Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.",
+        REPAIR,
+    ),
 )
 def vbios(node: Node, gpu: Any) -> Answer:
     """The VBIOS is one of the class's; where it names none, all GPUs of one model have the same."""
@@ -283,7 +364,10 @@ def vbios(node: Node, gpu: Any) -> Answer:
     "gpu.bar1",
     "drain",
     NODE,
-    Remedy("Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails.", REPAIR),
+    Remedy(
+        "Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails.",
+        REPAIR,
+    ),
 )
 def bar1(node: Node, gpu: Any) -> Answer:
     """The size of BAR1, where the class declares it."""
@@ -298,7 +382,9 @@ def bar1(node: Node, gpu: Any) -> Answer:
     "gpu.max_clocks",
     "degraded",
     HARDWARE,
-    Remedy("Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another.", PERSON),
+    Remedy(
+        "Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another.", PERSON
+    ),
 )
 def max_clocks(node: Node, gpu: Any) -> Answer:
     """The highest clocks, where the class declares them."""
@@ -312,14 +398,22 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
         if value is None:
             return said
         have[key] = value
-    return ok(text) if have == want else bad(text, ", ".join(f"{key[:-4]} {value} MHz" for key, value in have.items()))
+    return (
+        ok(text)
+        if have == want
+        else bad(text, ", ".join(f"{key[:-4]} {value} MHz" for key, value in have.items()))
+    )
 
 
 @gpu_rule(
     "gpu.inforom",
     "degraded",
     HARDWARE,
-    Remedy("Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced.", GPU_RESET, REPAIR),
+    Remedy(
+        "Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced.",
+        GPU_RESET,
+        REPAIR,
+    ),
 )
 def inforom(node: Node, gpu: Any) -> Answer:
     """The InfoROM's checksum is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)."""
@@ -329,7 +423,11 @@ def inforom(node: Node, gpu: Any) -> Answer:
 
 def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
     """What is to be expected of ECC counters: "0" where the facts say that the model has ECC, unless it is switched off."""
-    return None if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc") else "0 since the driver was loaded"
+    return (
+        None
+        if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc")
+        else "0 since the driver was loaded"
+    )
 
 
 @gpu_rule("gpu.ecc.uncorrected", "drain", GPU, RESET)
@@ -377,7 +475,11 @@ def aggregate(node: Node, gpu: Any) -> Answer:
         return said if said is not None and said.outcome == UNREAD else None
     delta = node.counted("gpu", _key(gpu), "ecc.aggregate.uncorrected")
     new = delta.since_ack if delta is not None else 0
-    return ok("none new") if not new else bad("none new", f"{new} uncorrected since {delta.base_time}", *_ecc_evidence(gpu))
+    return (
+        ok("none new")
+        if not new
+        else bad("none new", f"{new} uncorrected since {delta.base_time}", *_ecc_evidence(gpu))
+    )
 
 
 def _key(gpu: Mapping[str, Any]) -> str:
@@ -393,7 +495,11 @@ def sram(node: Node, gpu: Any) -> Answer:
     """The driver's own threshold of uncorrected SRAM errors is not exceeded (nvmlDeviceGetSramEccErrorStatus)."""
     value, said = node.flag(gpu, "ecc.sram.threshold_exceeded")
     return (
-        said if value is None else ok("within the threshold") if not value else bad("within the threshold", "exceeded", *_ecc_evidence(gpu))
+        said
+        if value is None
+        else ok("within the threshold")
+        if not value
+        else bad("within the threshold", "exceeded", *_ecc_evidence(gpu))
     )
 
 
@@ -433,7 +539,9 @@ def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
     "gpu.remap.spare",
     "degraded",
     HARDWARE,
-    Remedy("Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`).", REPAIR),
+    Remedy(
+        "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`).", REPAIR
+    ),
 )
 def remap_spare(node: Node, gpu: Any) -> Answer:
     """Spare rows are left: no bank without any, and fewer remaps than DCGM's limit. Remaps themselves are no fault."""
@@ -445,14 +553,22 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     expected = "spare rows in each bank"
     if none:
         return bad(expected, f"{none} banks have none")
-    return bad(expected, f"{count} rows remapped (limit {most})") if count and most and count >= most else ok(expected)
+    return (
+        bad(expected, f"{count} rows remapped (limit {most})")
+        if count and most and count >= most
+        else ok(expected)
+    )
 
 
 @gpu_rule(
     "gpu.retired_pages",
     "drain",
     NODE,
-    Remedy("Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.", REBOOT, REPAIR),
+    Remedy(
+        "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.",
+        REBOOT,
+        REPAIR,
+    ),
 )
 def retired(node: Node, gpu: Any) -> Answer:
     """Before Ampere: no page waits to be retired, and fewer are than the table can hold (dynamic page retirement)."""
@@ -491,14 +607,19 @@ def repair(node: Node, gpu: Any) -> Answer:
     if waits:
         return bad("none pending", f"{' and '.join(waits)} waits for its repair")
     unread = next((said for _, said in (*flags, (beyond, beyond_said)) if said is not None), None)
-    return unread or (ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None)
+    return unread or (
+        ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None
+    )
 
 
 @gpu_rule(
     "gpu.modes",
     "degraded",
     NODE,
-    Remedy("Declare in the class which is right (`policy.ecc`, `policy.mig`), and run site.yml; a change of ECC needs a reboot.", PERSON),
+    Remedy(
+        "Declare in the class which is right (`policy.ecc`, `policy.mig`), and run site.yml; a change of ECC needs a reboot.",
+        PERSON,
+    ),
 )
 def modes(node: Node, gpu: Any) -> Answer:
     """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
@@ -510,9 +631,17 @@ def modes(node: Node, gpu: Any) -> Answer:
         name = key.upper()
         if isinstance(later, bool) and later != now:
             remedy = open_remedy(key, Mode(str(gpu.get("index")), now, later, None))
-            return bad(f"{name} as it stays", f"{name} is {_on(now)}, and {_on(later)} after the next reset", remedy=remedy)
-        alike = [fetch(other, f"{key}.current") for other in node.gpus if other.get("pci_id") == gpu.get("pci_id")]
-        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(now) * 2 <= len(alike):
+            return bad(
+                f"{name} as it stays",
+                f"{name} is {_on(now)}, and {_on(later)} after the next reset",
+                remedy=remedy,
+            )
+        alike = [
+            fetch(other, f"{key}.current") for other in node.gpus if other.get("pci_id") == gpu.get("pci_id")
+        ]
+        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(now) * 2 <= len(
+            alike
+        ):
             return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
     return None
 
@@ -521,7 +650,12 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-@gpu_rule("gpu.ras", "drain", NODE, Remedy("Drain and reboot the node; if errors come again, have SUBJECT replaced.", REBOOT, REPAIR))
+@gpu_rule(
+    "gpu.ras",
+    "drain",
+    NODE,
+    Remedy("Drain and reboot the node; if errors come again, have SUBJECT replaced.", REBOOT, REPAIR),
+)
 def ras(node: Node, gpu: Any) -> Answer:
     """AMD: no uncorrected error in any block, no page that waits or could not be retired, no xGMI error (amdgpu's RAS files)."""
     blocks = as_map(gpu.get("ras"))
@@ -531,13 +665,19 @@ def ras(node: Node, gpu: Any) -> Answer:
         if is_number(fetch(row, "ue")) and fetch(row, "ue") > 0
     ]
     pages = as_map(gpu.get("bad_pages"))
-    wrong += [f"{pages[key]} pages {key}" for key in ("pending", "unreservable") if is_number(pages.get(key)) and pages[key] > 0]
+    wrong += [
+        f"{pages[key]} pages {key}"
+        for key in ("pending", "unreservable")
+        if is_number(pages.get(key)) and pages[key] > 0
+    ]
     xgmi = fetch(gpu, "xgmi.error")
     wrong += [f"xGMI error {xgmi}"] if is_number(xgmi) and xgmi > 0 else []
     if wrong:
         return bad("no uncorrected errors", "; ".join(wrong))
     unread = [node.absent(row, None) for row in (gpu.get("ras"), *blocks.values()) if is_fault(row)]
-    return next((said for said in unread if said is not None), None) or (ok("no uncorrected errors") if blocks else None)
+    return next((said for said in unread if said is not None), None) or (
+        ok("no uncorrected errors") if blocks else None
+    )
 
 
 # The faults among NVML's bits of clocks event reasons: bit, its counter, what it is.
@@ -554,7 +694,8 @@ BRAKE = (0x80, "hw_power_brake", "HW power brake")
     "drain",
     HARDWARE,
     Remedy(
-        "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.", PERSON
+        "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.",
+        PERSON,
     ),
 )
 def throttle(node: Node, gpu: Any) -> Answer:
@@ -564,7 +705,9 @@ def throttle(node: Node, gpu: Any) -> Answer:
     kinds = fetch(gpu, "throttle.kinds")
     if isinstance(kinds, list):
         active = ", ".join(plain(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
-        return bad("no slowdown", active or "thermal", *_heat(gpu)) if "thermal" in kinds else ok("no slowdown")
+        return (
+            bad("no slowdown", active or "thermal", *_heat(gpu)) if "thermal" in kinds else ok("no slowdown")
+        )
     found = _slowed(node, gpu, SLOWDOWNS)
     if isinstance(found, list) and found:
         soft = all(text.startswith("SW") for text in found)
@@ -612,7 +755,11 @@ def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
 
 def _heat(gpu: Any) -> List[str]:
     found = []
-    for path, what in (("temperature.gpu_c", "°C"), ("temperature.margin_c", "°C to its limit"), ("power.draw_w", "W")):
+    for path, what in (
+        ("temperature.gpu_c", "°C"),
+        ("temperature.margin_c", "°C to its limit"),
+        ("power.draw_w", "W"),
+    ):
         value = fetch(gpu, path)
         if is_number(value):
             found.append(f"{value} {what}")
@@ -648,7 +795,10 @@ def temperature(node: Node, gpu: Any) -> Answer:
     "gpu.power.enforced",
     "degraded",
     HARDWARE,
-    Remedy("Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.", PERSON),
+    Remedy(
+        "Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.",
+        PERSON,
+    ),
 )
 def enforced(node: Node, gpu: Any) -> Answer:
     """The limit that is enforced is the one that is set (NVML: the enforced limit is the least of all that apply)."""
@@ -663,7 +813,10 @@ def enforced(node: Node, gpu: Any) -> Answer:
     "gpu.processes",
     "degraded",
     PROCESS,
-    Remedy("See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.", PERSON),
+    Remedy(
+        "See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.",
+        PERSON,
+    ),
 )
 def processes(node: Node) -> Answer:
     """At the first check of a boot, which comes before whatever gives out work, nothing uses the GPUs."""
@@ -674,7 +827,12 @@ def processes(node: Node) -> Answer:
     return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
 
 
-@rule("driver.agree", "drain", NODE, Remedy("Reboot the node: what is loaded is not what is installed, and CUDA will not start.", REBOOT))
+@rule(
+    "driver.agree",
+    "drain",
+    NODE,
+    Remedy("Reboot the node: what is loaded is not what is installed, and CUDA will not start.", REBOOT),
+)
 def agree(node: Node) -> Answer:
     """The loaded module, /proc, the library and what NVML reports are of one version."""
     driver = as_map(node.capture.get("driver"))
@@ -682,7 +840,12 @@ def agree(node: Node) -> Answer:
         return None
     names = {"loaded": "module", "proc": "/proc", "library": "library", "reported": "NVML"}
     have = {text: driver[key] for key, text in names.items() if isinstance(driver.get(key), str)}
-    faults = [said for key in names for said in [node.absent(driver.get(key), None)] if is_fault(driver.get(key)) and said is not None]
+    faults = [
+        said
+        for key in names
+        for said in [node.absent(driver.get(key), None)]
+        if is_fault(driver.get(key)) and said is not None
+    ]
     if len(set(have.values())) > 1:
         return bad("one version", ", ".join(f"{text} {version}" for text, version in have.items()))
     return faults[0] if faults else ok("one version", next(iter(have.values()))) if len(have) > 1 else None
@@ -692,11 +855,19 @@ def agree(node: Node) -> Answer:
     "fabric.manager",
     "drain",
     NODE,
-    Remedy("See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.", PERSON),
+    Remedy(
+        "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.",
+        PERSON,
+    ),
 )
 def fabric_manager(node: Node) -> Answer:
     """Where NVSwitch joins the GPUs, the fabric manager runs (Fabric Manager User Guide)."""
-    if not as_map(node.document.get("platform")).get("nvswitch") or node.simulated or node.elsewhere() or node.vendor != "nvidia":
+    if (
+        not as_map(node.document.get("platform")).get("nvswitch")
+        or node.simulated
+        or node.elsewhere()
+        or node.vendor != "nvidia"
+    ):
         return None
     active, said = node.flag(node.capture, "fabric_manager.active")
     return said if active is None else equal("active", "active" if active else "not active")

@@ -27,7 +27,10 @@ def _all(found: List[Said], expected: str) -> Answer:
     "cpu.layout",
     "drain",
     HARDWARE,
-    Remedy("Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.", REPAIR),
+    Remedy(
+        "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.",
+        REPAIR,
+    ),
 )
 def cpu(node: Node) -> Answer:
     """Sockets, cores and threads per core as the class declares."""
@@ -52,7 +55,10 @@ def _say(value: Any) -> str:
     "memory.total",
     "drain",
     HARDWARE,
-    Remedy("See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.", REPAIR),
+    Remedy(
+        "See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.",
+        REPAIR,
+    ),
 )
 def memory(node: Node) -> Answer:
     """As much RAM as declared, within the declared tolerance or the facts' one; what firmware and kernel keep is never in /proc/meminfo."""
@@ -89,7 +95,11 @@ def edac(node: Node) -> Answer:
     most = node.limit("edac_corrected_minute")
     found: List[Said] = []
     for name, row in sorted(rows.items()):
-        fault = row if is_fault(row) else next((item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)), None)
+        fault = (
+            row
+            if is_fault(row)
+            else next((item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)), None)
+        )
         if fault is not None:
             found += _about(name, node.absent(fault, None))
             continue
@@ -97,7 +107,12 @@ def edac(node: Node) -> Answer:
         corrected = node.counted("edac", name, "ce")
         if is_number(wrong) and wrong > node.limit("edac_uncorrected", 0):
             found.append(bad("no uncorrected errors", f"{wrong} uncorrected since boot", subject=name))
-        elif most and corrected is not None and corrected.per_minute is not None and corrected.per_minute > most:
+        elif (
+            most
+            and corrected is not None
+            and corrected.per_minute is not None
+            and corrected.per_minute > most
+        ):
             found.append(
                 bad(
                     "few corrected errors",
@@ -109,7 +124,10 @@ def edac(node: Node) -> Answer:
     return found or ok("no memory errors", f"{len(rows)} memory controllers")
 
 
-CABLE = Remedy("See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.", PERSON)
+CABLE = Remedy(
+    "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.",
+    PERSON,
+)
 
 
 @rule("net.state", "drain", HARDWARE, CABLE)
@@ -134,7 +152,10 @@ def speed(node: Node) -> Answer:
     """The speed of each interface that is up, where the class declares it."""
     rows = as_map(node.capture.get("network"))
     return _property(
-        node, "speed_mbps", lambda value: f"{value} Mb/s", {name for name, row in rows.items() if fetch(row, "state") == "down"}
+        node,
+        "speed_mbps",
+        lambda value: f"{value} Mb/s",
+        {name for name, row in rows.items() if fetch(row, "state") == "down"},
     )
 
 
@@ -156,7 +177,10 @@ def mtu(node: Node) -> Answer:
     "net.numa",
     "degraded",
     HARDWARE,
-    Remedy("Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot.", PERSON),
+    Remedy(
+        "Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot.",
+        PERSON,
+    ),
 )
 def net_numa(node: Node) -> Answer:
     """The NUMA node of each interface, where the class declares it."""
@@ -183,7 +207,10 @@ def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answe
     "net.firmware",
     "degraded",
     NODE,
-    Remedy("Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.", REPAIR),
+    Remedy(
+        "Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.",
+        REPAIR,
+    ),
 )
 def firmware(node: Node) -> Answer:
     """Firmware of interfaces and InfiniBand devices, where the class declares it."""
@@ -226,7 +253,10 @@ def _real(node: Node) -> List[Any]:
     "net.drops",
     "degraded",
     HARDWARE,
-    Remedy("See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.", PERSON),
+    Remedy(
+        "See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.",
+        PERSON,
+    ),
 )
 def drops(node: Node) -> Answer:
     """Of the packets since the last check few were dropped or wrong. Rates, never totals: frames of unknown protocols count as dropped."""
@@ -240,7 +270,14 @@ def drops(node: Node) -> Answer:
             for delta in (node.counted("net", name, key) for key in ("rx_packets", "tx_packets"))
             if delta is not None and delta.value
         )
-        for key in ("rx_dropped", "rx_missed_errors", "rx_crc_errors", "rx_errors", "tx_dropped", "tx_errors"):
+        for key in (
+            "rx_dropped",
+            "rx_missed_errors",
+            "rx_crc_errors",
+            "rx_errors",
+            "tx_dropped",
+            "tx_errors",
+        ):
             delta = node.counted("net", name, key)
             if delta is None or delta.value is None or not delta.seconds or not share or not rate:
                 continue
@@ -256,7 +293,10 @@ def drops(node: Node) -> Answer:
     "net.flaps",
     "degraded",
     HARDWARE,
-    Remedy("See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.", PERSON),
+    Remedy(
+        "See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.",
+        PERSON,
+    ),
 )
 def flaps(node: Node) -> Answer:
     """The links of interfaces and InfiniBand ports have not gone down and up again since the last check."""
@@ -269,20 +309,41 @@ def flaps(node: Node) -> Answer:
         if delta is not None and delta.value is not None and not delta.reset:
             seen += 1
             if most and delta.value >= most:
-                found.append(bad("a steady link", f"{delta.value:g} carrier changes, {delta.span}", subject=name))
+                found.append(
+                    bad("a steady link", f"{delta.value:g} carrier changes, {delta.span}", subject=name)
+                )
     for name, port, row in _ports(node):
-        down, symbols = node.counted("ib", name, port, "link_downed"), node.counted("ib", name, port, "symbol_error")
+        down, symbols = (
+            node.counted("ib", name, port, "link_downed"),
+            node.counted("ib", name, port, "symbol_error"),
+        )
         limit = node.limit("symbol_errors_minute")
         for delta, what, wrong in (
             (down, "times down", bool(down and down.value)),
-            (symbols, "symbol errors", bool(symbols and limit and symbols.per_minute and not symbols.first and symbols.per_minute > limit)),
+            (
+                symbols,
+                "symbol errors",
+                bool(
+                    symbols
+                    and limit
+                    and symbols.per_minute
+                    and not symbols.first
+                    and symbols.per_minute > limit
+                ),
+            ),
         ):
             if delta is not None and delta.value is not None:
                 seen += 1
                 if wrong:
-                    found.append(bad("a steady link", f"{delta.value:g} {what}, {delta.span}", subject=f"{name}/{port}"))
+                    found.append(
+                        bad(
+                            "a steady link", f"{delta.value:g} {what}, {delta.span}", subject=f"{name}/{port}"
+                        )
+                    )
                     break
-        if isinstance(row, dict) and any(value == (1 << 32) - 1 for value in as_map(row.get("counters")).values() if is_number(value)):
+        if isinstance(row, dict) and any(
+            value == (1 << 32) - 1 for value in as_map(row.get("counters")).values() if is_number(value)
+        ):
             found.append(
                 bad(
                     "counters that count",
@@ -296,21 +357,32 @@ def flaps(node: Node) -> Answer:
 
 def _ports(node: Node) -> List[Any]:
     rows = as_map(node.capture.get("infiniband"))
-    return [(name, port, value) for name, row in sorted(rows.items()) for port, value in sorted(as_map(fetch(row, "ports")).items())]
+    return [
+        (name, port, value)
+        for name, row in sorted(rows.items())
+        for port, value in sorted(as_map(fetch(row, "ports")).items())
+    ]
 
 
 @rule(
     "ib.port",
     "drain",
     HARDWARE,
-    Remedy("See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.", PERSON),
+    Remedy(
+        "See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.",
+        PERSON,
+    ),
 )
 def infiniband(node: Node) -> Answer:
     """Each declared InfiniBand or RoCE device is there, with its ports active at their rate."""
     found: List[Said] = []
     for name, want in sorted(as_map(node.baseline.get("infiniband")).items()):
         rate = want.get("rate_gbps")
-        expected = (f"{want['ports']} ports " if want.get("ports") else "") + "active" + (f" at {rate} Gb/s" if rate else "")
+        expected = (
+            (f"{want['ports']} ports " if want.get("ports") else "")
+            + "active"
+            + (f" at {rate} Gb/s" if rate else "")
+        )
         rows, said = node.section("infiniband", expected)
         if said is not None:
             found += _about(name, said)
@@ -339,7 +411,11 @@ def infiniband(node: Node) -> Answer:
             wrong = wrong or state != "active" or bool(rate and have != rate)
             texts.append(f"port {port} {state}" + (f" at {have} Gb/s" if is_number(have) else ""))
         else:
-            found.append((bad(expected, ", ".join(texts) or "no port") if wrong else ok(expected))._replace(subject=name))
+            found.append(
+                (bad(expected, ", ".join(texts) or "no port") if wrong else ok(expected))._replace(
+                    subject=name
+                )
+            )
     return _all(found, "active, at their rate")
 
 
@@ -380,7 +456,11 @@ def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
     if is_fault(row):
         return node.absent(row, expected)
     if want.get("type") and row.get("type") != want["type"]:
-        return bad(expected, f"of type {row.get('type')}") if isinstance(row.get("type"), str) else node.absent(row.get("type"), expected)
+        return (
+            bad(expected, f"of type {row.get('type')}")
+            if isinstance(row.get("type"), str)
+            else node.absent(row.get("type"), expected)
+        )
     if row.get("readonly") is True:
         return bad(expected, "read-only", f"options {row.get('options')}")
     free, inodes = row.get("free_mib"), row.get("inodes_free_percent")
@@ -391,7 +471,12 @@ def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
             return bad(expected, f"{free / 1024:.1f} GiB free", severity="degraded")
     elif is_number(free) and node.limit("space_mib") and free < node.limit("space_mib"):
         return bad(expected, f"{free} MiB free", severity="degraded")
-    if is_number(inodes) and node.limit("inodes_percent") and inodes < node.limit("inodes_percent") and is_number(row.get("size_mib")):
+    if (
+        is_number(inodes)
+        and node.limit("inodes_percent")
+        and inodes < node.limit("inodes_percent")
+        and is_number(row.get("size_mib"))
+    ):
         return bad(expected, f"{inodes:g} % of the inodes free", severity="degraded")
     return ok(expected)
 
@@ -400,7 +485,10 @@ def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
     "storage.devices",
     "drain",
     HARDWARE,
-    Remedy("See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.", REPAIR),
+    Remedy(
+        "See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.",
+        REPAIR,
+    ),
 )
 def disks(node: Node) -> Answer:
     """As many disks as declared, of the declared models."""
@@ -408,22 +496,35 @@ def disks(node: Node) -> Answer:
     if not want:
         return None
     models = as_list(want.get("models"))
-    expected = (f"{want['count']} disks" if want.get("count") else "disks") + (f" of {' or '.join(models)}" if models else "")
+    expected = (f"{want['count']} disks" if want.get("count") else "disks") + (
+        f" of {' or '.join(models)}" if models else ""
+    )
     section, said = node.section("storage", expected)
     rows = fetch(section, "devices")
     if said is not None or is_fault(rows) or not isinstance(rows, dict):
         return said or node.absent(rows, expected)
-    foreign = [f"{name} {fetch(row, 'model')}" for name, row in sorted(rows.items()) if models and fetch(row, "model") not in models]
+    foreign = [
+        f"{name} {fetch(row, 'model')}"
+        for name, row in sorted(rows.items())
+        if models and fetch(row, "model") not in models
+    ]
     if foreign:
         return bad(expected, ", ".join(foreign[:4]))
-    return ok(expected) if want.get("count") in (None, len(rows)) else bad(expected, f"{len(rows)} disks: {', '.join(sorted(rows))}")
+    return (
+        ok(expected)
+        if want.get("count") in (None, len(rows))
+        else bad(expected, f"{len(rows)} disks: {', '.join(sorted(rows))}")
+    )
 
 
 @rule(
     "storage.health",
     "degraded",
     HARDWARE,
-    Remedy("See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.", REPAIR),
+    Remedy(
+        "See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.",
+        REPAIR,
+    ),
 )
 def smart(node: Node) -> Answer:
     """Disks warn of nothing: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are whole."""
@@ -449,10 +550,21 @@ def smart(node: Node) -> Answer:
             seen += 1
             if warning:
                 found.append(
-                    bad("no warning", f"critical warning {int(warning):#x}", severity="drain" if int(warning) & 0xC else None, subject=name)
+                    bad(
+                        "no warning",
+                        f"critical warning {int(warning):#x}",
+                        severity="drain" if int(warning) & 0xC else None,
+                        subject=name,
+                    )
                 )
             elif errors is not None and errors.since_ack:
-                found.append(bad("no warning", f"{errors.since_ack:g} new media errors since {errors.base_time}", subject=name))
+                found.append(
+                    bad(
+                        "no warning",
+                        f"{errors.since_ack:g} new media errors since {errors.base_time}",
+                        subject=name,
+                    )
+                )
             elif is_number(used) and limit and used >= limit:
                 found.append(bad("no warning", f"{used} % of its endurance used", subject=name))
     for name, row in sorted(as_map(storage.get("raid")).items()):
@@ -498,13 +610,20 @@ def paths(node: Node) -> Answer:
                 slow = bool(want.get("latency_ms") and latency > want["latency_ms"]) or bool(
                     want.get("read_mb_s") and speed < want["read_mb_s"]
                 )
-                text = " and ".join([f"{latency:g} ms a read"] * is_number(latency) + [f"{speed:g} MB/s"] * is_number(speed))
+                text = " and ".join(
+                    [f"{latency:g} ms a read"] * is_number(latency) + [f"{speed:g} MB/s"] * is_number(speed)
+                )
                 said = bad(expected, text) if slow else ok(expected)
         found += _about(path, said)
     return _all(found, "as quick as declared")
 
 
-@rule("host.pressure", "degraded", PROCESS, Remedy("Run `goldnode-node diagnose`: it names the tasks that wait, and for what.", PERSON))
+@rule(
+    "host.pressure",
+    "degraded",
+    PROCESS,
+    Remedy("Run `goldnode-node diagnose`: it names the tasks that wait, and for what.", PERSON),
+)
 def pressure(node: Node) -> Answer:
     """All tasks together did not wait for disks or memory for a large share of the time since the last check (PSI, `full`)."""
     rows = as_map(node.capture.get("pressure"))
@@ -527,7 +646,14 @@ def pressure(node: Node) -> Answer:
                 for row in as_list(node.capture.get("blocked"))
                 if isinstance(row, dict)
             ]
-            found.append(bad(f"at most {share:.0%} of the time", f"{waited:.0%} waiting for {name}, {span}", *tasks[:4], subject=name))
+            found.append(
+                bad(
+                    f"at most {share:.0%} of the time",
+                    f"{waited:.0%} waiting for {name}, {span}",
+                    *tasks[:4],
+                    subject=name,
+                )
+            )
     return found or ok(f"at most {share:.0%} of the time")
 
 
@@ -559,7 +685,8 @@ SETTLED = 900  # seconds after boot in which a clock may still be on its way
     "degraded",
     NODE,
     Remedy(
-        "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.", PERSON
+        "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.",
+        PERSON,
     ),
 )
 def clock(node: Node) -> Answer:
@@ -568,7 +695,10 @@ def clock(node: Node) -> Answer:
         return None
     jump, most = (node.deltas.clock_jump if node.deltas is not None else None), node.limit("clock_jump_s")
     if jump is not None and most and abs(jump) > most:
-        return bad("a steady clock", f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} in the last day")
+        return bad(
+            "a steady clock",
+            f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} in the last day",
+        )
     value, said = node.flag(node.capture, "time_sync.synchronised")
     if value is None:
         return said
@@ -577,7 +707,12 @@ def clock(node: Node) -> Answer:
     return ok("synchronised") if value else bad("synchronised", "not synchronised")
 
 
-@rule("module.loaded", "drain", NODE, Remedy("Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.", COMMAND))
+@rule(
+    "module.loaded",
+    "drain",
+    NODE,
+    Remedy("Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.", COMMAND),
+)
 def modules(node: Node) -> Answer:
     """The kernel modules that the class declares are loaded."""
     want = as_list(node.baseline.get("modules"))
@@ -588,21 +723,38 @@ def modules(node: Node) -> Answer:
         if said is None and not isinstance(have, list):
             said = node.absent(have, "loaded")
         if said is None:
-            said = ok("loaded") if name.replace("-", "_") in {str(item).replace("-", "_") for item in have} else bad("loaded", "not loaded")
+            said = (
+                ok("loaded")
+                if name.replace("-", "_") in {str(item).replace("-", "_") for item in have}
+                else bad("loaded", "not loaded")
+            )
         found += _about(name, said)
     return _all(found, "loaded")
 
 
-@rule("service.active", "degraded", NODE, Remedy("See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON))
+@rule(
+    "service.active",
+    "degraded",
+    NODE,
+    Remedy("See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON),
+)
 def services(node: Node) -> Answer:
     """The units that the class declares are active."""
     found: List[Said] = []
     for name in as_list(node.baseline.get("services")):
-        rows, said = (as_map(node.capture.get("services")), None) if node.container else node.section("services", "active")
+        rows, said = (
+            (as_map(node.capture.get("services")), None)
+            if node.container
+            else node.section("services", "active")
+        )
         row = rows.get(name)
         if said is None:
             state = fetch(row, "active")
-            said = equal("active", state, f"result {fetch(row, 'result')}") if isinstance(state, str) else node.absent(state, "active")
+            said = (
+                equal("active", state, f"result {fetch(row, 'result')}")
+                if isinstance(state, str)
+                else node.absent(state, "active")
+            )
         found += _about(name, said)
     return _all(found, "active")
 

@@ -19,7 +19,10 @@ RESEAT = Remedy(
 )
 # Widths that stand for a link that is down: nothing, or a register that reads all ones.
 DOWN = (0, 63, 255)
-REST_PSTATE, REST_USE = 5, 50  # a GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field)
+REST_PSTATE, REST_USE = (
+    5,
+    50,
+)  # a GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field)
 
 
 def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int], str]:
@@ -29,7 +32,9 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
         (row.get("pcie"), f"by design here: {row.get('reason')}"),
         (
             node.gpu_baseline.get("pcie"),
-            f"by design: {node.gpu_baseline.get('reason')}" if node.gpu_baseline.get("reason") else "the class's baseline",
+            f"by design: {node.gpu_baseline.get('reason')}"
+            if node.gpu_baseline.get("reason")
+            else "the class's baseline",
         ),
         (node.facts.get("pcie"), f"the facts of {node.declared.get('model')}"),
     ):
@@ -60,7 +65,9 @@ def hops(node: Node, address: str) -> List[Tuple[str, Dict[str, Any]]]:
 def narrow(rows: List[Tuple[str, Dict[str, Any]]], key: str, want: int) -> List[str]:
     """The hops whose `key` is less than wanted, as texts."""
     return [
-        f"{address} has {link[key]}" for address, link in rows if is_number(link.get(key)) and link[key] < want and link[key] not in DOWN
+        f"{address} has {link[key]}"
+        for address, link in rows
+        if is_number(link.get(key)) and link[key] < want and link[key] not in DOWN
     ]
 
 
@@ -77,7 +84,10 @@ def width(node: Node, gpu: Any) -> Answer:
         return _trained(node, address, rows, "width")
     expected = f"x{want}"
     if not have:
-        return node.absent(next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None), expected)
+        return node.absent(
+            next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None),
+            expected,
+        )
     least = min(have)
     evidence = [why, *narrow(rows, "width", want)]
     if any(value in DOWN for value in have):
@@ -102,7 +112,9 @@ def width(node: Node, gpu: Any) -> Answer:
 
 def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[str]:
     """What either end of the GPU's own link can do at most: it tells a bad contact from a slot that has no more lanes."""
-    texts = [f"{address} can do gen {link.get('max_gen')} x{link.get('max_width')}" for address, link in rows[:2]]
+    texts = [
+        f"{address} can do gen {link.get('max_gen')} x{link.get('max_width')}" for address, link in rows[:2]
+    ]
     most = fetch(gpu, "pcie.width.max")
     return [*texts, f"device and slot together can do x{most}"] if is_number(most) else texts
 
@@ -111,12 +123,19 @@ def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], k
     """Where nothing is declared: a link has come up with what both of its ends can do."""
     if len(rows) < 2 or rows[0][0] != address:
         return None
-    now, most, other = (fetch(link, name) for link, name in ((rows[0][1], key), (rows[0][1], f"max_{key}"), (rows[1][1], f"max_{key}")))
+    now, most, other = (
+        fetch(link, name)
+        for link, name in ((rows[0][1], key), (rows[0][1], f"max_{key}"), (rows[1][1], f"max_{key}"))
+    )
     if not (is_number(now) and is_number(most) and is_number(other)):
         return None
     mark = "x" if key == "width" else "generation "
     expected = f"{mark}{min(most, other)}, which both ends can do"
-    return ok(expected) if now >= min(most, other) else bad(expected, f"{mark}{now}", f"{rows[1][0]} is the other end")
+    return (
+        ok(expected)
+        if now >= min(most, other)
+        else bad(expected, f"{mark}{now}", f"{rows[1][0]} is the other end")
+    )
 
 
 @gpu_rule("pcie.gen", "drain", HARDWARE, RESEAT)
@@ -128,17 +147,28 @@ def generation(node: Node, gpu: Any) -> Answer:
     rows = hops(node, address)
     inside = as_map(node.pci.get(address)).get("on_package") is True
     read = [] if inside else [fetch(gpu, "pcie.gen.current")]
-    have = [value for value in [*read, *(link.get("gen") for _, link in rows[:1])] if is_number(value) and value > 0]
+    have = [
+        value
+        for value in [*read, *(link.get("gen") for _, link in rows[:1])]
+        if is_number(value) and value > 0
+    ]
     rests, state = resting(gpu)
     if want is None:
         return None if rests else _trained(node, address, rows, "gen")
     expected = f"generation {want}"
     if not have:
-        return node.absent(next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None), expected)
+        return node.absent(
+            next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None),
+            expected,
+        )
     best = (
         []
         if inside
-        else [value for value in (fetch(gpu, "pcie.gen.max"), fetch(gpu, "pcie.gen.device_max")) if is_number(value) and value > 0]
+        else [
+            value
+            for value in (fetch(gpu, "pcie.gen.max"), fetch(gpu, "pcie.gen.device_max"))
+            if is_number(value) and value > 0
+        ]
     )
     caps = narrow(rows, "max_gen", want)
     now = max(have)  # two readings a moment apart: the link may wake up between them
@@ -157,16 +187,31 @@ def generation(node: Node, gpu: Any) -> Answer:
         if not slow:
             return ok(expected)
         if rests:
-            return Said(DEFERRED, expected, f"generation {now}, and above it {'; '.join(slow)}", (state,), blast=NOTHING, remedy=LATER)
+            return Said(
+                DEFERRED,
+                expected,
+                f"generation {now}, and above it {'; '.join(slow)}",
+                (state,),
+                blast=NOTHING,
+                remedy=LATER,
+            )
         return bad(expected, f"generation {now}, and the path above is slower: {'; '.join(slow)}", why, state)
     if rests:
         most = f"both ends can do {min(best)}" if best else "nothing speaks against it"
-        return Said(DEFERRED, expected, f"generation {now} while the GPU rests; {most}", (state,), blast=NOTHING, remedy=LATER)
+        return Said(
+            DEFERRED,
+            expected,
+            f"generation {now} while the GPU rests; {most}",
+            (state,),
+            blast=NOTHING,
+            remedy=LATER,
+        )
     return bad(expected, f"generation {now} under load", why, state, *narrow(rows, "gen", want))
 
 
 CAPPED = Remedy(
-    "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it.", REPAIR
+    "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it.",
+    REPAIR,
 )
 LATER = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON)
 
@@ -183,7 +228,11 @@ def resting(gpu: Any) -> Tuple[bool, str]:
 def _limited(node: Node) -> List[str]:
     """What the kernel itself said of it when it found the device."""
     rows = as_list(as_map(node.capture.get("events")).get("rows"))
-    return [str(row.get("text")) for row in rows if isinstance(row, dict) and row.get("kind") == "bandwidth_limited"][:2]
+    return [
+        str(row.get("text"))
+        for row in rows
+        if isinstance(row, dict) and row.get("kind") == "bandwidth_limited"
+    ][:2]
 
 
 @rule("pcie.link", "degraded", HARDWARE, RESEAT)
@@ -192,7 +241,11 @@ def others(node: Node) -> Answer:
     found = []
     total = 0
     for address, row in sorted(node.pci.items()):
-        if isinstance(row, dict) and row.get("kind") in ("nic", "infiniband", "nvme") and not is_virtual(node):
+        if (
+            isinstance(row, dict)
+            and row.get("kind") in ("nic", "infiniband", "nvme")
+            and not is_virtual(node)
+        ):
             said = _trained(node, address, hops(node, address), "width")
             if isinstance(said, Said):
                 total += 1
@@ -211,7 +264,13 @@ def replay(node: Node, gpu: Any) -> Answer:
     lanes = fetch(gpu, "pcie.width.current")
     if value is None:
         return said
-    if delta is None or delta.per_minute is None or not is_number(gen) or not is_number(lanes) or not table.get(str(gen)):
+    if (
+        delta is None
+        or delta.per_minute is None
+        or not is_number(gen)
+        or not is_number(lanes)
+        or not table.get(str(gen))
+    ):
         return None
     most = table[str(gen)] * max(lanes, 1)
     expected = "few replays"
@@ -219,7 +278,9 @@ def replay(node: Node, gpu: Any) -> Answer:
         ok(expected)
         if delta.per_minute <= most
         else bad(
-            expected, f"{delta.per_minute:.0f} a minute, {delta.span}", f"{most:g} a minute is DCGM's limit for generation {gen} x{lanes}"
+            expected,
+            f"{delta.per_minute:.0f} a minute, {delta.span}",
+            f"{most:g} a minute is DCGM's limit for generation {gen} x{lanes}",
         )
     )
 
@@ -246,10 +307,23 @@ def aer(node: Node) -> Answer:
             delta = node.counted("pci", address, f"aer.{key}")
             new = delta.since_ack if delta is not None else value if key == "fatal" else 0
             if is_number(value) and new and new > node.limit("aer_uncorrected", 0):
-                found.append(bad("no uncorrected errors", f"{new:g} {key} errors", *names, severity="drain", subject=address))
+                found.append(
+                    bad(
+                        "no uncorrected errors",
+                        f"{new:g} {key} errors",
+                        *names,
+                        severity="drain",
+                        subject=address,
+                    )
+                )
                 break
         else:
-            if most and corrected is not None and corrected.per_minute is not None and corrected.per_minute > most:
+            if (
+                most
+                and corrected is not None
+                and corrected.per_minute is not None
+                and corrected.per_minute > most
+            ):
                 text = f"{corrected.per_minute:.0f} corrected errors a minute, {corrected.span}"
                 found.append(bad(f"at most {most} corrected errors a minute", text, *names, subject=address))
     return found or (ok("few errors", f"{total} functions") if total else None)
@@ -271,7 +345,11 @@ def numa(node: Node, gpu: Any) -> Answer:
         return None
     address = str(gpu.get("address"))
     if address not in table:
-        return bad("an address that the class names", "no NUMA node is declared for this address", f"declared: {', '.join(sorted(table))}")
+        return bad(
+            "an address that the class names",
+            "no NUMA node is declared for this address",
+            f"declared: {', '.join(sorted(table))}",
+        )
     expected = f"node {table[address]}"
     value = fetch(node.capture, "numa.affinity")
     value = fetch(as_map(value).get(address), "node") if not is_fault(value) else value
@@ -295,7 +373,8 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
     the class to declare, with a reason. Else all GPUs of one node have as many."""
     want, why = node.wants(gpu, "nvlinks")
     declared = (
-        as_map(node.overrides.get(str(gpu.get("address")))).get("nvlinks") is not None or node.gpu_baseline.get("nvlinks") is not None
+        as_map(node.overrides.get(str(gpu.get("address")))).get("nvlinks") is not None
+        or node.gpu_baseline.get("nvlinks") is not None
     )
     if declared:
         row = as_map(node.overrides.get(str(gpu.get("address"))))
@@ -305,7 +384,11 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
     links = fetch(gpu, "nvlink.links")
     if not isinstance(links, list):
         return node.absent(links, f"{want} active" if want else None)
-    unread = [row for row in links if is_fault(row) or (isinstance(row, dict) and not isinstance(row.get("active"), bool))]
+    unread = [
+        row
+        for row in links
+        if is_fault(row) or (isinstance(row, dict) and not isinstance(row.get("active"), bool))
+    ]
     active = _active(links)
     down = [str(row.get("link")) for row in links if isinstance(row, dict) and row.get("active") is False]
     evidence = [f"links {', '.join(down[:18])} are down"] if down else []
@@ -316,8 +399,16 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
             return said
     if want is not None:
         expected = f"{want} active"
-        return ok(expected) if active == want else bad(expected, f"{active} active", str(why or "the class's baseline"), *evidence)
-    most = max(_active(as_list(fetch(other, "nvlink.links"))) for other in node.gpus if other.get("pci_id") == gpu.get("pci_id"))
+        return (
+            ok(expected)
+            if active == want
+            else bad(expected, f"{active} active", str(why or "the class's baseline"), *evidence)
+        )
+    most = max(
+        _active(as_list(fetch(other, "nvlink.links")))
+        for other in node.gpus
+        if other.get("pci_id") == gpu.get("pci_id")
+    )
     expected = f"{most} active, as on others of this node"
     return bad(expected, f"{active} active", *evidence) if active < most else ok(expected) if most else None
 
@@ -357,7 +448,8 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
     worst = [
         f"link {row.get('link')}: {', '.join(f'{key} {value}' for key, value in as_map(row.get('errors')).items() if is_number(value) and value)}"
         for row in as_list(fetch(gpu, "nvlink.links"))
-        if isinstance(row, dict) and any(is_number(value) and value for value in as_map(row.get("errors")).values())
+        if isinstance(row, dict)
+        and any(is_number(value) and value for value in as_map(row.get("errors")).values())
     ]
     return bad("few errors", "; ".join(found), *worst[:4]) if found else ok("few errors") if seen else None
 
@@ -385,7 +477,11 @@ def fabric(node: Node, gpu: Any) -> Answer:
         return bad("completed", state, f"status {status}")
     if isinstance(status, str) and status.lower() not in ("success", "nvml_success", "0", ""):
         return bad("completed, Success", f"completed, {status}")
-    ill = [f"{name}: {text}" for name, text in sorted(as_map(fetch(gpu, "fabric.health")).items()) if str(text).lower() in ILL]
+    ill = [
+        f"{name}: {text}"
+        for name, text in sorted(as_map(fetch(gpu, "fabric.health")).items())
+        if str(text).lower() in ILL
+    ]
     return bad("a healthy fabric", "; ".join(ill), severity="degraded") if ill else ok("completed")
 
 

@@ -21,9 +21,12 @@ Json: TypeAlias = "Dict[str, Any]"
 
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {
-    UNREAD: Remedy("Fix the cause that `gpu.library` and `goldnode-node capture` report, then check again.", PERSON),
+    UNREAD: Remedy(
+        "Fix the cause that `gpu.library` and `goldnode-node capture` report, then check again.", PERSON
+    ),
     NOT_EXPOSED: Remedy(
-        "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.", PERSON
+        "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.",
+        PERSON,
     ),
 }
 
@@ -58,7 +61,9 @@ class Rule(NamedTuple):
 TABLE: List[Rule] = []
 
 
-def rule(name: str, severity: str, blast: str, remedy: Remedy) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def rule(
+    name: str, severity: str, blast: str, remedy: Remedy
+) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Enter a function ``(node)`` into the table. In a remedy, SUBJECT stands for what the finding is about."""
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -68,7 +73,9 @@ def rule(name: str, severity: str, blast: str, remedy: Remedy) -> Callable[[Call
     return enter
 
 
-def gpu_rule(name: str, severity: str, blast: str, remedy: Remedy) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def gpu_rule(
+    name: str, severity: str, blast: str, remedy: Remedy
+) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Enter a function ``(node, gpu)``, asked once for each GPU that answers."""
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -148,8 +155,14 @@ class Node:
         self.facts = as_map(health.get("gpu"))
         self.baseline = as_map(document.get("baseline") or health.get("baseline"))
         self.gpu_baseline = as_map(self.baseline.get("gpu"))
-        self.overrides = {str(row.get("address")): row for row in as_list(self.gpu_baseline.get("overrides")) if isinstance(row, dict)}
-        self.partial = capture.get("source") == "nvidia-smi-xml"  # one program's output: it says nothing of the host
+        self.overrides = {
+            str(row.get("address")): row
+            for row in as_list(self.gpu_baseline.get("overrides"))
+            if isinstance(row, dict)
+        }
+        self.partial = (
+            capture.get("source") == "nvidia-smi-xml"
+        )  # one program's output: it says nothing of the host
         identity = as_map(capture.get("identity"))
         self.container = bool(identity.get("container")) and not self.partial
         self.simulated = bool(capture.get("simulated"))
@@ -172,7 +185,9 @@ class Node:
             return row[name], f"by design here: {plain(row.get('reason'))}"
         if self.gpu_baseline.get(name) not in (None, [], {}):
             reason = self.gpu_baseline.get("reason")
-            return self.gpu_baseline[name], f"by design: {plain(reason)}" if reason else "the class's baseline"
+            return self.gpu_baseline[
+                name
+            ], f"by design: {plain(reason)}" if reason else "the class's baseline"
         if self.facts.get(name) not in (None, [], {}):
             return self.facts[name], f"the facts of {self.declared.get('model')}"
         return None, None
@@ -189,7 +204,9 @@ class Node:
         :param expected: what it should be, where the class or the facts say that it is there; else None.
         """
         if is_fault(value):
-            text = plain(value.get("text")) + (f" (return code {value['rc']})" if is_number(value.get("rc")) else "")
+            text = plain(value.get("text")) + (
+                f" (return code {value['rc']})" if is_number(value.get("rc")) else ""
+            )
             if value.get("fault") == NOT_EXPOSED:
                 return None if expected is None else Said(NOT_EXPOSED, expected, text)
             return Said(UNREAD, expected or "something that can be read", text)
@@ -197,14 +214,18 @@ class Node:
             if expected is None:
                 return None
             return Said(ELSEWHERE if self.partial else UNREAD, expected, "not in this capture")
-        return Said(UNREAD, expected or "something that can be read", f"not understood: {plain(repr(value), 60)}")
+        return Said(
+            UNREAD, expected or "something that can be read", f"not understood: {plain(repr(value), 60)}"
+        )
 
     def number(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Any, Optional[Said]]:
         """A number at a path, or what to say where there is none."""
         value = fetch(place, path)
         return (value, None) if is_number(value) else (None, self.absent(value, expected))
 
-    def flag(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Optional[bool], Optional[Said]]:
+    def flag(
+        self, place: Any, path: str, expected: Optional[str] = None
+    ) -> Tuple[Optional[bool], Optional[Said]]:
         """A flag at a path, or what to say where there is none."""
         value = fetch(place, path)
         return (value, None) if isinstance(value, bool) else (None, self.absent(value, expected))
@@ -249,7 +270,10 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any =
 def rank(finding: Finding) -> Tuple[int, bool]:
     """How much a finding says against a node."""
     order = (MATCH, DEFERRED, ELSEWHERE, NOT_EXPOSED, UNREAD, MISMATCH)
-    return (order.index(finding.outcome) if finding.outcome in order else len(order), finding.severity == "drain")
+    return (
+        order.index(finding.outcome) if finding.outcome in order else len(order),
+        finding.severity == "drain",
+    )
 
 
 def _sections(node: Node) -> List[Finding]:
@@ -280,7 +304,11 @@ def _ask(node: Node, entry: Rule, *gpu: Any) -> List[Said]:
             return []
         return [answer] if isinstance(answer, Said) else list(answer)
     except Exception as problem:  # a capture of another make must not end the check, nor pass
-        return [Said(UNREAD, "values of the schema", plain(f"the rule failed: {type(problem).__name__}: {problem}"))]
+        return [
+            Said(
+                UNREAD, "values of the schema", plain(f"the rule failed: {type(problem).__name__}: {problem}")
+            )
+        ]
 
 
 def _each(node: Node, entry: Rule) -> List[Finding]:
@@ -291,16 +319,26 @@ def _each(node: Node, entry: Rule) -> List[Finding]:
         return wrong
     texts = list(dict.fromkeys(str(answer.expected) for _, answer in said))
     text = texts[0] if len(texts) == 1 else "as declared of each"
-    return [Finding(entry.id, MATCH, entry.severity, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}")]
+    return [
+        Finding(
+            entry.id, MATCH, entry.severity, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}"
+        )
+    ]
 
 
 def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
     if said.outcome == MATCH:
-        return Finding(entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject)
+        return Finding(
+            entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject
+        )
     about = plain(subject, 80) if subject is not None else None
     # What mends a fault is no advice where nobody knows whether there is one.
     silent = said.outcome in SILENT and said.remedy is None
-    remedy, blast = (SILENT[said.outcome], NOTHING) if silent else (said.remedy or entry.remedy, said.blast or entry.blast or NODE)
+    remedy, blast = (
+        (SILENT[said.outcome], NOTHING)
+        if silent
+        else (said.remedy or entry.remedy, said.blast or entry.blast or NODE)
+    )
     return Finding(
         entry.id,
         said.outcome,

@@ -22,15 +22,27 @@ SOFTWARE, HARDWARE, DRIVEN = "software", "hardware", "driven"
 # Id (with `*` and `?`), side, why. The first row that fits counts.
 TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("node.owner", HARDWARE, "it was changed on the node, and an earlier kernel or image leaves it as it is"),
-    ("node.parents", HARDWARE, "it was changed on the node, and an earlier kernel or image leaves it as it is"),
+    (
+        "node.parents",
+        HARDWARE,
+        "it was changed on the node, and an earlier kernel or image leaves it as it is",
+    ),
     ("node.*", SOFTWARE, "the release and goldnode's own files are what the image holds"),
     ("class.document", SOFTWARE, "the image brings the class document"),
     ("check", SOFTWARE, "a check that cannot be made is a program or a class document that does not work"),
-    ("memory.state", HARDWARE, "what the last check kept belongs to the node, and is on a disk that may be full or worn"),
+    (
+        "memory.state",
+        HARDWARE,
+        "what the last check kept belongs to the node, and is on a disk that may be full or worn",
+    ),
     ("stack.*", SOFTWARE, "the packages are the image's"),
     ("apt.*", SOFTWARE, "the sources are the image's"),
     ("kernel.*", SOFTWARE, "the kernel is the image's"),
-    ("boot.*", SOFTWARE, "kernel, initramfs and entry are the image's; what is tried is not the default yet, and is left out (slots.OWN)"),
+    (
+        "boot.*",
+        SOFTWARE,
+        "kernel, initramfs and entry are the image's; what is tried is not the default yet, and is left out (slots.OWN)",
+    ),
     ("slot.*", HARDWARE, "it tells of the other slot, which this image cannot change"),
     ("blacklist.*", SOFTWARE, "modules and initramfs are the image's"),
     ("driver.module_file", SOFTWARE, "the module is the image's"),
@@ -59,7 +71,11 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("sxid.*", HARDWARE, "the driver tells of a switch"),
     ("gpu.library", DRIVEN, "the library finds no driver where no GPU answers, and else is the image's"),
     ("gpu.*", HARDWARE, "it is about a GPU"),
-    ("fabric.*", HARDWARE, "the manager fails for a switch as for its version, and its version is held by stack.lock"),
+    (
+        "fabric.*",
+        HARDWARE,
+        "the manager fails for a switch as for its version, and its version is held by stack.lock",
+    ),
     ("nvlink.*", HARDWARE, "it is about a link"),
     ("pci.*", HARDWARE, "it is about the bus"),
     ("pcie.*", HARDWARE, "it is about a link"),
@@ -85,7 +101,11 @@ def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str
 
     :param apart: ids that are left out.
     """
-    rows = [row for row in verdict["findings"] if row["outcome"] in (MISMATCH, UNREAD) and row["severity"] == "drain"]
+    rows = [
+        row
+        for row in verdict["findings"]
+        if row["outcome"] in (MISMATCH, UNREAD) and row["severity"] == "drain"
+    ]
     gone = any(row["id"] in GONE for row in rows)
     sides = (SOFTWARE,) if gone else (SOFTWARE, DRIVEN)
     return [

@@ -24,7 +24,9 @@ NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "node.
 def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
     """The findings, with those suppressed that a row covers on day `today` (YYYY-MM-DD). Pure; rows of a wrong shape cover nothing."""
     known = [
-        row for row in as_list(rows) if isinstance(row, dict) and isinstance(row.get("id"), str) and isinstance(row.get("expires"), str)
+        row
+        for row in as_list(rows)
+        if isinstance(row, dict) and isinstance(row.get("id"), str) and isinstance(row.get("expires"), str)
     ]
     return [_one(finding, known, today) for finding in findings] if known else list(findings)
 

@@ -15,7 +15,9 @@ from typing import Any
 from goldnode.images.model import Built, Image
 from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, canonical
 
-IMAGE = Image("cuda-12.4.1-runtime-debian12", "cuda", "12.4.1", "runtime", "debian12", "cuda-12.4.1-base-debian12")
+IMAGE = Image(
+    "cuda-12.4.1-runtime-debian12", "cuda", "12.4.1", "runtime", "debian12", "cuda-12.4.1-base-debian12"
+)
 
 STATUS = """\
 Package: libc6
@@ -48,7 +50,9 @@ Version: 3.11.2-1+b1
 Depends: libc6
 Description: interpreter
 """
-OS_RELEASE = 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
+OS_RELEASE = (
+    'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
+)
 COPYRIGHT = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: it
@@ -62,7 +66,9 @@ License: GPL-2+ or Artistic, and BSD-3-clause
 """
 
 
-def elf(soname: str = "", needed: Sequence[str] = (), *, wide: bool = True, order: str = "<", tail: bytes = b"") -> bytes:
+def elf(
+    soname: str = "", needed: Sequence[str] = (), *, wide: bool = True, order: str = "<", tail: bytes = b""
+) -> bytes:
     """A shared library of nothing but a dynamic section."""
     strings = b"\0"
     offsets = []
@@ -73,7 +79,11 @@ def elf(soname: str = "", needed: Sequence[str] = (), *, wide: bool = True, orde
     table = head + 2 * one
     at = table + len(strings)
     base = 0x10000
-    rows = [(1, place) for place in offsets[:-1]] + ([(14, offsets[-1])] if soname else []) + [(5, base + table), (0, 0)]
+    rows = (
+        [(1, place) for place in offsets[:-1]]
+        + ([(14, offsets[-1])] if soname else [])
+        + [(5, base + table), (0, 0)]
+    )
     dynamic = b"".join(struct.pack(f"{order}{'qQ' if wide else 'iI'}", *row) for row in rows)
     whole = at + len(dynamic) + len(tail)
     ident = b"\x7fELF" + bytes([2 if wide else 1, 1 if order == "<" else 2, 1]) + bytes(9)
@@ -138,7 +148,10 @@ def layer(files: Files) -> bytes:
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(info)
             elif isinstance(content, Link):
-                info.type, info.linkname = (tarfile.LNKTYPE if content.hard else tarfile.SYMTYPE), content.target
+                info.type, info.linkname = (
+                    (tarfile.LNKTYPE if content.hard else tarfile.SYMTYPE),
+                    content.target,
+                )
                 tar.addfile(info)
             else:
                 data = content.encode() if isinstance(content, str) else content
@@ -160,7 +173,12 @@ def image(layout: Layout, ref: str, layers: Sequence[Files], **config: Any) -> s
     }
     found = layout.put(
         canonical(
-            {"schemaVersion": 2, "mediaType": MANIFEST, "config": layout.put(canonical(document), CONFIG).document(), "layers": rows}
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": layout.put(canonical(document), CONFIG).document(),
+                "layers": rows,
+            }
         ),
         MANIFEST,
     )
@@ -195,7 +213,9 @@ def cuda_files() -> dict[str, bytes | str | Link | None]:
     site = "usr/local/lib/python3.11/dist-packages"
     module = base64.urlsafe_b64encode(hashlib.sha256(b"x = 1\n").digest()).decode().rstrip("=")
     return {
-        "usr/lib/goldnode/image.json": canonical({"name": IMAGE.name, "backend": "cuda", "parts": {"cublas": "12.4.5.8"}}),
+        "usr/lib/goldnode/image.json": canonical(
+            {"name": IMAGE.name, "backend": "cuda", "parts": {"cublas": "12.4.5.8"}}
+        ),
         "usr/local/cuda": Link("cuda-12.4"),
         "usr/local/cuda-12.4/lib64/libcublas.so.12": CUBLAS,
         "usr/local/cuda-12.4/lib64/libcublas.so": Link("libcublas.so.12"),
@@ -220,25 +240,49 @@ LOCKS = [
         "cuda-12.4.1-base-debian12",
         "sha256:" + "b" * 64,
         [
-            Locked("libc6", "2.36-9+deb12u10", "1" * 64, path="pool/main/g/glibc/libc6_2.36-9+deb12u10_amd64.deb"),
-            Locked("libgcc-s1", "12.2.0-14+b1", "2" * 64, path="pool/main/g/gcc-12/libgcc-s1_12.2.0-14+b1_amd64.deb"),
+            Locked(
+                "libc6", "2.36-9+deb12u10", "1" * 64, path="pool/main/g/glibc/libc6_2.36-9+deb12u10_amd64.deb"
+            ),
+            Locked(
+                "libgcc-s1",
+                "12.2.0-14+b1",
+                "2" * 64,
+                path="pool/main/g/gcc-12/libgcc-s1_12.2.0-14+b1_amd64.deb",
+            ),
         ],
     ),
     FakeLock(
         IMAGE.name,
         "sha256:" + "c" * 64,
         [],
-        [Locked("nvidia-cublas-cu12", "12.4.5.8", "3" * 64, file="nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl")],
+        [
+            Locked(
+                "nvidia-cublas-cu12",
+                "12.4.5.8",
+                "3" * 64,
+                file="nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl",
+            )
+        ],
     ),
 ]
 
 
 def sample(layout: Layout, build_id: str = "aaaaaaaaaaaa", **config: Any) -> str:
     """The sample image, under its immutable tag."""
-    environment = {"Env": ["PATH=/usr/bin", "CUDA_VERSION=12.4.1"], "Labels": {"io.goldnode.backend": "cuda"}} | config
+    environment = {
+        "Env": ["PATH=/usr/bin", "CUDA_VERSION=12.4.1"],
+        "Labels": {"io.goldnode.backend": "cuda"},
+    } | config
     return image(layout, f"cuda:{IMAGE.immutable_tag(build_id)}", [base_files(), cuda_files()], **environment)
 
 
 def built(digest: str, build_id: str = "aaaaaaaaaaaa") -> Built:
     """The record of its build."""
-    return Built(IMAGE.name, build_id, "sha256:" + "a" * 64, LOCKS[-1].digest, digest, {"buildah": "1.28.2", "gzip": "1.12"})
+    return Built(
+        IMAGE.name,
+        build_id,
+        "sha256:" + "a" * 64,
+        LOCKS[-1].digest,
+        digest,
+        {"buildah": "1.28.2", "gzip": "1.12"},
+    )

@@ -48,16 +48,28 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     file = tmp_path / "key.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(file)], check=True)
     file.chmod(0o600)
-    subprocess.run(["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(tmp_path / "key.pub")], check=True)
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(tmp_path / "key.pub")], check=True
+    )
     store, matrix = open_store(), load_matrix()
     parent, layers = None, [base_files()]
     for name in (BASE, RUNTIME):
         row = matrix.row(name)
-        fields: dict[str, Any] = {"lock": 1, "image": name, "intent": intent_digest(row), "resolved": "2026-11-22", "parent": parent}
+        fields: dict[str, Any] = {
+            "lock": 1,
+            "image": name,
+            "intent": intent_digest(row),
+            "resolved": "2026-11-22",
+            "parent": parent,
+        }
         lock = ImageLock(**fields, archives=[], debs=[], wheels=[])
         write_lock(lock, tmp_path / "locks")
         build_id = name[6] * 12
-        below: dict[str, str] = {"org.opencontainers.image.base.digest": next(iter(store.built().values())).digest} if parent else {}
+        below: dict[str, str] = (
+            {"org.opencontainers.image.base.digest": next(iter(store.built().values())).digest}
+            if parent
+            else {}
+        )
         digest = image(store.layout, f"cpu:{row.image.immutable_tag(build_id)}", layers, Labels=below)
         store.record(Built(name, build_id, "sha256:" + "a" * 64, lock.digest, digest))
         parent, layers = {"image": name, "lock": lock.digest}, [*layers, {"usr/share/new": name}]
@@ -84,7 +96,10 @@ def test_evidence_then_verify_then_diff(site: Store) -> None:
     assert difference.exit_code == 0
     assert "  + /usr/share/new" in difference.output
     assert "1 of 2 layers are the old image's" in difference.output
-    assert json.loads(run("diff", BASE, RUNTIME, "--format", "json").stdout)["packages"] == {"debs": [], "wheels": []}
+    assert json.loads(run("diff", BASE, RUNTIME, "--format", "json").stdout)["packages"] == {
+        "debs": [],
+        "wheels": [],
+    }
 
 
 def test_provenance_names_the_parent(site: Store) -> None:
@@ -125,9 +140,18 @@ def test_export_gives_other_programs_what_they_verify(site: Store, tmp_path: Pat
     (folder,) = (tmp_path / "out").iterdir()
     assert (folder / "manifest.json").read_bytes() == site.layout.read(digest)
     names = {path.name for path in folder.iterdir()}
-    assert {"provenance.json", "signature.json", "sbom.cdx.json", "sbom.spdx.json", "size.json", "vulnerabilities.json"} <= names
+    assert {
+        "provenance.json",
+        "signature.json",
+        "sbom.cdx.json",
+        "sbom.spdx.json",
+        "size.json",
+        "vulnerabilities.json",
+    } <= names
     assert len([name for name in names if name.startswith("application-vnd.example.note")]) == 2
-    assert json.loads((folder / "signature.json").read_bytes())["payloadType"] == "application/vnd.in-toto+json"
+    assert (
+        json.loads((folder / "signature.json").read_bytes())["payloadType"] == "application/vnd.in-toto+json"
+    )
 
 
 def test_without_a_key_it_is_said(site: Store, tmp_path: Path) -> None:

@@ -8,7 +8,19 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.unit.images.evidence.samples import CUBLAS, IMAGE, LOCKS, RECORDED, Files, Link, base_files, cuda_files, elf, image, sample
+from tests.unit.images.evidence.samples import (
+    CUBLAS,
+    IMAGE,
+    LOCKS,
+    RECORDED,
+    Files,
+    Link,
+    base_files,
+    cuda_files,
+    elf,
+    image,
+    sample,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images.evidence import elf as elf_module
@@ -49,8 +61,20 @@ def test_large_elf_is_not_held_in_memory(layout: Layout, monkeypatch: pytest.Mon
 
 
 def test_layers_are_laid_over_each_other(layout: Layout) -> None:
-    lower = {"a/one": "1", "a/two": "2", "b/three": "3", "c": "4", "var/lib/dpkg/status": "Package: x\nVersion: 1\n"}
-    upper: Files = {"a/.wh.one": "", "b/.wh..wh..opq": "", "b/four": "4", "c": Link("a/two"), "var/lib/dpkg/status": Link("gone")}
+    lower = {
+        "a/one": "1",
+        "a/two": "2",
+        "b/three": "3",
+        "c": "4",
+        "var/lib/dpkg/status": "Package: x\nVersion: 1\n",
+    }
+    upper: Files = {
+        "a/.wh.one": "",
+        "b/.wh..wh..opq": "",
+        "b/four": "4",
+        "c": Link("a/two"),
+        "var/lib/dpkg/status": Link("gone"),
+    }
     found = snapshot(OciImage(layout, image(layout, "x:1", [lower, upper])))
     assert set(found.entries) == {"a/two", "b/four", "c", "var/lib/dpkg/status"}
     assert found.text("var/lib/dpkg/status") is None
@@ -59,7 +83,9 @@ def test_layers_are_laid_over_each_other(layout: Layout) -> None:
     assert found.entries["a/two"].sha256 == hashlib.sha256(b"2").hexdigest()
 
 
-def test_an_index_is_read_once_and_a_damaged_one_again(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_read_once_and_a_damaged_one_again(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = OciImage(layout, sample(layout))
     first = snapshot(found, tmp_path)
     files = sorted(tmp_path.glob("layer-*"))
@@ -81,7 +107,11 @@ def test_debs(layout: Layout) -> None:
     assert (libc.sha256, libc.file) == ("1" * 64, "libc6_2.36-9+deb12u10_amd64.deb")
     assert (python.sha256, python.licence) == (None, None)  # no lock has it, and its licence is prose
     # The second one's documentation is a link to the first one's.
-    assert libc.licence == libgcc.licence == "((GPL-2.0-or-later OR Artistic-1.0) AND BSD-3-Clause) AND LGPL-2.1-or-later"
+    assert (
+        libc.licence
+        == libgcc.licence
+        == "((GPL-2.0-or-later OR Artistic-1.0) AND BSD-3-Clause) AND LGPL-2.1-or-later"
+    )
     assert found.dependencies["deb:libgcc-s1:amd64"] == ["deb:libc6:amd64"]
     assert found.owners["usr/lib/x86_64-linux-gnu/libc.so.6"] == "deb:libc6:amd64"  # listed below /lib
 
@@ -89,7 +119,11 @@ def test_debs(layout: Layout) -> None:
 def test_wheels(layout: Layout) -> None:
     found = read(layout, sample(layout))
     numpy, cublas = found.wheels
-    assert (cublas.name, cublas.unpacked, cublas.licence) == ("nvidia-cublas-cu12", True, "LicenseRef-NVIDIA-Proprietary-Software")
+    assert (cublas.name, cublas.unpacked, cublas.licence) == (
+        "nvidia-cublas-cu12",
+        True,
+        "LicenseRef-NVIDIA-Proprietary-Software",
+    )
     assert cublas.files == ("usr/local/cuda-12.4/lib64/libcublas.so.12",)
     assert cublas.sha256 == "3" * 64
     assert cublas.requires == ("numpy",)
@@ -119,7 +153,9 @@ def test_one_content_of_two_wheels_belongs_to_the_file_of_that_name(layout: Layo
     recorded = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     files: dict[str, bytes | str | Link | None] = {"usr/local/cuda/a.h": data, "usr/local/cuda/b.h": data}
     for name in "ab":
-        files[f"usr/lib/goldnode/wheels/{name}-1.dist-info/RECORD"] = f"include/{name}.h,sha256={recorded},8\n"
+        files[f"usr/lib/goldnode/wheels/{name}-1.dist-info/RECORD"] = (
+            f"include/{name}.h,sha256={recorded},8\n"
+        )
     found = read(layout, image(layout, "x:1", [files]))
     assert [(wheel.name, wheel.version, wheel.files) for wheel in found.wheels] == [
         ("a", "1", ("usr/local/cuda/a.h",)),
@@ -163,7 +199,10 @@ def test_licences_of_debian(line: str, expression: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "expression"),
     [
-        ({"license-expression": ["Apache-2.0 WITH LLVM-exception OR MIT"]}, "Apache-2.0 WITH LLVM-exception OR MIT"),
+        (
+            {"license-expression": ["Apache-2.0 WITH LLVM-exception OR MIT"]},
+            "Apache-2.0 WITH LLVM-exception OR MIT",
+        ),
         ({"license": ["BSD-3-Clause"]}, "BSD-3-Clause"),
         ({"license": ["MIT License"]}, "MIT"),
         ({"license": ["Some long text\nof a licence"]}, None),

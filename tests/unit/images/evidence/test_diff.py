@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.images.evidence.samples import LOCKS, STATUS, Files, Link, base_files, cuda_files, elf, image, sample
+from tests.unit.images.evidence.samples import (
+    LOCKS,
+    STATUS,
+    Files,
+    Link,
+    base_files,
+    cuda_files,
+    elf,
+    image,
+    sample,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images.evidence import size
@@ -46,7 +56,11 @@ def test_packages_files_libraries_and_settings(layout: Layout) -> None:
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1": elf("libgcc_s.so.1", ["libm.so.6"]),
     }
     cuda = cuda_files() | {"usr/local/lib/libstray.so": elf("libother.so"), "opt/new": "x"}
-    env = {"Env": ["PATH=/bin", "NEW=1"], "Labels": {"io.goldnode.backend": "cuda", "io.goldnode.build-id": "b"}, "User": "1000"}
+    env = {
+        "Env": ["PATH=/bin", "NEW=1"],
+        "Labels": {"io.goldnode.backend": "cuda", "io.goldnode.build-id": "b"},
+        "User": "1000",
+    }
     found = difference(layout, old, image(layout, "cuda:x", [base, cuda], **env))
     packages = {row.name: (row.was, row.now) for row in found.packages["debs"]}
     assert packages == {
@@ -55,11 +69,20 @@ def test_packages_files_libraries_and_settings(layout: Layout) -> None:
         "python3.11": (None, "3.11.2-1+b1"),
     }
     # libc.so.6 changed with its package; libgcc_s.so.1 without.
-    assert [row.name for row in found.unexplained] == ["opt/new", "usr/lib/x86_64-linux-gnu/libgcc_s.so.1", "usr/local/lib/libstray.so"]
+    assert [row.name for row in found.unexplained] == [
+        "opt/new",
+        "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
+        "usr/local/lib/libstray.so",
+    ]
     assert found.files["libc6"] == {"changed": 1}
     assert found.records == 1  # dpkg's status
-    assert found.needed == [{"path": "usr/lib/x86_64-linux-gnu/libgcc_s.so.1", "added": ["libm.so.6"], "removed": ["libc.so.6"]}]
-    assert [(row.name, row.kind) for row in found.libraries] == [("libother.so", "added"), ("libstray.so", "removed")]
+    assert found.needed == [
+        {"path": "usr/lib/x86_64-linux-gnu/libgcc_s.so.1", "added": ["libm.so.6"], "removed": ["libc.so.6"]}
+    ]
+    assert [(row.name, row.kind) for row in found.libraries] == [
+        ("libother.so", "added"),
+        ("libstray.so", "removed"),
+    ]
     assert {(row.name, row.was, row.now) for row in found.environment} == {
         ("PATH", "/usr/bin", "/bin"),
         ("NEW", None, "1"),
@@ -92,8 +115,13 @@ def test_packages_files_libraries_and_settings(layout: Layout) -> None:
         (["9.1.0.70"], [], []),
     ],
 )
-def test_major_changes(layout: Layout, old: list[str], new: list[str], expected: list[tuple[str, str, str]]) -> None:
-    digests = [image(layout, f"x:{number}", [base_files(), cudnn(*versions)]) for number, versions in enumerate((old, new))]
+def test_major_changes(
+    layout: Layout, old: list[str], new: list[str], expected: list[tuple[str, str, str]]
+) -> None:
+    digests = [
+        image(layout, f"x:{number}", [base_files(), cudnn(*versions)])
+        for number, versions in enumerate((old, new))
+    ]
     found = difference(layout, *digests)
     assert [(row.name, row.was, row.now) for row in found.major] == expected
     assert ("MAJOR cudnn" in found.text()) == bool(expected)
@@ -103,29 +131,47 @@ def test_major_changes(layout: Layout, old: list[str], new: list[str], expected:
     ("old", "new", "part"),
     [
         ("Package: libnccl2\nVersion: 2.21.5-1\n", "Package: libnccl2\nVersion: 3.0.1-1\n", "nccl"),
-        ("Package: libcudart11.0\nVersion: 11.8.89~11.8.0-3\n", "Package: libcudart12\nVersion: 12.4.127~12.4.1-2\n", "cuda"),
+        (
+            "Package: libcudart11.0\nVersion: 11.8.89~11.8.0-3\n",
+            "Package: libcudart12\nVersion: 12.4.127~12.4.1-2\n",
+            "cuda",
+        ),
         ("Package: python3\nVersion: 3.11.2-1+b1\n", "Package: python3\nVersion: 3.13.5-1\n", "python"),
         ("Package: libc6\nVersion: 1:2.36-9\n", "Package: libc6\nVersion: 1:2.36-9+deb12u1\n", None),
     ],
 )
 def test_major_changes_of_debs(layout: Layout, old: str, new: str, part: str | None) -> None:
-    found = difference(layout, *[image(layout, f"x:{number}", [{"var/lib/dpkg/status": text}]) for number, text in enumerate((old, new))])
+    found = difference(
+        layout,
+        *[
+            image(layout, f"x:{number}", [{"var/lib/dpkg/status": text}])
+            for number, text in enumerate((old, new))
+        ],
+    )
     assert [row.name for row in found.major] == ([part] if part else [])
 
 
 def test_a_library_is_followed_across_its_file_name(layout: Layout) -> None:
     digests = [
-        image(layout, f"x:{number}", [{f"usr/lib/libx.so.1.{number}": elf("libx.so.1", ["libc.so.6", f"liby.so.{number}"])}])
+        image(
+            layout,
+            f"x:{number}",
+            [{f"usr/lib/libx.so.1.{number}": elf("libx.so.1", ["libc.so.6", f"liby.so.{number}"])}],
+        )
         for number in (1, 2)
     ]
-    assert difference(layout, *digests).needed == [{"path": "usr/lib/libx.so.1.2", "added": ["liby.so.2"], "removed": ["liby.so.1"]}]
+    assert difference(layout, *digests).needed == [
+        {"path": "usr/lib/libx.so.1.2", "added": ["liby.so.2"], "removed": ["liby.so.1"]}
+    ]
 
 
 def test_modes_and_links_count_and_hard_links_do_not(layout: Layout) -> None:
     old = image(layout, "x:1", [{"a": "1", "b": "1", "l": Link("a"), "d": None}])
     new = image(layout, "x:2", [{"a": "1", "b": Link("a", hard=True), "l": Link("b"), "d": None}])
     found = difference(layout, old, new)
-    assert [(row.name, row.was, row.now) for row in found.unexplained] == [("l", "0644 0:0 -> a", "0644 0:0 -> b")]
+    assert [(row.name, row.was, row.now) for row in found.unexplained] == [
+        ("l", "0644 0:0 -> a", "0644 0:0 -> b")
+    ]
 
 
 def test_same_version_other_file(layout: Layout) -> None:
@@ -138,7 +184,10 @@ def test_same_version_other_file(layout: Layout) -> None:
 
 
 def test_sizes(layout: Layout) -> None:
-    upper: Files = {"usr/lib/x86_64-linux-gnu/libc.so.6": elf("libc.so.6", tail=bytes(1000)), "usr/local/x": "12345"}
+    upper: Files = {
+        "usr/lib/x86_64-linux-gnu/libc.so.6": elf("libc.so.6", tail=bytes(1000)),
+        "usr/local/x": "12345",
+    }
     digest = image(layout, "x:1", [base_files(), upper])
     found: dict[str, Any] = size.sizes(*examine(layout, digest))
     first, second = found["layers"]

@@ -28,7 +28,9 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     assert sbom.cyclonedx(*examine(other, digest, LOCKS, tmp_path / "cache")) == document
     data = json.loads(document)
     assert data["metadata"]["timestamp"] == "2026-11-20T00:00:00Z"
-    assert data["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}]
+    assert data["metadata"]["component"]["hashes"] == [
+        {"alg": "SHA-256", "content": digest.removeprefix("sha256:")}
+    ]
     rows = {row["bom-ref"]: row for row in data["components"]}
     libc = rows["pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"]
     assert libc["hashes"][0]["content"] == "1" * 64
@@ -37,10 +39,12 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     (library,) = cublas["components"]
     assert library["name"] == "/usr/local/cuda-12.4/lib64/libcublas.so.12"
     assert {"name": "goldnode:origin", "value": cublas["purl"]} in library["properties"]
-    assert {"name": "goldnode:altered", "value": "usr/local/lib/python3.11/dist-packages/numpy/b.py"} in rows["pkg:pypi/numpy@2.0.0"][
+    assert {"name": "goldnode:altered", "value": "usr/local/lib/python3.11/dist-packages/numpy/b.py"} in rows[
+        "pkg:pypi/numpy@2.0.0"
+    ]["properties"]
+    assert {"name": "goldnode:origin", "value": "not known"} in rows["file:/usr/local/lib/libstray.so"][
         "properties"
     ]
-    assert {"name": "goldnode:origin", "value": "not known"} in rows["file:/usr/local/lib/libstray.so"]["properties"]
     assert "os:debian" in rows
 
 
@@ -56,7 +60,14 @@ def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
         ({"bomFormat": "SPDX"}, "bomFormat"),
         ({"bogus": 1}, "bogus"),
         ({"components": [{"name": "no type"}]}, "type"),
-        ({"components": [{"type": "library", "name": "x", "hashes": [{"alg": "SHA-256", "content": "zz"}]}]}, "zz"),
+        (
+            {
+                "components": [
+                    {"type": "library", "name": "x", "hashes": [{"alg": "SHA-256", "content": "zz"}]}
+                ]
+            },
+            "zz",
+        ),
     ],
 )
 def test_an_invalid_sbom_is_refused(layout: Layout, change: dict[str, Any], says: str) -> None:
@@ -79,7 +90,10 @@ def test_spdx_is_valid_to_its_own_tools(layout: Layout, tmp_path: Path) -> None:
     assert [message.validation_message for message in validate_full_spdx_document(parsed)] == []
     names = {package.name for package in parsed.packages}
     assert names == {IMAGE.name, "libc6", "libgcc-s1", "python3", "numpy", "nvidia-cublas-cu12"}
-    assert {file.name for file in parsed.files} >= {"./usr/local/cuda-12.4/lib64/libcublas.so.12", "./usr/local/lib/libstray.so"}
+    assert {file.name for file in parsed.files} >= {
+        "./usr/local/cuda-12.4/lib64/libcublas.so.12",
+        "./usr/local/lib/libstray.so",
+    }
     origin = [row for row in parsed.relationships if row.relationship_type.name == "EXPANDED_FROM_ARCHIVE"]
     assert [row.related_spdx_element_id for row in origin] == ["SPDXRef-wheel-nvidia-cublas-cu12"]
 
@@ -87,12 +101,20 @@ def test_spdx_is_valid_to_its_own_tools(layout: Layout, tmp_path: Path) -> None:
 def test_provenance_is_what_in_toto_reads(layout: Layout) -> None:
     digest = sample(layout)
     _, there = examine(layout, digest, LOCKS)
-    base = {"org.opencontainers.image.base.digest": "sha256:" + "e" * 64, "org.opencontainers.image.base.name": "cuda:base"}
+    base = {
+        "org.opencontainers.image.base.digest": "sha256:" + "e" * 64,
+        "org.opencontainers.image.base.name": "cuda:base",
+    }
     document = provenance(IMAGE, built(digest), LOCKS, there, base=base)
     assert provenance(IMAGE, built(digest), LOCKS, there, base=base) == document
     data = json.loads(document)
     Statement.copy_from_pb(_parsed(document)).validate()
-    assert data["subject"] == [{"name": "cuda:12.4.1-runtime-debian12-aaaaaaaaaaaa", "digest": {"sha256": digest.removeprefix("sha256:")}}]
+    assert data["subject"] == [
+        {
+            "name": "cuda:12.4.1-runtime-debian12-aaaaaaaaaaaa",
+            "digest": {"sha256": digest.removeprefix("sha256:")},
+        }
+    ]
     definition = data["predicate"]["buildDefinition"]
     assert definition["externalParameters"]["lock"] == {"sha256": "c" * 64}
     assert definition["internalParameters"]["recipe"] == {"sha256": "a" * 64}

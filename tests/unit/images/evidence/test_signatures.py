@@ -18,12 +18,17 @@ from goldnode.images.evidence.verify import documents, sign, verify
 from goldnode.images.evidence.write import Options, write
 from goldnode.images.oci import Layout, canonical
 
-ALGORITHMS = {"ed25519": ["-algorithm", "ed25519"], "p256": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]}
+ALGORITHMS = {
+    "ed25519": ["-algorithm", "ed25519"],
+    "p256": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+}
 
 
 def key(directory: Path, name: str = "key", kind: str = "ed25519", *more: str) -> Path:
     file = directory / f"{name}.pem"
-    subprocess.run(["openssl", "genpkey", *ALGORITHMS[kind], *more, "-out", str(file)], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "genpkey", *ALGORITHMS[kind], *more, "-out", str(file)], check=True, capture_output=True
+    )
     file.chmod(0o600)
     command = ["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(directory / f"{name}.pub")]
     subprocess.run([*command, *(["-passin", "pass:word"] if more else [])], check=True, capture_output=True)
@@ -37,7 +42,9 @@ def secret(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def states(layout: Layout, digest: str, public: Path) -> dict[str, str]:
     result = verify(layout, digest, signatures.load_public(public))
-    return {row.what: f"{row.state}: {row.detail}" for row in result.rows if row.state != "ok"} | {"passed": str(result.passed)}
+    return {row.what: f"{row.state}: {row.detail}" for row in result.rows if row.state != "ok"} | {
+        "passed": str(result.passed)
+    }
 
 
 def write_all(layout: Layout, digest: str, secret: Path | None, **more: object) -> list[str]:
@@ -79,11 +86,34 @@ def test_openssl_agrees(layout: Layout, tmp_path: Path) -> None:
     kind = envelope["payloadType"].encode()
     (tmp_path / "pae").write_bytes(b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload))
     (tmp_path / "sig").write_bytes(base64.b64decode(envelope["signatures"][0]["sig"]))
-    command = ["openssl", "dgst", "-sha256", "-verify", str(file.with_suffix(".pub")), "-signature", str(tmp_path / "sig")]
-    assert subprocess.run([*command, str(tmp_path / "pae")], check=True, capture_output=True, text=True).stdout == "Verified OK\n"
-    der = ["openssl", "pkey", "-pubin", "-in", str(file.with_suffix(".pub")), "-outform", "DER", "-out", str(tmp_path / "der")]
+    command = [
+        "openssl",
+        "dgst",
+        "-sha256",
+        "-verify",
+        str(file.with_suffix(".pub")),
+        "-signature",
+        str(tmp_path / "sig"),
+    ]
+    assert (
+        subprocess.run([*command, str(tmp_path / "pae")], check=True, capture_output=True, text=True).stdout
+        == "Verified OK\n"
+    )
+    der = [
+        "openssl",
+        "pkey",
+        "-pubin",
+        "-in",
+        str(file.with_suffix(".pub")),
+        "-outform",
+        "DER",
+        "-out",
+        str(tmp_path / "der"),
+    ]
     subprocess.run(der, check=True)
-    hashed = subprocess.run(["sha256sum", str(tmp_path / "der")], check=True, capture_output=True, text=True).stdout
+    hashed = subprocess.run(
+        ["sha256sum", str(tmp_path / "der")], check=True, capture_output=True, text=True
+    ).stdout
     assert envelope["signatures"][0]["keyid"] == hashed.split()[0]
 
 
@@ -103,7 +133,11 @@ def test_unknown_key(layout: Layout, tmp_path: Path, secret: Path) -> None:
 def test_an_envelope_that_claims_a_known_key(layout: Layout, tmp_path: Path) -> None:
     digest = sample(layout)
     known, other = key(tmp_path), key(tmp_path, "other")
-    envelope = json.loads(signatures.load_signer(other).sign(signatures.statement("x", digest, "urn:goldnode:image-evidence:1", {})))
+    envelope = json.loads(
+        signatures.load_signer(other).sign(
+            signatures.statement("x", digest, "urn:goldnode:image-evidence:1", {})
+        )
+    )
     envelope["signatures"][0]["keyid"] = signatures.load_signer(known).keyid
     layout.attach(digest, evidence.SIGNATURE, canonical(envelope))
     assert "the signature does not hold" in states(layout, digest, known.with_suffix(".pub"))["signature"]
@@ -164,10 +198,14 @@ def test_the_key_is_changed_over_and_documents_move_on(layout: Layout, tmp_path:
     both = tmp_path / "both.pub"
     both.write_bytes(old.with_suffix(".pub").read_bytes() + new.with_suffix(".pub").read_bytes())
     write_all(layout, digest, new)
-    assert len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 1  # the provenance is another since
+    assert (
+        len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 1
+    )  # the provenance is another since
     write_all(layout, digest, old)
     sign(layout, digest, "x", signatures.load_signer(new))
-    assert len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 2  # they say the same
+    assert (
+        len([row for row in documents(layout, digest) if row.type == evidence.SIGNATURE]) == 2
+    )  # they say the same
     assert states(layout, digest, both) == {"passed": "True"}
     (smoke,) = (row for row in documents(layout, digest) if row.type == evidence.SMOKE)
     layout.detach(smoke.artefact)
@@ -233,7 +271,10 @@ def test_keys_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SigningKeyError, match="no ed25519 or ECDSA public key"):
         signatures.load_public(tmp_path / "text")
     rsa = tmp_path / "rsa.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024", "-out", str(rsa)], check=True)
+    subprocess.run(
+        ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024", "-out", str(rsa)],
+        check=True,
+    )
     rsa.chmod(0o600)
     with pytest.raises(SigningKeyError, match="expected ed25519 or ECDSA P-256"):
         signatures.load_signer(rsa)
@@ -242,7 +283,9 @@ def test_keys_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_key_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(signatures.PASSWORD, raising=False)
     file = key(tmp_path, "locked", "ed25519", "-aes256", "-pass", "pass:word")
-    with pytest.raises(SigningKeyError, match=r"is encrypted. Give its password in GOLDNODE_SIGNING_PASSWORD"):
+    with pytest.raises(
+        SigningKeyError, match=r"is encrypted. Give its password in GOLDNODE_SIGNING_PASSWORD"
+    ):
         signatures.load_signer(file)
     monkeypatch.setenv(signatures.PASSWORD, "wrong")
     with pytest.raises(SigningKeyError, match="password of the signing key") as caught:
@@ -275,13 +318,25 @@ def test_an_envelope_that_names_no_key(tmp_path: Path) -> None:
     file = key(tmp_path)
     envelope = json.loads(signatures.load_signer(file).sign(b"{}"))
     envelope["signatures"][0]["keyid"] = ""
-    assert signatures.open_envelope(canonical(envelope), signatures.load_public(file.with_suffix(".pub"))).payload == b"{}"
+    assert (
+        signatures.open_envelope(
+            canonical(envelope), signatures.load_public(file.with_suffix(".pub"))
+        ).payload
+        == b"{}"
+    )
 
 
 @pytest.mark.parametrize(
     "document",
-    [{"payload": "e30=", "payloadType": "x", "signatures": []}, {"payload": "%", "payloadType": "x", "signatures": [{}]}, {}, []],
+    [
+        {"payload": "e30=", "payloadType": "x", "signatures": []},
+        {"payload": "%", "payloadType": "x", "signatures": [{}]},
+        {},
+        [],
+    ],
 )
 def test_what_is_no_envelope(tmp_path: Path, document: object) -> None:
     with pytest.raises(ImageError):
-        signatures.open_envelope(canonical(document), signatures.load_public(key(tmp_path).with_suffix(".pub")))
+        signatures.open_envelope(
+            canonical(document), signatures.load_public(key(tmp_path).with_suffix(".pub"))
+        )

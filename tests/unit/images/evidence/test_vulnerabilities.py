@@ -19,21 +19,43 @@ from goldnode.images.oci import Layout
 
 TRACKER = {
     "glibc": {
-        "CVE-2024-0001": {"releases": {"bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u11", "urgency": "high"}}},
-        "CVE-2024-0002": {"releases": {"bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u10", "urgency": "high"}}},
-        "CVE-2024-0003": {"releases": {"bookworm": {"status": "open", "urgency": "unimportant", "nodsa": "Minor issue"}}},
-        "CVE-2024-0004": {"releases": {"bookworm": {"status": "resolved", "fixed_version": "0", "urgency": "low"}}},
+        "CVE-2024-0001": {
+            "releases": {
+                "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u11", "urgency": "high"}
+            }
+        },
+        "CVE-2024-0002": {
+            "releases": {
+                "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u10", "urgency": "high"}
+            }
+        },
+        "CVE-2024-0003": {
+            "releases": {"bookworm": {"status": "open", "urgency": "unimportant", "nodsa": "Minor issue"}}
+        },
+        "CVE-2024-0004": {
+            "releases": {"bookworm": {"status": "resolved", "fixed_version": "0", "urgency": "low"}}
+        },
         "CVE-2024-0005": {"releases": {"trixie": {"status": "open", "urgency": "high"}}},
-        "CVE-2024-0006": {"releases": {"bookworm": {"status": "undetermined", "urgency": "not yet assigned"}}},
+        "CVE-2024-0006": {
+            "releases": {"bookworm": {"status": "undetermined", "urgency": "not yet assigned"}}
+        },
     },
     # The binary's version is 12.2.0-14+b1; it is the source's that counts.
-    "gcc-12": {"CVE-2024-0007": {"releases": {"bookworm": {"status": "resolved", "fixed_version": "12.2.0-14", "urgency": "low"}}}},
+    "gcc-12": {
+        "CVE-2024-0007": {
+            "releases": {"bookworm": {"status": "resolved", "fixed_version": "12.2.0-14", "urgency": "low"}}
+        }
+    },
 }
 
 
 def osv(name: str, ranges: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     ecosystem = more.pop("ecosystem", "PyPI")
-    affected = {"package": {"ecosystem": ecosystem, "name": name}, "ranges": ranges, "versions": more.pop("versions", [])}
+    affected = {
+        "package": {"ecosystem": ecosystem, "name": name},
+        "ranges": ranges,
+        "versions": more.pop("versions", []),
+    }
     return {"id": f"GHSA-{name}", "modified": "2026-11-02T10:00:00Z", "affected": [affected]} | more
 
 
@@ -64,7 +86,10 @@ def test_without_a_database_nothing_is_checked(there: Contents) -> None:
 
 def test_debian(there: Contents, tracker: Path) -> None:
     data = vulnerabilities.report(there, [vulnerabilities.load(f"debian={tracker}@2026-11-20")]).data()
-    rows = {(row["id"], row["package"], row["fixed"], row["severity"], row["note"]) for row in data["vulnerabilities"]}
+    rows = {
+        (row["id"], row["package"], row["fixed"], row["severity"], row["note"])
+        for row in data["vulnerabilities"]
+    }
     assert rows == {
         ("CVE-2024-0001", "libc6", "2.36-9+deb12u11", "high", ""),
         ("CVE-2024-0003", "libc6", None, "unimportant", "no security advisory planned"),
@@ -84,10 +109,14 @@ def test_the_date_of_the_file_is_said_to_be_that(there: Contents, tracker: Path)
 
 def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    file.write_text(json.dumps({"glibc": {"CVE-1": {"releases": {"trixie": {"status": "open", "urgency": "high"}}}}}))
+    file.write_text(
+        json.dumps({"glibc": {"CVE-1": {"releases": {"trixie": {"status": "open", "urgency": "high"}}}}})
+    )
     data = vulnerabilities.report(there, [vulnerabilities.load(f"debian={file}")]).data()
     assert data["state"] == "not_checked"
-    assert {"package": "libc6 2.36-9+deb12u10", "why": "the Debian database does not cover bookworm"} in data["not_checked"]
+    assert {"package": "libc6 2.36-9+deb12u10", "why": "the Debian database does not cover bookworm"} in data[
+        "not_checked"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +124,13 @@ def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Pa
     [
         (osv("numpy", span({"introduced": "0"}, {"fixed": "2.0.1"})), True, "2.0.1"),
         (osv("NumPy", span({"introduced": "1.0"}, {"fixed": "2.0.0"})), False, None),
-        (osv("numpy", span({"introduced": "0"}, {"fixed": "1.0"}, {"introduced": "2.0"}, {"fixed": "2.1"})), True, "2.1"),
+        (
+            osv(
+                "numpy", span({"introduced": "0"}, {"fixed": "1.0"}, {"introduced": "2.0"}, {"fixed": "2.1"})
+            ),
+            True,
+            "2.1",
+        ),
         (osv("numpy", span({"introduced": "0"}, {"last_affected": "1.9"})), False, None),
         (osv("numpy", span({"introduced": "0"}, {"last_affected": "2.0"})), True, None),
         (osv("numpy", [], versions=["2.0.0"]), True, None),
@@ -104,20 +139,29 @@ def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Pa
         (osv("numpy", span({"introduced": "abc"}, kind="GIT")), False, None),
     ],
 )
-def test_osv_ranges(there: Contents, tmp_path: Path, record: dict[str, Any], hit: bool, fixed: str | None) -> None:
+def test_osv_ranges(
+    there: Contents, tmp_path: Path, record: dict[str, Any], hit: bool, fixed: str | None
+) -> None:
     file = tmp_path / "osv.json"
     file.write_text(json.dumps([record, osv("other", span({"introduced": "0"}))]))
     data = vulnerabilities.report(there, [vulnerabilities.load(f"osv={file}")]).data()
     assert [row["fixed"] for row in data["vulnerabilities"]] == ([fixed] if hit else [])
-    assert (data["databases"][0]["date"], data["databases"][0]["date_from"]) == ("2026-11-02", "its newest record")
+    assert (data["databases"][0]["date"], data["databases"][0]["date_from"]) == (
+        "2026-11-02",
+        "its newest record",
+    )
     assert "nvidia-cublas-cu12 12.4.5.8" in data["no_record"]
-    assert {"package": "libc6 2.36-9+deb12u10", "why": "the OSV database does not cover Debian:12"} in data["not_checked"]
+    assert {"package": "libc6 2.36-9+deb12u10", "why": "the OSV database does not cover Debian:12"} in data[
+        "not_checked"
+    ]
 
 
 def test_osv_of_debian_and_severity(there: Contents, tmp_path: Path) -> None:
     more = {"ecosystem": "Debian:12", "database_specific": {"severity": "CRITICAL"}, "aliases": ["CVE-2"]}
     file = tmp_path / "osv.jsonl"
-    file.write_text(json.dumps(osv("glibc", span({"introduced": "0"}, {"fixed": "2.36-9+deb12u11"}), **more)) + "\n")
+    file.write_text(
+        json.dumps(osv("glibc", span({"introduced": "0"}, {"fixed": "2.36-9+deb12u11"}), **more)) + "\n"
+    )
     (row,) = vulnerabilities.report(there, [vulnerabilities.load(f"osv={file}")]).data()["vulnerabilities"]
     assert (row["package"], row["severity"], row["aliases"]) == ("libc6", "critical", ["CVE-2"])
 
@@ -126,7 +170,10 @@ def test_a_version_that_cannot_be_compared(there: Contents, tmp_path: Path) -> N
     file = tmp_path / "osv.json"
     file.write_text(json.dumps(osv("numpy", span({"introduced": "not a version"}))))
     data = vulnerabilities.report(there, [vulnerabilities.load(f"osv={file}")]).data()
-    assert {"package": "numpy 2.0.0", "why": "version 2.0.0 cannot be compared with the OSV database's"} in data["not_checked"]
+    assert {
+        "package": "numpy 2.0.0",
+        "why": "version 2.0.0 cannot be compared with the OSV database's",
+    } in data["not_checked"]
 
 
 def test_archive_and_directory_say_the_same(there: Contents, tmp_path: Path) -> None:
@@ -135,7 +182,10 @@ def test_archive_and_directory_say_the_same(there: Contents, tmp_path: Path) -> 
     (tmp_path / "all/GHSA.json").write_text(record)
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("GHSA.json", record)
-    found = [vulnerabilities.report(there, [vulnerabilities.load(f"osv={tmp_path / name}")]).data() for name in ("all", "all.zip")]
+    found = [
+        vulnerabilities.report(there, [vulnerabilities.load(f"osv={tmp_path / name}")]).data()
+        for name in ("all", "all.zip")
+    ]
     assert found[0]["vulnerabilities"] == found[1]["vulnerabilities"] != []
     assert found[0]["databases"][0]["sha256"] == found[1]["databases"][0]["sha256"]
 

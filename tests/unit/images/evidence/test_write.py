@@ -34,10 +34,14 @@ def test_all_of_them_and_nothing_of_this_machine(layout: Layout, tmp_path: Path)
     other = Layout(tmp_path / "other")
     sample(other)
     write(other, IMAGE, built(digest), LOCKS, Options())
-    assert [row.artefact for row in documents(other, digest)] == [row.artefact for row in documents(layout, digest)]
+    assert [row.artefact for row in documents(other, digest)] == [
+        row.artefact for row in documents(layout, digest)
+    ]
 
 
-def test_a_second_run_reads_nothing_and_an_other_one_replaces(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_reads_nothing_and_an_other_one_replaces(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest, old = sample(layout), sample(layout, "bbbbbbbbbbbb", User="1")
     options = Options(cache=tmp_path / "cache")
     first = write(layout, IMAGE, built(digest), LOCKS, options)
@@ -49,22 +53,30 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(layout: Layout, tm
         again = write(layout, IMAGE, built(digest), LOCKS, options)
     assert [(row.type, row.line) for row in again] == [(row.type, row.line) for row in first]
     assert {row.state for row in again} == {"kept"}
-    rows = write(layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old))
+    rows = write(
+        layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
+    )
     assert {row.type for row in rows if row.state == "written"} == {evidence.PROVENANCE, evidence.DIFF}
     attached = documents(layout, digest)
-    assert len([row for row in attached if row.type == evidence.PROVENANCE]) == 2  # its own, and the one that is not its business
+    assert (
+        len([row for row in attached if row.type == evidence.PROVENANCE]) == 2
+    )  # its own, and the one that is not its business
     assert foreign.digest in {row.artefact for row in attached}
     # What somebody took off is put back.
     (bill,) = (row for row in attached if row.type == evidence.SPDX)
     layout.detach(bill.artefact)
-    rows = write(layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old))
+    rows = write(
+        layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
+    )
     assert [row.type for row in rows if row.state == "written"] == [evidence.SPDX]
 
 
 def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
     digest = sample(layout)
     moved = [*LOCKS[:-1], replace(LOCKS[-1], digest="sha256:" + "f" * 64)]
-    with pytest.raises(ImageError, match=r"was built from lock sha256:c+…, and its lock is another one now") as caught:
+    with pytest.raises(
+        ImageError, match=r"was built from lock sha256:c+…, and its lock is another one now"
+    ) as caught:
         write(layout, IMAGE, built(digest), moved, Options())
     assert "goldnode images build" in str(caught.value)
     assert documents(layout, digest) == []

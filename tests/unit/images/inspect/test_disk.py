@@ -56,7 +56,13 @@ def checked(found: View, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("ext4", ()), ("ext4", ("-b", "1024", "-O", "^64bit")), ("ext3", ()), ("ext2", ("-b", "1024", "-I", "128"))]
+    ("kind", "options"),
+    [
+        ("ext4", ()),
+        ("ext4", ("-b", "1024", "-O", "^64bit")),
+        ("ext3", ()),
+        ("ext2", ("-b", "1024", "-I", "128")),
+    ],
 )
 def test_a_file_system(tmp_path: Path, kind: str, options: tuple[str, ...]) -> None:
     disk = make(tmp_path, kind, *options)
@@ -71,7 +77,9 @@ def test_a_partitioned_disk(tmp_path: Path, label: str) -> None:
     subprocess.run(["truncate", "-s", "24M", str(disk)], check=True)
     kinds = ("U", "L") if label == "gpt" else ("ef", "83")
     script = f"label: {label}\nstart=2048,size=4096,type={kinds[0]}\nstart=8192,size=32768,type={kinds[1]}\n"
-    subprocess.run(["/usr/sbin/sfdisk", "-q", str(disk)], input=script, text=True, check=True, capture_output=True)
+    subprocess.run(
+        ["/usr/sbin/sfdisk", "-q", str(disk)], input=script, text=True, check=True, capture_output=True
+    )
     with disk.open("r+b") as out:
         out.seek(8192 * 512)
         out.write(part.read_bytes())
@@ -83,7 +91,13 @@ def test_a_partitioned_disk(tmp_path: Path, label: str) -> None:
 def test_a_partition_of_another_kind_has_not_been_looked_at(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     subprocess.run(["truncate", "-s", "8M", str(disk)], check=True)
-    subprocess.run(["/usr/sbin/sfdisk", "-q", str(disk)], input="label: gpt\ntype=L\n", text=True, check=True, capture_output=True)
+    subprocess.run(
+        ["/usr/sbin/sfdisk", "-q", str(disk)],
+        input="label: gpt\ntype=L\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
     assert "only those are read" in next(iter(view(disk).left_out.values()))
 
 

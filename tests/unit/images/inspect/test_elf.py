@@ -20,7 +20,14 @@ def test_what_a_file_says() -> None:
             needed=["libc.so.6", "libcudart.so.12"],
             soname="libx.so.1",
             imports=["dlopen"],
-            strings=["/opt/x/libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6", "error in libcublas.so.12: no", "x.source", "libnot.so.x"],
+            strings=[
+                "/opt/x/libcuda.so.1",
+                "libnvidia-ml.so.1",
+                "libc.so.6",
+                "error in libcublas.so.12: no",
+                "x.source",
+                "libnot.so.x",
+            ],
             sections={".nv_fatbin": b"x" * 4096},
         )
     )
@@ -40,7 +47,9 @@ def test_python_itself() -> None:
 
 @pytest.mark.parametrize("table", [True, False])
 def test_device_code_is_seen_by_its_record_where_its_section_has_another_name_or_none(table: bool) -> None:
-    found = reader.read(elf(sections={".renamed": b"x" * 64}, data=b"\0" * 16 + NVIDIA + b"\0" * 16, section_table=table))
+    found = reader.read(
+        elf(sections={".renamed": b"x" * 64}, data=b"\0" * 16 + NVIDIA + b"\0" * 16, section_table=table)
+    )
     assert found.device == ("nvFatBin record",)
 
 
@@ -65,8 +74,13 @@ def test_versions_that_libraries_tell() -> None:
 
 
 def damaged() -> list[tuple[str, bytes]]:
-    whole = elf(needed=["libc.so.6"], soname="libx.so", strings=["libcuda.so.1"], sections={".nv_fatbin": b"x"})
-    rows = [(f"cut at {length}", whole[:length]) for length in (4, 20, 51, 63, 64, 100, 300, len(whole) // 2, len(whole) - 1)]
+    whole = elf(
+        needed=["libc.so.6"], soname="libx.so", strings=["libcuda.so.1"], sections={".nv_fatbin": b"x"}
+    )
+    rows = [
+        (f"cut at {length}", whole[:length])
+        for length in (4, 20, 51, 63, 64, 100, 300, len(whole) // 2, len(whole) - 1)
+    ]
     for title, offset, value in (
         ("sections past its end", 40, struct.pack("<Q", 1 << 60)),
         ("section count", 60, b"\xff\xff"),
@@ -95,7 +109,9 @@ def test_a_damaged_file_is_said_to_be(title: str, data: bytes) -> None:
 
 def test_no_content_raises() -> None:
     chance = random.Random(6)  # noqa: S311 - the same every time
-    whole = elf(needed=["libc.so.6"], strings=["libcuda.so.1"], sections={".nv_fatbin": b"x" * 64}, data=NVIDIA)
+    whole = elf(
+        needed=["libc.so.6"], strings=["libcuda.so.1"], sections={".nv_fatbin": b"x" * 64}, data=NVIDIA
+    )
     for _ in range(3000):
         broken = bytearray(whole)
         for _ in range(chance.randrange(1, 12)):

@@ -14,7 +14,12 @@ from goldnode.errors import ImageError
 from goldnode.images.inspect.report import INSPECTION, TRUTH
 from goldnode.images.oci import Layout
 
-XGBOOST = wheel_files("xgboost", "3.2.0", {"xgboost/lib/libxgboost.so": elf(sections={".nv_fatbin": b"x"})}, ["nvidia-nccl-cu12"])
+XGBOOST = wheel_files(
+    "xgboost",
+    "3.2.0",
+    {"xgboost/lib/libxgboost.so": elf(sections={".nv_fatbin": b"x"})},
+    ["nvidia-nccl-cu12"],
+)
 REF = "cpu:1-base-debian12-0123456789ab"
 CUDA = "cuda:12.4.1-base-debian12-0123456789ab"
 
@@ -78,7 +83,10 @@ def test_the_result_is_attached_once_and_is_the_same_every_time(store: Path) -> 
 def test_json(store: Path) -> None:
     found = call(REF, CUDA, "--store", str(store), "--json", "--no-attach")
     rows = json.loads(found.output)
-    assert [(row["inspection"]["passed"], row["truth"]["passed"]) for row in rows] == [(True, True), (True, False)]
+    assert [(row["inspection"]["passed"], row["truth"]["passed"]) for row in rows] == [
+        (True, True),
+        (True, False),
+    ]
     assert Layout(store).attached(Layout(store).refs()[REF].digest) == []
 
 

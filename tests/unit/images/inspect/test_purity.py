@@ -20,7 +20,11 @@ RULES = policy.load()
 XGBOOST = wheel_files(
     "xgboost",
     "3.2.0",
-    {"xgboost/lib/libxgboost.so": elf(imports=["dlopen"], strings=["libcuda.so.1"], sections={".nv_fatbin": b"x" * 2048})},
+    {
+        "xgboost/lib/libxgboost.so": elf(
+            imports=["dlopen"], strings=["libcuda.so.1"], sections={".nv_fatbin": b"x" * 2048}
+        )
+    },
     ["numpy", "nvidia-nccl-cu12; platform_system == 'Linux'", "cudf-cu12; extra == 'gpu'"],
 )
 CTRANSLATE2 = wheel_files(
@@ -33,13 +37,22 @@ CTRANSLATE2 = wheel_files(
         ),
     },
 )
-CUDNN8 = wheel_files("nvidia-cudnn-cu11", "8.9.7.29", {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8") + b"8" * 2000})
-CUDNN9 = wheel_files("nvidia-cudnn-cu12", "9.1.0.70", {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")})
+CUDNN8 = wheel_files(
+    "nvidia-cudnn-cu11",
+    "8.9.7.29",
+    {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8") + b"8" * 2000},
+)
+CUDNN9 = wheel_files(
+    "nvidia-cudnn-cu12", "9.1.0.70", {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")}
+)
 TORCH = wheel_files(
     "torch",
     "2.9.1",
     {"torch/lib/libtorch_cuda.so": elf(needed=["libcudart.so.12", "libcudnn.so.9"])},
-    ["nvidia-cudnn-cu12==9.1.0.70; platform_system == 'Linux' and platform_machine == 'x86_64'", "triton; python_version < '3'"],
+    [
+        "nvidia-cudnn-cu12==9.1.0.70; platform_system == 'Linux' and platform_machine == 'x86_64'",
+        "triton; python_version < '3'",
+    ],
 )
 
 
@@ -55,7 +68,9 @@ def view(folder: Path, *parts: Mapping[str, bytes], environment: dict[str, str] 
     return found
 
 
-def inspect(folder: Path, backend: str, *parts: Mapping[str, bytes], environment: dict[str, str] | None = None) -> Inspection:
+def inspect(
+    folder: Path, backend: str, *parts: Mapping[str, bytes], environment: dict[str, str] | None = None
+) -> Inspection:
     return policy.inspect(view(folder, *parts, environment=environment), RULES, backend, today=TODAY)
 
 
@@ -89,7 +104,9 @@ def test_a_cuda_torch_in_a_rocm_image(tmp_path: Path) -> None:
     rows = {row.package: row for row in found.findings}
     assert set(rows) == {"torch 2.9.1", "nvidia-cudnn-cu12 9.1.0.70"}
     assert rows["nvidia-cudnn-cu12 9.1.0.70"].required_by == ("torch 2.9.1",)
-    assert {row.remedy for row in rows.values()} == {"use torch's build for ROCm (version +rocmX.Y) from the site's index"}
+    assert {row.remedy for row in rows.values()} == {
+        "use torch's build for ROCm (version +rocmX.Y) from the site's index"
+    }
     assert not found.passed
 
 
@@ -101,8 +118,14 @@ def test_the_same_in_a_cuda_image_passes(tmp_path: Path) -> None:
 def test_two_majors_of_cudnn(tmp_path: Path) -> None:
     row = only(inspect(tmp_path, "cuda", installed(TORCH, CUDNN9), installed(CUDNN8, root="opt/old")))
     assert row.rule == "two-majors"
-    assert row.message == "the image holds 2 major versions of cuDNN: 8 (nvidia-cudnn-cu11 8.9.7.29) and 9 (nvidia-cudnn-cu12 9.1.0.70)"
-    assert row.remedy == "keep one: the one of nvidia-cudnn-cu12 9.1.0.70, and builds of the rest that use cuDNN 9"
+    assert (
+        row.message
+        == "the image holds 2 major versions of cuDNN: 8 (nvidia-cudnn-cu11 8.9.7.29) and 9 (nvidia-cudnn-cu12 9.1.0.70)"
+    )
+    assert (
+        row.remedy
+        == "keep one: the one of nvidia-cudnn-cu12 9.1.0.70, and builds of the rest that use cuDNN 9"
+    )
 
 
 def test_two_copies_of_one_major_are_a_warning(tmp_path: Path) -> None:
@@ -125,16 +148,25 @@ def test_a_library_renamed_by_auditwheel_and_one_known_by_soname(tmp_path: Path)
         "opt/c/blob": elf(soname="libcudnn.so.9"),
     }
     rows = {row.path: row.signals for row in inspect(tmp_path, "cpu", files).findings}
-    assert rows == {"opt/a/libcudart-a7b20f20.so.11.0": ("file",), "opt/b/x.so": ("needed",), "opt/c/blob": ("file",)}
+    assert rows == {
+        "opt/a/libcudart-a7b20f20.so.11.0": ("file",),
+        "opt/b/x.so": ("needed",),
+        "opt/c/blob": ("file",),
+    }
 
 
 def test_debs_and_who_requires_them(tmp_path: Path) -> None:
     files = {"usr/lib/x86_64-linux-gnu/libcudart.so.12": cudart(12040)}
     rows = debs(
-        {"libcudart12": ("12.4.127~12.4.1-2", "libc6", ["lib/x86_64-linux-gnu/libcudart.so.12"]), "app": ("1", "libcudart12 (>= 12)", [])}
+        {
+            "libcudart12": ("12.4.127~12.4.1-2", "libc6", ["lib/x86_64-linux-gnu/libcudart.so.12"]),
+            "app": ("1", "libcudart12 (>= 12)", []),
+        }
     )
     row = only(inspect(tmp_path, "cpu", files, rows))
-    assert (row.package, row.required_by) == ("libcudart12 12.4.127~12.4.1-2", ("app 1",)), "lib/ of the list is usr/lib/ of the disk"
+    assert (row.package, row.required_by) == ("libcudart12 12.4.127~12.4.1-2", ("app 1",)), (
+        "lib/ of the list is usr/lib/ of the disk"
+    )
     assert row.remedy == "use a build of app for cpu, which does not require libcudart12"
 
 
@@ -145,15 +177,21 @@ def test_a_removed_package_is_not_there(tmp_path: Path) -> None:
 
 def test_a_library_moved_out_of_its_wheel_is_still_the_wheels(tmp_path: Path) -> None:
     library = elf(soname="libcudart.so.12") + b"x" * 2000
-    wheel = wheel_files("nvidia-cuda-runtime-cu12", "12.4.127", {"nvidia/cuda_runtime/lib/libcudart.so.12": library})
+    wheel = wheel_files(
+        "nvidia-cuda-runtime-cu12", "12.4.127", {"nvidia/cuda_runtime/lib/libcudart.so.12": library}
+    )
     del wheel["nvidia/cuda_runtime/lib/libcudart.so.12"]
-    row = only(inspect(tmp_path, "cpu", installed(wheel), {"usr/local/cuda-12.4/lib64/libcudart.so.12": library}))
+    row = only(
+        inspect(tmp_path, "cpu", installed(wheel), {"usr/local/cuda-12.4/lib64/libcudart.so.12": library})
+    )
     assert row.package == "nvidia-cuda-runtime-cu12 12.4.127"
     assert set(row.signals) == {"package", "file"}
 
 
 def test_a_name_alone_is_a_note(tmp_path: Path) -> None:
-    found = inspect(tmp_path, "cpu", {"usr/lib/libavutil.so.57": elf(imports=["dlopen"], strings=["libcuda.so.1"])})
+    found = inspect(
+        tmp_path, "cpu", {"usr/lib/libavutil.so.57": elf(imports=["dlopen"], strings=["libcuda.so.1"])}
+    )
     row = only(found, "note")
     assert row.message.startswith("what lies in usr/lib and no package owns may load NVIDIA CUDA by itself")
     assert found.passed
@@ -166,16 +204,50 @@ def test_a_name_in_what_cannot_load_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "files"),
     [
-        ("cpu", {"a/onnxruntime/libonnxruntime.so": elf(imports=["dlopen"], strings=["libonnxruntime_providers_cuda.so"])}),
-        ("rocm", {"usr/lib/libamdhip64.so.5": elf(needed=["libhsa-runtime64.so.1"], sections={".hip_fatbin": b"x"})}),
+        (
+            "cpu",
+            {
+                "a/onnxruntime/libonnxruntime.so": elf(
+                    imports=["dlopen"], strings=["libonnxruntime_providers_cuda.so"]
+                )
+            },
+        ),
+        (
+            "rocm",
+            {
+                "usr/lib/libamdhip64.so.5": elf(
+                    needed=["libhsa-runtime64.so.1"], sections={".hip_fatbin": b"x"}
+                )
+            },
+        ),
         ("oneapi", {"usr/lib/libze_loader.so.1": elf(imports=["dlopen"], strings=["libze_intel_gpu.so.1"])}),
-        ("cuda", {"usr/local/cuda/lib64/libcublas.so.12": elf(needed=["libcublasLt.so.12"], sections={".nv_fatbin": b"x"})}),
-        ("cuda", {"usr/local/cuda/lib64/stubs/libcuda.so": elf(soname="libcuda.so.1"), "usr/local/cuda-12.4/compat/libcuda.so.550": elf()}),
+        (
+            "cuda",
+            {
+                "usr/local/cuda/lib64/libcublas.so.12": elf(
+                    needed=["libcublasLt.so.12"], sections={".nv_fatbin": b"x"}
+                )
+            },
+        ),
+        (
+            "cuda",
+            {
+                "usr/local/cuda/lib64/stubs/libcuda.so": elf(soname="libcuda.so.1"),
+                "usr/local/cuda-12.4/compat/libcuda.so.550": elf(),
+            },
+        ),
         ("cpu", debs({"libnvidia-egl-wayland1": ("1", "", []), "rocm-cmake": ("1", "", [])})),
         ("cpu", installed(wheel_files("nvidia-ml-py", "13.590.44", {"pynvml.py": b"x = 1\n"}))),
         (
             "cpu",
-            installed(wheel_files("jax", "0.8", {}, ["jax-cuda12-plugin; extra == 'cuda12'", "nvidia-nccl-cu12; sys_platform == 'win32'"])),
+            installed(
+                wheel_files(
+                    "jax",
+                    "0.8",
+                    {},
+                    ["jax-cuda12-plugin; extra == 'cuda12'", "nvidia-nccl-cu12; sys_platform == 'win32'"],
+                )
+            ),
         ),
     ],
 )
@@ -185,7 +257,11 @@ def test_what_is_clean_is_not_flagged(tmp_path: Path, backend: str, files: dict[
 
 
 def test_the_drivers_own_libraries_are_refused_everywhere(tmp_path: Path) -> None:
-    row = only(inspect(tmp_path, "cuda", {"usr/lib/libcuda.so.550.163.01": elf(), "usr/lib/libnvidia-ml.so.1": elf()}))
+    row = only(
+        inspect(
+            tmp_path, "cuda", {"usr/lib/libcuda.so.550.163.01": elf(), "usr/lib/libnvidia-ml.so.1": elf()}
+        )
+    )
     assert row.rule == "driver-library"
     assert row.message.startswith("libcuda.so.550.163.01, libnvidia-ml.so.1 of usr/lib belong to the driver")
 
@@ -195,9 +271,17 @@ def test_the_drivers_own_libraries_are_refused_everywhere(tmp_path: Path) -> Non
     [
         ("cpu", {}, "sets NVIDIA_VISIBLE_DEVICES not at all, not to 'void'"),
         ("rocm", {"NVIDIA_VISIBLE_DEVICES": "all"}, "to 'all', not to 'void'"),
-        ("cpu", {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VERSION": "12.4"}, "takes the image for a CUDA image"),
+        (
+            "cpu",
+            {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VERSION": "12.4"},
+            "takes the image for a CUDA image",
+        ),
         ("cuda", {"CUDA_VERSION": "12.4.1"}, "sets CUDA_VERSION without NVIDIA_REQUIRE_CUDA"),
-        ("cuda", {"LD_LIBRARY_PATH": "/usr/local/cuda/compat:/x"}, "libraries of forward compatibility there hide a newer driver"),
+        (
+            "cuda",
+            {"LD_LIBRARY_PATH": "/usr/local/cuda/compat:/x"},
+            "libraries of forward compatibility there hide a newer driver",
+        ),
     ],
 )
 def test_environment(tmp_path: Path, backend: str, environment: dict[str, str], said: str) -> None:
@@ -243,7 +327,11 @@ def test_a_waiver_for_other_paths_accepts_nothing(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("foreign: [cuda, rocm, oneapi]", "foreign: [cuda, rocmm]", 'there is no family "rocmm". Use "rocm"'),
-        ("waivers: []", "waivers: [{rule: x, package: x, images: x, reason: long enough, expires: 2026-01-01}]", "owner"),
+        (
+            "waivers: []",
+            "waivers: [{rule: x, package: x, images: x, reason: long enough, expires: 2026-01-01}]",
+            "owner",
+        ),
         ("dlopen: note}", "dlopen: nothing}", "nothing"),
         ("fatbin: refuse, dlopen: note}", "dlopen: note}", "the signals are package"),
         ("  cpu:\n    foreign", "  cppu:\n    foreign", 'there is no backend "cpu"'),

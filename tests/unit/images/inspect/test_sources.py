@@ -11,7 +11,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.unit.images.inspect.things import debs, elf, image, installed, layer, os_release, saved, wheel, wheel_files
+from tests.unit.images.inspect.things import (
+    debs,
+    elf,
+    image,
+    installed,
+    layer,
+    os_release,
+    saved,
+    wheel,
+    wheel_files,
+)
 
 from goldnode.errors import ImageError
 from goldnode.images.inspect import scan, targets
@@ -57,14 +67,22 @@ def test_layers_replace_and_remove(tmp_path: Path) -> None:
     assert set(view.elf) == {"a/b/liby.so", "c/new.so"}
     assert set(view.paths) == {"a", "a/b", "a/b/liby.so", "c/new.so", "d", "e", "f.so/g"}
     layout = Layout(tmp_path)
-    image(layout, "cpu:1-base-debian12", [{"a": None, "a/libx.so": elf()}, {"a/.wh.libx.so": b"", "b.so": elf()}])
+    image(
+        layout,
+        "cpu:1-base-debian12",
+        [{"a": None, "a/libx.so": elf()}, {"a/.wh.libx.so": b"", "b.so": elf()}],
+    )
     members = layout.image("cpu:1-base-debian12").members
     (target,) = targets.find("cpu:1-base-debian12", layout)
     assert set(target.view.paths) == set(members), "as the layout itself sees it"
 
 
 def test_everything_that_holds_the_same_gives_the_same(tmp_path: Path) -> None:
-    files: dict[str, bytes | tuple[str, str] | None] = {**os_release(), **NCCL, "usr/lib/libnccl.so": ("l", "libnccl.so.2")}
+    files: dict[str, bytes | tuple[str, str] | None] = {
+        **os_release(),
+        **NCCL,
+        "usr/lib/libnccl.so": ("l", "libnccl.so.2"),
+    }
     root = tmp_path / "root"
     (tmp_path / "root.tar").write_bytes(layer(files))
     (tmp_path / "root.tar.gz").write_bytes(gzip.compress(layer(files)))
@@ -88,7 +106,9 @@ def test_an_image_of_the_matrix_is_every_build_of_it(tmp_path: Path) -> None:
         image(layout, f"cuda:12.4.1-base-debian12-{build}", [NCCL])
     image(layout, "cuda:12.4.1-base-debian13-0123456789ab", [NCCL])
     found = targets.find("cuda-12.4.1-base-debian12", layout)
-    assert [target.view.name for target in found] == [f"cuda:12.4.1-base-debian12-{build}" for build in ("0123456789ab", "ba9876543210")]
+    assert [target.view.name for target in found] == [
+        f"cuda:12.4.1-base-debian12-{build}" for build in ("0123456789ab", "ba9876543210")
+    ]
     assert {target.backend for target in found} == {"cuda"}
     with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-base-debian13"'):
         targets.find("cuda:12.4.1-base-debian13", layout)
@@ -112,7 +132,11 @@ def test_wheels_in_a_directory_are_one_set(tmp_path: Path) -> None:
 
 def test_a_layer_is_scanned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, cache = Layout(tmp_path / "layout"), tmp_path / "cache"
-    image(layout, "cpu:1-base-debian12", [NCCL, installed(wheel_files("a", "1", {"a/b.so": elf(needed=["libc.so.6"])}))])
+    image(
+        layout,
+        "cpu:1-base-debian12",
+        [NCCL, installed(wheel_files("a", "1", {"a/b.so": elf(needed=["libc.so.6"])}))],
+    )
     (first,) = targets.find("cpu:1-base-debian12", layout, cache)
     calls: list[str] = []
     monkeypatch.setattr(targets, "scan_tar", lambda *_, name, **__: calls.append(name))
@@ -166,7 +190,13 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_tar_with_devices_and_paths_that_climb() -> None:
     found = scanned(
-        {"dev/zero": ("c", ""), "dev/pipe": ("p", ""), "../../etc/x.so": elf(), "/abs/y.so": elf(), "h": ("h", "../../etc/shadow")}
+        {
+            "dev/zero": ("c", ""),
+            "dev/pipe": ("p", ""),
+            "../../etc/x.so": elf(),
+            "/abs/y.so": elf(),
+            "h": ("h", "../../etc/shadow"),
+        }
     )
     assert set(found.elf) == {"../../etc/x.so", "abs/y.so"}, "names only: nothing is written anywhere"
     assert found.paths["dev/zero"].kind == "o"
@@ -184,8 +214,13 @@ def test_bounds() -> None:
     assert "more than 5 files" in next(iter(scanned(files, Limits(files=5)).left_out.values()))
     assert "larger than is read" in scanned(files, Limits(file=100)).left_out["0.so"]
     assert len(scanned(files, Limits(total=3000)).elf) < 20
-    assert "what follows was not looked at" in next(iter(scanned(files, Limits(total=3000)).left_out.values()))
-    assert "larger than is read" in scanned({"etc/os-release": b"x" * 200}, Limits(text=100)).left_out["etc/os-release"]
+    assert "what follows was not looked at" in next(
+        iter(scanned(files, Limits(total=3000)).left_out.values())
+    )
+    assert (
+        "larger than is read"
+        in scanned({"etc/os-release": b"x" * 200}, Limits(text=100)).left_out["etc/os-release"]
+    )
 
 
 def test_a_wheel_that_expands_without_end(tmp_path: Path) -> None:
@@ -205,7 +240,9 @@ def test_a_wheel_that_says_a_smaller_size_than_it_has(tmp_path: Path) -> None:
     assert scan.scan_wheel(path).left_out.keys() == {"a/x.so"}
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:200], lambda data: data.replace(b"PK\x01\x02", b"PK\x01\x09")])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:200], lambda data: data.replace(b"PK\x01\x02", b"PK\x01\x09")]
+)
 def test_what_is_no_wheel(tmp_path: Path, damage: object) -> None:
     path = wheel(tmp_path, "a", "1", {"a/x.so": elf()})
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
@@ -274,7 +311,12 @@ def test_a_layer_of_zstd_says_so(tmp_path: Path) -> None:
 
 
 def test_a_kept_scan_is_what_was_scanned() -> None:
-    found = scanned({**installed(wheel_files("a", "1", {"a/b.so": elf(needed=["x"], strings=["liby.so"])})), **debs({"a": ("1", "", [])})})
+    found = scanned(
+        {
+            **installed(wheel_files("a", "1", {"a/b.so": elf(needed=["x"], strings=["liby.so"])})),
+            **debs({"a": ("1", "", [])}),
+        }
+    )
     assert Scan.of(json.loads(json.dumps(found.document()))) == found
     assert Scan.of({"version": 0}) is None
     assert Scan.of([]) is None

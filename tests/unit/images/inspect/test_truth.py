@@ -24,7 +24,12 @@ TAG = "cuda:12.4.1-base-debian12-0123456789ab"
 
 def runtime(version: int = 12040, package: str = "12.4.127") -> dict[str, bytes]:
     wheel = wheel_files("nvidia-cuda-runtime-cu12", package, {})
-    return {**PYTHON, **os_release(), f"{CUDA}/libcudart.so.{version // 1000}": cudart(version), **installed(wheel)}
+    return {
+        **PYTHON,
+        **os_release(),
+        f"{CUDA}/libcudart.so.{version // 1000}": cudart(version),
+        **installed(wheel),
+    }
 
 
 def check(
@@ -62,7 +67,10 @@ def test_a_true_tag(tmp_path: Path) -> None:
 def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
     found = check(tmp_path, TAG, runtime(12090, "12.9.79"))
     assert not found.passed
-    assert wrong(found) == {"runtime": ("12.4", "12.9"), "runtime package": ("12.4", "nvidia-cuda-runtime-cu12 12.9.79")}
+    assert wrong(found) == {
+        "runtime": ("12.4", "12.9"),
+        "runtime package": ("12.4", "nvidia-cuda-runtime-cu12 12.9.79"),
+    }
     assert f"{CUDA}/libcudart.so.12" in claims(found)["runtime"].how
 
 
@@ -73,13 +81,20 @@ def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
         ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.1.4"}, "ok", "12.9.1"),
         ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.2.10"}, "differs", "12.9.2"),
         ("12.9.1", {"cuda-runtime": "12.9.37", "curand": "10.3.10.19"}, "differs", "12.9.0"),
-        ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.0.13"}, "not_verified", ""),  # no release has both
+        (
+            "12.9.1",
+            {"cuda-runtime": "12.9.79", "cublas": "12.9.0.13"},
+            "not_verified",
+            "",
+        ),  # no release has both
         ("12.9.3", {"cuda-runtime": "12.9.79"}, "differs", "12.9.1 or 12.9.2"),
         ("12.8.1", {"cuda-runtime": "12.8.90"}, "not_verified", ""),  # the facts have no parts of 12.8
         ("12.9.1", {}, "not_verified", ""),
     ],
 )
-def test_the_release_that_has_these_parts(tmp_path: Path, release: str, parts: dict[str, str], result: str, got: str) -> None:
+def test_the_release_that_has_these_parts(
+    tmp_path: Path, release: str, parts: dict[str, str], result: str, got: str
+) -> None:
     wheels = [installed(wheel_files(f"nvidia-{name}-cu12", version, {})) for name, version in parts.items()]
     number = 12080 if release.startswith("12.8") else 12090
     files = {**PYTHON, **os_release(), f"{CUDA}/libcudart.so.12": cudart(number)}
@@ -95,7 +110,10 @@ def test_two_runtimes_of_which_one_is_right(tmp_path: Path) -> None:
 def test_a_library_that_does_not_say_leaves_it_to_the_package(tmp_path: Path) -> None:
     files = {**runtime(), f"{CUDA}/libcudart.so.12": elf(soname="libcudart.so.12")}
     found = check(tmp_path, TAG, files)
-    assert (claims(found)["runtime"].result, claims(found)["runtime package"].result) == ("not_verified", "ok")
+    assert (claims(found)["runtime"].result, claims(found)["runtime package"].result) == (
+        "not_verified",
+        "ok",
+    )
     assert found.passed
     without = {path: data for path, data in files.items() if "dist-info" not in path}
     found = check(tmp_path / "b", TAG, without)
@@ -104,19 +122,29 @@ def test_a_library_that_does_not_say_leaves_it_to_the_package(tmp_path: Path) ->
 
 
 def test_another_system_backend_flavour_and_architecture(tmp_path: Path) -> None:
-    assert wrong(check(tmp_path / "a", TAG, {**runtime(), **os_release(version="13")})) == {"os": ("debian12", "debian13")}
+    assert wrong(check(tmp_path / "a", TAG, {**runtime(), **os_release(version="13")})) == {
+        "os": ("debian12", "debian13")
+    }
     bare = {**PYTHON, **os_release()}
     assert wrong(check(tmp_path / "b", TAG, bare)) == {"backend": ("cuda", "none of its libraries")}
     cublas = {f"{CUDA}/libcublas.so.12": elf()}
     assert "flavour" in wrong(check(tmp_path / "c", TAG, runtime(), cublas))
     assert wrong(check(tmp_path / "d", TAG.replace("base", "runtime"), runtime(), cublas)) == {}
-    assert wrong(check(tmp_path / "e", TAG, {**runtime(), "usr/bin/python3": elf(machine=183), "usr/bin/x": elf(machine=183)})) == {
-        "architecture": ("amd64", "arm64")
-    }
+    assert wrong(
+        check(
+            tmp_path / "e",
+            TAG,
+            {**runtime(), "usr/bin/python3": elf(machine=183), "usr/bin/x": elf(machine=183)},
+        )
+    ) == {"architecture": ("amd64", "arm64")}
 
 
 def test_labels_and_environment(tmp_path: Path) -> None:
-    labels = {"io.goldnode.backend": "cuda", "io.goldnode.runtime": "12.9.1", "io.goldnode.build-id": "ffffffffffff"}
+    labels = {
+        "io.goldnode.backend": "cuda",
+        "io.goldnode.runtime": "12.9.1",
+        "io.goldnode.build-id": "ffffffffffff",
+    }
     environment = {"CUDA_VERSION": "12.6.0", "NVIDIA_REQUIRE_CUDA": "cuda>=12.6 brand=tesla"}
     found = check(tmp_path, TAG, runtime(), labels=labels, environment=environment)
     assert wrong(found) == {
@@ -133,11 +161,18 @@ def test_debian_says_the_whole_release(tmp_path: Path) -> None:
     rows = debs({"libcudart12": ("12.4.127~12.4.1-2", "", ["usr/lib/x86_64-linux-gnu/libcudart.so.12"])})
     found = check(tmp_path / "a", "cuda:12.4.1-base-debian13", files, rows)
     assert (found.passed, claims(found)["release"].got) == (True, "12.4.1")
-    assert wrong(check(tmp_path / "b", "cuda:12.4.0-base-debian13", files, rows)) == {"release": ("12.4.0", "12.4.1")}
+    assert wrong(check(tmp_path / "b", "cuda:12.4.0-base-debian13", files, rows)) == {
+        "release": ("12.4.0", "12.4.1")
+    }
 
 
 def test_rocm_of_the_distribution_claims_no_version(tmp_path: Path) -> None:
-    files = {**PYTHON, **os_release(version="13"), "usr/lib/libamdhip64.so.5": elf(), **debs({"libamdhip64-5": ("5.7.1-6", "", [])})}
+    files = {
+        **PYTHON,
+        **os_release(version="13"),
+        "usr/lib/libamdhip64.so.5": elf(),
+        **debs({"libamdhip64-5": ("5.7.1-6", "", [])}),
+    }
     found = check(tmp_path / "a", "rocm:distro-base-debian13", files)
     assert (found.passed, claims(found)["runtime"].got) == (True, "libamdhip64-5 5.7.1-6")
     versioned = {**files, "opt/rocm-6.4.1/.info/version": b"6.4.1-83\n"}
@@ -145,14 +180,23 @@ def test_rocm_of_the_distribution_claims_no_version(tmp_path: Path) -> None:
         "runtime": ("distro", "opt/rocm-6.4.1/.info/version: 6.4.1-83")
     }
     assert check(tmp_path / "c", "rocm:6.4.1-base-debian13", versioned).passed
-    assert wrong(check(tmp_path / "d", "rocm:7.0.0-base-debian13", versioned)) == {"runtime": ("7.0.0", "6.4.1")}
+    assert wrong(check(tmp_path / "d", "rocm:7.0.0-base-debian13", versioned)) == {
+        "runtime": ("7.0.0", "6.4.1")
+    }
     assert not check(tmp_path / "e", "rocm:6.4.1-base-debian13", files).passed, "nothing says it"
 
 
 def test_oneapi_by_its_wheels(tmp_path: Path) -> None:
-    files = {**PYTHON, **os_release(), "opt/libsycl.so.8": elf(), **installed(wheel_files("intel-sycl-rt", "2025.3.3", {}))}
+    files = {
+        **PYTHON,
+        **os_release(),
+        "opt/libsycl.so.8": elf(),
+        **installed(wheel_files("intel-sycl-rt", "2025.3.3", {})),
+    }
     assert check(tmp_path / "a", "oneapi:2025.3.3-runtime-debian12", files).passed
-    assert wrong(check(tmp_path / "b", "oneapi:2024.1.2-runtime-debian12", files)) == {"runtime": ("2024.1.2", "2025.3.3")}
+    assert wrong(check(tmp_path / "b", "oneapi:2024.1.2-runtime-debian12", files)) == {
+        "runtime": ("2024.1.2", "2025.3.3")
+    }
 
 
 @pytest.mark.parametrize(("version", "right"), [("2.9.1", True), ("2.9.0+cu128", True), ("2.10.0", False)])
@@ -171,9 +215,15 @@ def test_parts_and_the_file_inside(tmp_path: Path) -> None:
     }
     inside = {"usr/lib/goldnode/image.json": json.dumps(document).encode()}
     labels = {"io.goldnode.lock": "sha256:2", "io.goldnode.parts": "nccl=2.21.5"}
-    cudnn, nccl = wheel_files("nvidia-cudnn-cu12", "9.8.0.87", {}), wheel_files("nvidia-nccl-cu12", "2.21.5", {})
+    cudnn, nccl = (
+        wheel_files("nvidia-cudnn-cu12", "9.8.0.87", {}),
+        wheel_files("nvidia-nccl-cu12", "2.21.5", {}),
+    )
     found = check(tmp_path, TAG, runtime(), inside, installed(cudnn, nccl), labels=labels)
-    assert wrong(found) == {"part cudnn": ("9.1.0.70", "9.8.0.87"), "lock in image.json": ("sha256:2", "sha256:1")}
+    assert wrong(found) == {
+        "part cudnn": ("9.1.0.70", "9.8.0.87"),
+        "lock in image.json": ("sha256:2", "sha256:1"),
+    }
     rows = claims(found)
     assert {name: rows[f"part {name}"].result for name in ("cudart", "nccl", "odd")} == {
         "cudart": "ok",
@@ -184,7 +234,9 @@ def test_parts_and_the_file_inside(tmp_path: Path) -> None:
 
 
 def test_packages_against_the_lock(tmp_path: Path) -> None:
-    within = installed(wheel_files("zipp", "3.23.0", {}), root="usr/local/lib/python3.11/dist-packages/setuptools/_vendor")
+    within = installed(
+        wheel_files("zipp", "3.23.0", {}), root="usr/local/lib/python3.11/dist-packages/setuptools/_vendor"
+    )
     files = [
         runtime(),
         debs({"libc6": ("2.36-9", "", []), "extra": ("1", "", [])}),
@@ -195,7 +247,10 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     labels = {"io.goldnode.lock": "sha256:1"}
     lock = Locked("sha256:1", {"libc6": "2.36-10", "gone": "1"}, wheels)
     found = check(tmp_path / "a", TAG, *files, labels=labels, lock=lock)
-    assert claims(found)["debs"].got == "2; extra 1 is not in the lock; gone is absent; libc6 is 2.36-9, locked 2.36-10"
+    assert (
+        claims(found)["debs"].got
+        == "2; extra 1 is not in the lock; gone is absent; libc6 is 2.36-9, locked 2.36-10"
+    )
     assert claims(found)["wheels"].result == "ok"
     assert not found.passed
     moved = check(tmp_path / "b", TAG, *files, labels=labels, lock=Locked("sha256:9", {}, {}))
@@ -222,7 +277,18 @@ def test_names(name: str, image_name: str, build: str) -> None:
 
 
 VERSIONS = ("12.4.1", "13.0.2", "6.2", "2025.1", "distro", "12")
-FLAVOURS = ("base", "runtime", "devel", "torch2.9", "tensorflow2.16", "vllm0.11", "jax0.5", "cafe12", "e12", "abcdef123456")
+FLAVOURS = (
+    "base",
+    "runtime",
+    "devel",
+    "torch2.9",
+    "tensorflow2.16",
+    "vllm0.11",
+    "jax0.5",
+    "cafe12",
+    "e12",
+    "abcdef123456",
+)
 SYSTEMS = ("debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "rocky9.4")
 BUILDS = (
     "deadbeefcafe", "abcdefabcdef", "abcdef123456", "a12345678901", "e12345678901", "facade000000", "123456789012", "000000000000",
@@ -241,7 +307,13 @@ def images() -> Iterator[tuple[Image, str]]:
 
 
 def labels_of(row: Image, build: str) -> dict[str, str]:
-    said = {"backend": row.backend, "runtime": row.version, "flavour": row.flavour, "os": row.os, "build-id": build}
+    said = {
+        "backend": row.backend,
+        "runtime": row.version,
+        "flavour": row.flavour,
+        "os": row.os,
+        "build-id": build,
+    }
     return {f"io.goldnode.{key}": value for key, value in said.items()}
 
 
@@ -270,7 +342,10 @@ def test_every_name_is_read_as_it_was_made() -> None:
 def test_an_os_that_no_pattern_knows_is_read_from_the_labels() -> None:
     row = Image("cuda-12.4.1-base-sid", "cuda", "12.4.1", "base", "sid")
     assert truth.named("cuda:12.4.1-base-sid-e12345678901") is None
-    assert truth.named("cuda:12.4.1-base-sid-e12345678901", labels_of(row, "e12345678901")) == (row, "e12345678901")
+    assert truth.named("cuda:12.4.1-base-sid-e12345678901", labels_of(row, "e12345678901")) == (
+        row,
+        "e12345678901",
+    )
 
 
 def test_a_tag_without_its_os_is_no_claim() -> None:
@@ -316,10 +391,13 @@ def test_what_a_part_is_called_in_debian(tmp_path: Path, part: str, package: str
 
 
 @pytest.mark.parametrize(
-    ("part", "wheel"), [("cccl", "nvidia-cuda-cccl"), ("nvml-dev", "nvidia-nvml-dev"), ("cublas", "nvidia-cublas-cu12")]
+    ("part", "wheel"),
+    [("cccl", "nvidia-cuda-cccl"), ("nvml-dev", "nvidia-nvml-dev"), ("cublas", "nvidia-cublas-cu12")],
 )
 def test_what_a_part_is_called_as_a_wheel(tmp_path: Path, part: str, wheel: str) -> None:
     for said, result in (("13.5.37", "ok"), ("13.5.38", "differs")):
         labels = {"io.goldnode.parts": json.dumps({part: said})}
-        found = check(tmp_path / result, TAG, runtime(), installed(wheel_files(wheel, "13.5.37", {})), labels=labels)
+        found = check(
+            tmp_path / result, TAG, runtime(), installed(wheel_files(wheel, "13.5.37", {})), labels=labels
+        )
         assert claims(found)[f"part {part}"].result == result

@@ -30,7 +30,11 @@ def elf(
 ) -> bytes:
     """A 64-bit ELF file as the reader sees one: addresses are offsets, and one segment each of code, constants and data."""
     out = bytearray(64 + 4 * 56)
-    names = b"\0" + b"\0".join(name.encode("utf-8", "surrogateescape") for name in (*needed, soname, *imports)) + b"\0"
+    names = (
+        b"\0"
+        + b"\0".join(name.encode("utf-8", "surrogateescape") for name in (*needed, soname, *imports))
+        + b"\0"
+    )
 
     def at(name: str) -> int:
         return names.index(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0") + 1
@@ -45,15 +49,31 @@ def elf(
     rodata = put(b"\0" + b"\0".join(text.encode() for text in strings) + b"\0")
     code = put(text)
     extra = {name: put(content) for name, content in (sections or {}).items()}
-    rows = [(1, at(name)) for name in needed] + ([(14, at(soname))] if soname else []) + [(5, dynstr[0]), (10, dynstr[1]), (0, 0)]
+    rows = (
+        [(1, at(name)) for name in needed]
+        + ([(14, at(soname))] if soname else [])
+        + [(5, dynstr[0]), (10, dynstr[1]), (0, 0)]
+    )
     dynamic = put(b"".join(struct.pack("<QQ", *row) for row in rows))
     written = put(data)
-    segments = [(1, 4, 0, code[0]), (1, 5, *code), (1, 6, code[0] + code[1], len(out) - code[0] - code[1]), (2, 6, *dynamic)]
+    segments = [
+        (1, 4, 0, code[0]),
+        (1, 5, *code),
+        (1, 6, code[0] + code[1], len(out) - code[0] - code[1]),
+        (2, 6, *dynamic),
+    ]
     for index, (kind, flags, start, length) in enumerate(segments):
-        struct.pack_into("<IIQQQQQQ", out, 64 + 56 * index, kind, flags, start, start, start, length, length, 16)
+        struct.pack_into(
+            "<IIQQQQQQ", out, 64 + 56 * index, kind, flags, start, start, start, length, length, 16
+        )
     shoff, count, last = 0, 0, 0
     if section_table:
-        table = {".dynstr": (3, 2, *dynstr), ".rodata": (1, 2, *rodata), ".text": (1, 6, *code), ".data": (1, 3, *written)}
+        table = {
+            ".dynstr": (3, 2, *dynstr),
+            ".rodata": (1, 2, *rodata),
+            ".text": (1, 6, *code),
+            ".data": (1, 3, *written),
+        }
         table |= {name: (1, 2, *place) for name, place in extra.items()}
         listed = b"\0" + b"".join(name.encode() + b"\0" for name in (*table, ".shstrtab"))
         strtab = put(listed)
@@ -64,7 +84,21 @@ def elf(
             out.extend(struct.pack("<IIQQQQIIQQ", index, kind, flags, start, start, length, 0, 0, 1, 0))
         count, last = len(table) + 1, len(table)
     out[:64] = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, machine, 1, 0, 64, shoff, 0, 64, 56, len(segments), 64, count, last
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        3,
+        machine,
+        1,
+        0,
+        64,
+        shoff,
+        0,
+        64,
+        56,
+        len(segments),
+        64,
+        count,
+        last,
     )
     return bytes(out)
 
@@ -84,15 +118,21 @@ def metadata(name: str, version: str, requires: Sequence[str] = ()) -> str:
     )
 
 
-def wheel_files(name: str, version: str, files: Mapping[str, bytes], requires: Sequence[str] = ()) -> dict[str, bytes]:
+def wheel_files(
+    name: str, version: str, files: Mapping[str, bytes], requires: Sequence[str] = ()
+) -> dict[str, bytes]:
     """The files of a wheel, with its metadata and RECORD."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     found = {**files, f"{info}/METADATA": metadata(name, version, requires).encode()}
-    found[f"{info}/RECORD"] = "".join(f"{path},sha256=x,{len(data)}\n" for path, data in found.items()).encode()
+    found[f"{info}/RECORD"] = "".join(
+        f"{path},sha256=x,{len(data)}\n" for path, data in found.items()
+    ).encode()
     return found
 
 
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes], requires: Sequence[str] = ()) -> Path:
+def wheel(
+    folder: Path, name: str, version: str, files: Mapping[str, bytes], requires: Sequence[str] = ()
+) -> Path:
     """A wheel file."""
     path = folder / f"{name.replace('-', '_')}-{version}-py3-none-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -101,7 +141,9 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes], req
     return path
 
 
-def installed(*wheels: Mapping[str, bytes], root: str = "usr/local/lib/python3.11/dist-packages") -> dict[str, bytes]:
+def installed(
+    *wheels: Mapping[str, bytes], root: str = "usr/local/lib/python3.11/dist-packages"
+) -> dict[str, bytes]:
     """The files of wheels as they are installed."""
     return {f"{root}/{path}": data for files in wheels for path, data in files.items()}
 
@@ -113,7 +155,8 @@ def debs(rows: Mapping[str, tuple[str, str, Sequence[str]]]) -> dict[str, bytes]
         for name, (version, depends, _) in rows.items()
     )
     lists = {
-        f"var/lib/dpkg/info/{name}.list": "".join(f"/{path}\n" for path in (".", *files)).encode() for name, (_, _, files) in rows.items()
+        f"var/lib/dpkg/info/{name}.list": "".join(f"/{path}\n" for path in (".", *files)).encode()
+        for name, (_, _, files) in rows.items()
     }
     return {"var/lib/dpkg/status": status.encode(), **lists}
 
@@ -155,7 +198,8 @@ def image(
     flavour, os, *_ = rest.split("-")
     if labels is None:
         labels = {
-            f"io.goldnode.{key}": value for key, value in (("backend", backend), ("runtime", version), ("flavour", flavour), ("os", os))
+            f"io.goldnode.{key}": value
+            for key, value in (("backend", backend), ("runtime", version), ("flavour", flavour), ("os", os))
         }
     if environment is None:
         environment = {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -178,7 +222,11 @@ def image(
         "mediaType": MANIFEST,
         "config": layout.put(canonical(config), CONFIG).document(),
         "layers": [
-            (layout.put(gzip.compress(data, 1, mtime=0), f"{LAYER}+gzip") if packed else layout.put(data, LAYER)).document()
+            (
+                layout.put(gzip.compress(data, 1, mtime=0), f"{LAYER}+gzip")
+                if packed
+                else layout.put(data, LAYER)
+            ).document()
             for data in tars
         ],
     }
@@ -187,13 +235,25 @@ def image(
     return found.digest
 
 
-def saved(path: Path, layers: Sequence[Mapping[str, bytes | tuple[str, str] | None]], name: str = "cpu:1-base-debian12") -> Path:
+def saved(
+    path: Path,
+    layers: Sequence[Mapping[str, bytes | tuple[str, str] | None]],
+    name: str = "cpu:1-base-debian12",
+) -> Path:
     """A file as `docker save` writes it."""
     files: dict[str, bytes | tuple[str, str] | None] = {}
     for number, content in enumerate(layers):
         files[f"{number}/layer.tar"] = layer(content)
-    files["config.json"] = json.dumps({"architecture": "amd64", "config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}}).encode()
-    rows = [{"Config": "config.json", "RepoTags": [name], "Layers": [f"{number}/layer.tar" for number in range(len(layers))]}]
+    files["config.json"] = json.dumps(
+        {"architecture": "amd64", "config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}}
+    ).encode()
+    rows = [
+        {
+            "Config": "config.json",
+            "RepoTags": [name],
+            "Layers": [f"{number}/layer.tar" for number in range(len(layers))],
+        }
+    ]
     files["manifest.json"] = json.dumps(rows).encode()
     path.write_bytes(layer(files))
     return path

@@ -38,14 +38,20 @@ def run(program: Path, tmp_path: Path) -> Run:
     """Run the program with `--json` on a root of the test's own (tmp_path/root); gives the exit code and the record (empty without one)."""
     (tmp_path / "root").mkdir(exist_ok=True)
 
-    def call(*words: str, image: Mapping[str, Any] | None = None, **environment: str) -> tuple[int, dict[str, Any]]:
+    def call(
+        *words: str, image: Mapping[str, Any] | None = None, **environment: str
+    ) -> tuple[int, dict[str, Any]]:
         if image is not None:
             place = tmp_path / "root/usr/lib/goldnode/image.json"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(image))
         argv = [sys.executable, "-I", str(program), "--json", "--root", str(tmp_path / "root"), *words]
-        done = subprocess.run(argv, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, check=False)
-        return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {"stderr": done.stderr}
+        done = subprocess.run(
+            argv, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, check=False
+        )
+        return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {
+            "stderr": done.stderr
+        }
 
     return call
 

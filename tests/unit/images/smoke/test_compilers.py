@@ -49,7 +49,12 @@ def test_a_cuda_program_is_linked_and_run_and_another_linked_with_the_stub_of_th
     compilers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = nvcc(compilers, refuses="-lcuda")["got"]
-    assert found == {"version": "12.4.131", "compiles": "a.cu", "runs": "code 35", "stub": "no libcuda.so in LIBRARY_PATH"}
+    assert found == {
+        "version": "12.4.131",
+        "compiles": "a.cu",
+        "runs": "code 35",
+        "stub": "no libcuda.so in LIBRARY_PATH",
+    }
     monkeypatch.setenv("LIBRARY_PATH", f"/nowhere:{compilers}")
     (compilers / "libcuda.so").touch()
     assert nvcc(compilers)["got"]["stub"] == "links with libcuda.so"

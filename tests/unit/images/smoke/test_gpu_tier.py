@@ -21,12 +21,16 @@ TESTS = dict.fromkeys(("discovery", "gemm", "inference", "collective", "memory")
 @pytest.fixture(params=["cuda", "rocm"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A backend, and a root with device files of two of its GPUs."""
-    accelerators.devices(tmp_path / "root", request.param, 2, "10de:2335" if request.param == "cuda" else "1002:74a1")
+    accelerators.devices(
+        tmp_path / "root", request.param, 2, "10de:2335" if request.param == "cuda" else "1002:74a1"
+    )
     return str(request.param)
 
 
 def test_two_devices_pass_and_say_that_they_are_simulated(run: Run, libraries: Path, backend: str) -> None:
-    code, record = run("--backend", backend, *SMALL, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2")
+    code, record = run(
+        "--backend", backend, *SMALL, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2"
+    )
     assert code == 0
     found = states(record, "gpu")
     found.pop("run-time compiled", None)
@@ -51,7 +55,9 @@ def test_two_devices_pass_and_say_that_they_are_simulated(run: Run, libraries: P
         ("crash=cuLaunchKernel", "inference", "ended by SIGSEGV"),
     ],
 )
-def test_a_fault_fails_its_test(run: Run, libraries: Path, tmp_path: Path, fault: str, test: str, why: str) -> None:
+def test_a_fault_fails_its_test(
+    run: Run, libraries: Path, tmp_path: Path, fault: str, test: str, why: str
+) -> None:
     accelerators.devices(tmp_path / "root", "cuda", 2)
     words = ("--backend", "cuda", *SMALL, "--test", test)
     code, record = run(*words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR=f"count=2,{fault}")
@@ -74,7 +80,9 @@ def test_a_lost_device_and_none_at_all_fail(run: Run, libraries: Path, tmp_path:
         code, record = run(*words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR=fault)
         test = one(record, "gpu", "discovery")
         assert (code, test["expected"], test["got"]) == (2, expected, got)
-    code, _ = run(*words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=1", CUDA_VISIBLE_DEVICES="1")
+    code, _ = run(
+        *words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=1", CUDA_VISIBLE_DEVICES="1"
+    )
     assert code == 0  # the environment leaves one out
     code, _ = run(*words, "--gpus", "4", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2")
     assert code == 2
@@ -82,8 +90,14 @@ def test_a_lost_device_and_none_at_all_fail(run: Run, libraries: Path, tmp_path:
 
 def test_one_device_has_no_collective(run: Run, libraries: Path, tmp_path: Path) -> None:
     accelerators.devices(tmp_path / "root", "cuda", 1)
-    code, record = run("--backend", "cuda", *SMALL, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=1")
-    assert (code, states(record, "gpu")["collective"], record["tiers"]["gpu"]["state"]) == (0, "not_run", "passed")
+    code, record = run(
+        "--backend", "cuda", *SMALL, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=1"
+    )
+    assert (code, states(record, "gpu")["collective"], record["tiers"]["gpu"]["state"]) == (
+        0,
+        "not_run",
+        "passed",
+    )
     assert "collective" in record["tiers"]["gpu"]["why"]
 
 
@@ -119,14 +133,20 @@ class Host(device.Driver):
         return "none"
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: Host, pci_id: str = "10de:2335") -> dict[str, Any]:
+def measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: Host, pci_id: str = "10de:2335"
+) -> dict[str, Any]:
     accelerators.devices(tmp_path, "cuda", 1, pci_id)
     monkeypatch.setattr(device, "driver", lambda kind, **options: host)
-    monkeypatch.setattr(device, "multiply", lambda found, kind, n, seconds: host.tflops if kind == "fp16" else host.tflops / 2)
+    monkeypatch.setattr(
+        device, "multiply", lambda found, kind, n, seconds: host.tflops if kind == "fp16" else host.tflops / 2
+    )
     return device.gemm("cuda", floors=pack.floors(), root=str(tmp_path))
 
 
-def test_a_gemm_is_held_against_the_floor_of_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_gemm_is_held_against_the_floor_of_its_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = measured(monkeypatch, tmp_path, Host())
     assert found["state"] == "passed"
     assert found["expected"] == [{"model": "H200-SXM-141GB", "floor_tflops": {"fp16": 445.1, "tf32": 222.5}}]
@@ -143,7 +163,9 @@ def test_a_gemm_is_held_against_the_floor_of_its_model(monkeypatch: pytest.Monke
         ("NVIDIA H200 MIG 1g.18gb", "10de:2335", "it is a part of a board"),
     ],
 )
-def test_without_a_floor_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, pci_id: str, why: str) -> None:
+def test_without_a_floor_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, pci_id: str, why: str
+) -> None:
     found = measured(monkeypatch, tmp_path, Host(name, 1.0), pci_id)
     assert found["state"] == "passed"
     assert f"no floor is known for {name}: {why}" in found["why"]
@@ -159,15 +181,25 @@ def test_every_floor_is_of_a_model_that_the_facts_know(monkeypatch: pytest.Monke
     rows = pack.floors()
     models = [row["model"] for row in rows]
     assert len(models) == len(set(models))
-    assert {"A100-SXM4-40GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X", "L4"} <= set(models)
-    peaks = {sku: row["tflops"] for row in facts.load("performance.yml")["dense_peaks"] for sku in row["skus"]}
+    assert {"A100-SXM4-40GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X", "L4"} <= set(
+        models
+    )
+    peaks = {
+        sku: row["tflops"] for row in facts.load("performance.yml")["dense_peaks"] for sku in row["skus"]
+    }
     for row in rows:
         assert row["pci_ids"]
         assert all(
-            0.2 * peaks[row["model"]][name] <= floor <= 0.5 * peaks[row["model"]][name] for name, floor in row["floor_tflops"].items()
+            0.2 * peaks[row["model"]][name] <= floor <= 0.5 * peaks[row["model"]][name]
+            for name, floor in row["floor_tflops"].items()
         )
-    data = {"floor_share": {"value": 0.5}, "dense_peaks": [{"skus": ["H200-SXM-140GB"], "tflops": {"fp16": 1}}]}
-    monkeypatch.setattr(facts, "load", lambda name, real=facts.load: data if name == "performance.yml" else real(name))
+    data = {
+        "floor_share": {"value": 0.5},
+        "dense_peaks": [{"skus": ["H200-SXM-140GB"], "tflops": {"fp16": 1}}],
+    }
+    monkeypatch.setattr(
+        facts, "load", lambda name, real=facts.load: data if name == "performance.yml" else real(name)
+    )
     with pytest.raises(FactsError, match="H200-SXM-140GB"):
         pack.floors()
 

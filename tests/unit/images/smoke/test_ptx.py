@@ -55,7 +55,9 @@ class Machine:
         head, body = re.search(rf"\.entry {kernel}\((.*?)\)\n{{\n(.*?)\n}}", ptx.SOURCE, re.DOTALL).groups()  # type: ignore[union-attr]
         names = re.findall(r"\.param \.u(?:32|64) (\w+)", head)
         assert len(names) == len(arguments)
-        lines = [line.strip() for line in body.split("\n") if line.strip() and not line.strip().startswith(".reg")]
+        lines = [
+            line.strip() for line in body.split("\n") if line.strip() and not line.strip().startswith(".reg")
+        ]
         labels = {line[:-1]: at for at, line in enumerate(lines) if line.endswith(":")}
         for block in range(blocks):
             for thread in range(threads):
@@ -86,7 +88,12 @@ class Machine:
                     "<f" if name.endswith("f32") else "<I", self.memory, self._at(operands[1], values)
                 )[0]
             elif name.startswith("st.global"):
-                struct.pack_into("<f" if name.endswith("f32") else "<I", self.memory, self._at(operands[0], values), values[operands[1]])
+                struct.pack_into(
+                    "<f" if name.endswith("f32") else "<I",
+                    self.memory,
+                    self._at(operands[0], values),
+                    values[operands[1]],
+                )
             elif name == "atom.global.add.u32":
                 place = self._at(operands[1], values)
                 old = struct.unpack_from("<I", self.memory, place)[0]
@@ -116,7 +123,9 @@ def word(index: int, seed: int) -> int:
 def test_a_pattern_is_written_and_found_again(blocks: int, threads: int) -> None:
     machine, words, count = Machine(1024), 100, 960
     machine.launch("goldnode_fill", blocks, threads, 64, words, 0xFFFFFFF5)
-    assert machine.memory[64 : 64 + 4 * words] == b"".join(word(i, 0xFFFFFFF5).to_bytes(4, "little") for i in range(words))
+    assert machine.memory[64 : 64 + 4 * words] == b"".join(
+        word(i, 0xFFFFFFF5).to_bytes(4, "little") for i in range(words)
+    )
     assert not any(machine.memory[:64]) and not any(machine.memory[64 + 4 * words :])  # noqa: PT018
     machine.launch("goldnode_verify", blocks, threads, 64, words, 0xFFFFFFF5, count)
     assert struct.unpack_from("<I", machine.memory, count) == (0,)

@@ -28,7 +28,11 @@ def test_the_cpu_backend_computes(run: Run) -> None:
     code, record = run("--backend", "cpu", "--seconds", "0.05", "--size", "48")
     assert code == 0
     assert states(record, "cpu") == dict.fromkeys(("gemm", "inference", "collective", "memory"), "passed")
-    assert (record["tiers"]["gpu"]["state"], record["status"], record["simulated"]) == ("not_run", "passed", False)
+    assert (record["tiers"]["gpu"]["state"], record["status"], record["simulated"]) == (
+        "not_run",
+        "passed",
+        False,
+    )
     assert one(record, "cpu", "collective")["figures"]["ranks"] >= 2
     assert one(record, "cpu", "memory")["figures"]["mib"] >= 1
 
@@ -36,8 +40,12 @@ def test_the_cpu_backend_computes(run: Run) -> None:
 def test_a_blas_that_computes_wrongly_fails(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "blas.c"
     source.write_text("void cblas_sgemm(void) {}\nvoid cblas_dgemm(void) {}\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libopenblas.so.0"), str(source)], check=True)
-    code, record = run("--backend", "cpu", "--test", "gemm", "--test", "inference", LD_LIBRARY_PATH=str(tmp_path))
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libopenblas.so.0"), str(source)], check=True
+    )
+    code, record = run(
+        "--backend", "cpu", "--test", "gemm", "--test", "inference", LD_LIBRARY_PATH=str(tmp_path)
+    )
     assert code == 2
     assert states(record, "cpu") == {"gemm": "failed", "inference": "failed"}
     assert "the fp32 product is wrong in row 0, column 0" in one(record, "cpu", "gemm")["why"]
@@ -46,7 +54,9 @@ def test_a_blas_that_computes_wrongly_fails(run: Run, tmp_path: Path) -> None:
 def test_memory_and_sums_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     class Flips(mmap.mmap):
         def __setitem__(self, place: slice, data: bytes) -> None:  # type: ignore[override]
-            super().__setitem__(place, data[:-1] + b"\0" if len(data) > 8 and place.start > cpu.BLOCK else data)
+            super().__setitem__(
+                place, data[:-1] + b"\0" if len(data) > 8 and place.start > cpu.BLOCK else data
+            )
 
     monkeypatch.setattr(mmap, "mmap", Flips)
     monkeypatch.setattr(image, "memory", lambda root: 80 << 20)
@@ -62,7 +72,12 @@ def test_without_a_driver_the_codes_are_exact(run: Run, libraries: Path) -> None
     """Simulated runtimes that say what real ones were seen to say without a driver, and the same with one number off."""
     code, record = run("--backend", "cuda", "--test", "driver")
     assert states(record, "cpu") == {"driver": "passed"}
-    assert record["tiers"]["gpu"] == {"state": "not_run", "why": "no device here (/dev/nvidia*)", "simulated": False, "tests": []}
+    assert record["tiers"]["gpu"] == {
+        "state": "not_run",
+        "why": "no device here (/dev/nvidia*)",
+        "simulated": False,
+        "tests": [],
+    }
     code, record = run("--backend", "rocm", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=0")
     found = states(record, "cpu")
     assert (found["device count"], found["rocminfo"]) == ("passed", "not_run")
@@ -80,7 +95,9 @@ def test_without_a_driver_the_codes_are_exact(run: Run, libraries: Path) -> None
 
 
 def test_an_image_must_not_bring_a_driver(run: Run, libraries: Path) -> None:
-    code, record = run("--backend", "cuda", "--without-driver", "--test", "driver", LD_LIBRARY_PATH=str(libraries))
+    code, record = run(
+        "--backend", "cuda", "--without-driver", "--test", "driver", LD_LIBRARY_PATH=str(libraries)
+    )
     assert code == 2
     assert "libcuda.so.1 of its own" in one(record, "cpu", "driver")["why"]
 
@@ -94,17 +111,26 @@ def test_parts_of_an_image_are_loaded_and_compared(run: Run, libraries: Path) ->
     only = ("--test", "load cudart", "--test", "load nccl")
     code, record = run(*only, image=described, LD_LIBRARY_PATH=str(libraries))
     assert code == 0, record
-    assert (record["backend"], record["image"], record["parts_without_a_test"]) == ("cuda", described["name"], ["nvcc-docs"])
+    assert (record["backend"], record["image"], record["parts_without_a_test"]) == (
+        "cuda",
+        described["name"],
+        ["nvcc-docs"],
+    )
     described["parts"] = {"cudart": "12.5.82", "nccl": {"version": "2.21.6"}, "cudnn": "9.1.0.70"}
     code, record = run(*only, "--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(libraries))
     assert code == 2
     assert states(record, "cpu") == {"load cudart": "failed", "load cudnn": "failed", "load nccl": "failed"}
-    assert (one(record, "cpu", "load cudart")["expected"], one(record, "cpu", "load cudart")["got"]) == ("12.5", "12.4")
+    assert (one(record, "cpu", "load cudart")["expected"], one(record, "cpu", "load cudart")["got"]) == (
+        "12.5",
+        "12.4",
+    )
     assert one(record, "cpu", "load cudnn")["got"] == "absent"
 
 
 def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
-    assert run("--backend", "cpu", "--require", "gpu", "--test", "inference")[0] == 0  # one test was asked for by name, and ran
+    assert (
+        run("--backend", "cpu", "--require", "gpu", "--test", "inference")[0] == 0
+    )  # one test was asked for by name, and ran
     assert run("--backend", "cuda", "--tier", "gpu", "--gpus", "8")[0] == 3
     code, record = run("--backend", "cuda", "--tier", "gpu", "--require", "gpu")
     assert (code, record["status"], record["tiers"]["cpu"]["why"]) == (3, "not_run", "not asked for")
@@ -142,7 +168,9 @@ def faulty(tmp_path: Path, body: str) -> Killer:
     package.mkdir(parents=True)
     for folder in (package, *list(package.parents)[:3]):
         (folder / "__init__.py").touch()
-    (package / "work.py").write_text(f"import ctypes, os, signal, sys, time, subprocess\ndef main():\n    {body}\n")
+    (package / "work.py").write_text(
+        f"import ctypes, os, signal, sys, time, subprocess\ndef main():\n    {body}\n"
+    )
     return Killer(str(tmp_path))
 
 
@@ -195,8 +223,22 @@ def test_after_a_process_that_cannot_be_killed_no_gpu_test_starts(tmp_path: Path
 def test_a_signal_ends_the_runner_and_its_test(program: Path, libraries: Path, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").touch()
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "GOLDNODE_ACCELERATOR": f"hang=cuInit,name={tmp_path.name}"}
-    argv = [sys.executable, "-I", str(program), "--backend", "cuda", "--root", str(tmp_path), "--test", "driver"]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(libraries),
+        "GOLDNODE_ACCELERATOR": f"hang=cuInit,name={tmp_path.name}",
+    }
+    argv = [
+        sys.executable,
+        "-I",
+        str(program),
+        "--backend",
+        "cuda",
+        "--root",
+        str(tmp_path),
+        "--test",
+        "driver",
+    ]
     process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while not children.read_text():
@@ -239,7 +281,9 @@ def test_the_known_product_is_the_product() -> None:
     ],
 )
 def test_a_tier_sums_up(tests: list[tuple[str, bool]], state: str, why: str, code: int) -> None:
-    rows = [{"name": f"t{at}", "state": state, "required": required} for at, (state, required) in enumerate(tests)]
+    rows = [
+        {"name": f"t{at}", "state": state, "required": required} for at, (state, required) in enumerate(tests)
+    ]
     found = report.tier(rows)
     assert (found["state"], found["why"]) == (state, why)
     nothing = report.tier([])
@@ -248,8 +292,21 @@ def test_a_tier_sums_up(tests: list[tuple[str, bool]], state: str, why: str, cod
 
 
 def test_a_line_for_a_person_has_no_control_characters(run: Run) -> None:
-    test = {"name": "x", "state": "failed", "required": True, "why": "\x1b[31mred\n", "expected": None, "got": None, "figures": {}}
-    record = {"backend": "cpu", "image": None, "simulated": True, "tiers": {"cpu": report.tier([test]), "gpu": report.tier([])}}
+    test = {
+        "name": "x",
+        "state": "failed",
+        "required": True,
+        "why": "\x1b[31mred\n",
+        "expected": None,
+        "got": None,
+        "figures": {},
+    }
+    record = {
+        "backend": "cpu",
+        "image": None,
+        "simulated": True,
+        "tiers": {"cpu": report.tier([test]), "gpu": report.tier([])},
+    }
     text = report.text(record)
     assert "\x1b" not in text
     assert "SIMULATED HARDWARE" in text
@@ -275,7 +332,9 @@ def test_the_file_is_the_same_each_time_and_holds_the_standard_library_only(prog
                     assert {item.name.partition(".")[0] for item in node.names} <= sys.stdlib_module_names
                 elif isinstance(node, ast.ImportFrom) and not node.level:
                     module = str(node.module)
-                    assert module.partition(".")[0] in sys.stdlib_module_names or module.startswith("goldnode.images.smoke.runner")
+                    assert module.partition(".")[0] in sys.stdlib_module_names or module.startswith(
+                        "goldnode.images.smoke.runner"
+                    )
 
 
 def test_it_runs_from_a_checkout_too(tmp_path: Path) -> None:
@@ -290,11 +349,15 @@ def test_it_runs_from_a_checkout_too(tmp_path: Path) -> None:
         "--output",
         str(tmp_path / "out.json"),
     ]
-    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": PLACE}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, env={**os.environ, "PYTHONPATH": PLACE}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "out.json").read_text())["status"] == "passed"
     written = subprocess.run(
-        [sys.executable, "-m", "goldnode.images.smoke", "pack", str(tmp_path / "file")], capture_output=True, check=False
+        [sys.executable, "-m", "goldnode.images.smoke", "pack", str(tmp_path / "file")],
+        capture_output=True,
+        check=False,
     )
     assert written.returncode == 0
     assert (tmp_path / "file").read_bytes() == pack.program()

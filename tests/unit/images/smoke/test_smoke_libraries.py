@@ -29,11 +29,19 @@ SOURCE = "int cudaRuntimeGetVersion(int *version) {{ if ({status}) return {statu
     ],
 )
 def test_cudart_says_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soname: str, part: str, status: int, number: int, said: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    soname: str,
+    part: str,
+    status: int,
+    number: int,
+    said: str | None,
 ) -> None:
     path = tmp_path / soname
     text = SOURCE.format(status=status, number=number)
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=text, text=True, check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=text, text=True, check=True
+    )
     monkeypatch.setattr(native, "which", lambda names: soname if soname in names else None)
     monkeypatch.setattr(native, "load", lambda _: ctypes.CDLL(str(path)))
     if said is None:
@@ -47,17 +55,35 @@ def test_cudart_says_its_version(
 
 
 @pytest.mark.parametrize(("lacks", "state"), [("libcuda.so.1", "passed"), ("libother.so.1", "failed")])
-def test_what_is_linked_with_the_driver_waits_for_one(run: Run, tmp_path: Path, lacks: str, state: str) -> None:
+def test_what_is_linked_with_the_driver_waits_for_one(
+    run: Run, tmp_path: Path, lacks: str, state: str
+) -> None:
     """cuDNN 9.28 as its wheel is: the compiled engines need libcuda.so.1 itself. Any other library that is missing is a fault."""
 
     def make(name: str, text: str = "", *needs: str) -> None:
-        command = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed", f"-Wl,-soname,{name}", "-x", "c", "-", "-x", "none", *needs]
+        command = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-Wl,--no-as-needed",
+            f"-Wl,-soname,{name}",
+            "-x",
+            "c",
+            "-",
+            "-x",
+            "none",
+            *needs,
+        ]
         subprocess.run([*command, "-o", str(tmp_path / name)], input=text, text=True, check=True)
 
     make(lacks)
     make("libcudnn.so.9", "unsigned long cudnnGetVersion(void) { return 92800; }")
     for name in libraries._CUDNN["9"]:
-        make(f"libcudnn_{name}.so.9", "", *([str(tmp_path / lacks)] if name == "engines_runtime_compiled" else []))
+        make(
+            f"libcudnn_{name}.so.9",
+            "",
+            *([str(tmp_path / lacks)] if name == "engines_runtime_compiled" else []),
+        )
     (tmp_path / lacks).unlink()
     described = {"name": "cuda-13.5.0-runtime-debian13", "backend": "cuda", "parts": {"cudnn": "9.28.0.42"}}
     _, record = run("--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(tmp_path))

@@ -72,7 +72,9 @@ def node(tmp_path: Path) -> Node:
     found = Node(tmp_path / "root")
     for name in ("etc", "usr/lib", "var/lib/goldnode", "run/goldnode"):
         (found.root / name).mkdir(parents=True)
-    (found.root / "etc/passwd").write_text(f"root:x:0:0::/root:/bin/sh\nmallory:x:{MALLORY}:{MALLORY}::/:/bin/sh\n")
+    (found.root / "etc/passwd").write_text(
+        f"root:x:0:0::/root:/bin/sh\nmallory:x:{MALLORY}:{MALLORY}::/:/bin/sh\n"
+    )
     found.apply(found.plan())
     assert found.plan() == []
     return found
@@ -100,7 +102,12 @@ OWNER = f"owner is mallory ({MALLORY}), want root (0)"
 Damage = Callable[[Node, str], None]
 OWN: list[tuple[str, str, Damage, str]] = [
     *((f"owner of {name}", name, Node.give, OWNER) for name in (PROGRAM, CLASS, UNIT, MOTD)),
-    ("group", CLASS, lambda node, name: os.chown(node.at(name), -1, MALLORY), f"group is {MALLORY}, want root (0)"),
+    (
+        "group",
+        CLASS,
+        lambda node, name: os.chown(node.at(name), -1, MALLORY),
+        f"group is {MALLORY}, want root (0)",
+    ),
     ("mode", UNIT, lambda node, name: node.at(name).chmod(0o664), "want mode 0644, have 0664"),
     ("type link", PROGRAM, linked, "want a file"),
     ("type link of a unit", UNIT, linked, "want a file"),
@@ -110,7 +117,12 @@ OWN: list[tuple[str, str, Damage, str]] = [
         (f"owner of {name}", name, Node.give, OWNER)
         for name in ("/usr/lib/goldnode", "/etc/goldnode", "/var/lib/goldnode", "/run/goldnode")
     ),
-    ("mode of the directory", "/usr/lib/goldnode", lambda node, name: node.at(name).chmod(0o777), "all can write to it (mode 0777)"),
+    (
+        "mode of the directory",
+        "/usr/lib/goldnode",
+        lambda node, name: node.at(name).chmod(0o777),
+        "all can write to it (mode 0777)",
+    ),
     (
         "group of the directory",
         "/etc/goldnode",
@@ -123,7 +135,9 @@ OWN: list[tuple[str, str, Damage, str]] = [
 
 @as_root
 @pytest.mark.parametrize(("name", "damage", "reason"), [row[1:] for row in OWN], ids=[row[0] for row in OWN])
-def test_own_file_or_directory_when_not_roots_is_planned_and_put_right(node: Node, name: str, damage: Damage, reason: str) -> None:
+def test_own_file_or_directory_when_not_roots_is_planned_and_put_right(
+    node: Node, name: str, damage: Damage, reason: str
+) -> None:
     if node.at(name).is_file():
         os.link(node.at(name), node.root / "second name")
     damage(node, name)
@@ -134,14 +148,18 @@ def test_own_file_or_directory_when_not_roots_is_planned_and_put_right(node: Nod
     assert node.plan() == []
     found = node.at(name).lstat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o170022) in ((0, 0, 0o100000), (0, 0, 0o040000))
-    if actions[0].kind == "file.write":  # a descriptor or a second name that the user has leads to the old file
+    if (
+        actions[0].kind == "file.write"
+    ):  # a descriptor or a second name that the user has leads to the old file
         assert found.st_ino != (node.root / "second name").stat().st_ino
     assert not any((owners.findings(node.look(), [])[0], owners.refusals(node.look(), [])))
 
 
 @as_root
 @pytest.mark.parametrize(
-    ("name", "damage"), [row[1:3] for row in OWN if row[0] not in ("group",)], ids=[row[0] for row in OWN if row[0] != "group"]
+    ("name", "damage"),
+    [row[1:3] for row in OWN if row[0] not in ("group",)],
+    ids=[row[0] for row in OWN if row[0] != "group"],
 )
 def test_check_reports_what_others_can_change(node: Node, name: str, damage: Damage) -> None:
     damage(node, name)
@@ -179,8 +197,12 @@ SYSTEM: list[tuple[str, str, Damage, bool]] = [
 
 
 @as_root
-@pytest.mark.parametrize(("name", "damage", "severe"), [row[1:] for row in SYSTEM], ids=[row[0] for row in SYSTEM])
-def test_directory_of_the_system_is_judged_and_left_alone(node: Node, name: str, damage: Damage, severe: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "damage", "severe"), [row[1:] for row in SYSTEM], ids=[row[0] for row in SYSTEM]
+)
+def test_directory_of_the_system_is_judged_and_left_alone(
+    node: Node, name: str, damage: Damage, severe: bool
+) -> None:
     damage(node, name)
     seen, before = node.look(), node.at(name).stat()
     assert node.plan() == []
@@ -232,7 +254,11 @@ def test_a_directory_with_something_in_it_does_not_make_way(node: Node) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("damage", [Node.give, linked, lambda node, name: node.at(name).chmod(0o666)], ids=["owner", "link", "mode"])
+@pytest.mark.parametrize(
+    "damage",
+    [Node.give, linked, lambda node, name: node.at(name).chmod(0o666)],
+    ids=["owner", "link", "mode"],
+)
 def test_class_document_that_others_can_change_is_not_believed(node: Node, damage: Damage) -> None:
     """It names the commands that the gate runs as root."""
     node.at(CLASS).write_text('{"schema": "goldnode.class/1"}')

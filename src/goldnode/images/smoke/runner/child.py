@@ -18,7 +18,9 @@ GRACE = 5.0
 MOST = 4 << 20  # bytes of an answer or of what a library printed
 
 # Runs in the child: where the program is comes first, so that it works from the packed file, from a checkout and in isolated mode.
-BEGIN = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
+BEGIN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
+)
 
 
 class Killer:
@@ -39,7 +41,9 @@ class Killer:
     def run(self, request: Json, limit: float, site: bool) -> Json:
         """The result of one test. `site`: with the packages that Python has installed, for frameworks. Never raises, never hangs."""
         if self.stuck and request["tier"] == "gpu":
-            return missing(f"process {self.stuck[0]} of an earlier test is stuck in the driver and cannot be killed")
+            return missing(
+                f"process {self.stuck[0]} of an earlier test is stuck in the driver and cannot be killed"
+            )
         # -I: nothing of the caller's environment or directory is imported; -S: no site-packages, which costs time and may shadow modules.
         flags = ["-I"] if site else ["-I", "-S"]
         started = time.monotonic()
@@ -64,7 +68,10 @@ class Killer:
             self.running = None
             with contextlib.suppress(OSError):  # what the test itself started
                 os.killpg(process.pid, signal.SIGKILL)
-        return {**answer(process.returncode, out[-MOST:], err[-MOST:]), "seconds": round(time.monotonic() - started, 3)}
+        return {
+            **answer(process.returncode, out[-MOST:], err[-MOST:]),
+            "seconds": round(time.monotonic() - started, 3),
+        }
 
     def _end(self, process: subprocess.Popen[bytes], limit: float) -> Json:
         """Kill the process group of a test that took too long; what that says."""
@@ -108,5 +115,11 @@ def answer(status: int, out: bytes, err: bytes) -> Json:
         return missing("its process was killed from outside, as by the system when memory is short")
     if status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
-        return {"state": FAILED, "why": f"its process ended by {name}: {last}", "expected": None, "got": None, "figures": {}}
+        return {
+            "state": FAILED,
+            "why": f"its process ended by {name}: {last}",
+            "expected": None,
+            "got": None,
+            "figures": {},
+        }
     return missing(f"its process ended with status {status}: {last}")

@@ -21,12 +21,17 @@ COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
 def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
     """Name and handle of a BLAS with C symbols; None where there is none."""
     here = [soname for soname in BLAS if not native.absent(soname)]
-    return next(((soname, native.load(soname)) for soname in here if hasattr(native.load(soname), "cblas_sgemm")), None)
+    return next(
+        ((soname, native.load(soname)) for soname in here if hasattr(native.load(soname), "cblas_sgemm")),
+        None,
+    )
 
 
 def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, right: Any, out: Any) -> None:
     """out = left x right, column-major."""
-    function, real = (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
+    function, real = (
+        (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
+    )
     function.argtypes = [ctypes.c_int] * 6 + [
         real,
         ctypes.c_void_p,
@@ -60,7 +65,12 @@ def gemm(size: int = 0, seconds: float = 1.0) -> Json:
         took = time.perf_counter() - started
         _compare(out.raw, n, kind)
         figures[f"{kind}_gflops"] = round(2 * n**3 * runs / took / 1e9, 2)
-    return passed("every element exact", {"blas": name, "size": n}, figures, f"by {name}; no floor: the facts know none for processors")
+    return passed(
+        "every element exact",
+        {"blas": name, "size": n},
+        figures,
+        f"by {name}; no floor: the facts know none for processors",
+    )
 
 
 def _plain(n: int) -> Json:
@@ -72,7 +82,12 @@ def _plain(n: int) -> Json:
     took = time.perf_counter() - started
     _compare(linear.flat(product), n, "fp32")
     figures = {"fp64_gflops": round(2 * n**3 / took / 1e9, 4)}
-    return passed("every element exact", {"blas": "none: computed by Python", "size": n}, figures, "by Python, there is no BLAS; no floor")
+    return passed(
+        "every element exact",
+        {"blas": "none: computed by Python", "size": n},
+        figures,
+        "by Python, there is no BLAS; no floor",
+    )
 
 
 def _compare(result: bytes, n: int, kind: str) -> None:
@@ -89,7 +104,9 @@ def inference() -> Json:
     started = time.perf_counter()
     if found is None:
         name = "none: computed by Python"
-        out = linear.multiply(linear.relu(linear.multiply([[float(v) for v in row] for row in x], first)), second)
+        out = linear.multiply(
+            linear.relu(linear.multiply([[float(v) for v in row] for row in x], first)), second
+        )
     else:
         name, library = found
         hidden = linear.relu(_product(library, x, first))
@@ -99,7 +116,10 @@ def inference() -> Json:
     if out != expected:
         raise Failed("the network's output is wrong", expected=expected[0], got=out[0])
     return passed(
-        linear.classes(expected), linear.classes(out), {"batch": linear.BATCH, "milliseconds": round(took * 1e3, 3)}, f"BLAS: {name}"
+        linear.classes(expected),
+        linear.classes(out),
+        {"batch": linear.BATCH, "milliseconds": round(took * 1e3, 3)},
+        f"BLAS: {name}",
     )
 
 
@@ -115,7 +135,9 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     ranks = ranks or max(2, min(4, os.cpu_count() or 2))
     count -= count % ranks
     shared = mmap.mmap(-1, ranks * count * 8)
-    pairs = [socket.socketpair() for _ in range(ranks)]  # rank r sends into pairs[r][0]; r + 1 receives from pairs[r][1]
+    pairs = [
+        socket.socketpair() for _ in range(ranks)
+    ]  # rank r sends into pairs[r][0]; r + 1 receives from pairs[r][1]
     started = time.perf_counter()
     children = []
     for rank in range(ranks):
@@ -133,10 +155,16 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     took = time.perf_counter() - started
     if any(codes):
         raise Failed("a process of the all-reduce ended badly", expected=[0] * ranks, got=codes)
-    wanted = array.array("d", (ranks * (ranks + 1) // 2 + ranks * (index % 97) for index in range(count))).tobytes()
+    wanted = array.array(
+        "d", (ranks * (ranks + 1) // 2 + ranks * (index % 97) for index in range(count))
+    ).tobytes()
     for rank in range(ranks):
         if shared[rank * count * 8 : (rank + 1) * count * 8] != wanted:
-            raise Failed(f"rank {rank} of {ranks} has another sum", expected="equal sums on every rank", got="a difference")
+            raise Failed(
+                f"rank {rank} of {ranks} has another sum",
+                expected="equal sums on every rank",
+                got="a difference",
+            )
     figures = {"ranks": ranks, "mib": round(count * 8 / 2**20, 3), "milliseconds": round(took * 1e3, 1)}
     return passed("equal sums on every rank", "equal sums on every rank", figures)
 
@@ -200,7 +228,10 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
                 area[at : at + MARK] = at.to_bytes(MARK, "little")
                 area[at + MARK : at + BLOCK] = rest
             for at in range(0, size, BLOCK):
-                if int.from_bytes(area[at : at + MARK], "little") != at or area[at + MARK : at + BLOCK] != rest:
+                if (
+                    int.from_bytes(area[at : at + MARK], "little") != at
+                    or area[at + MARK : at + BLOCK] != rest
+                ):
                     why = f"memory differs from what was written, in pass {turn + 1}"
                     raise Failed(why, expected="equal", got=f"a difference in MiB {at // BLOCK}")
     took = time.perf_counter() - started

@@ -22,7 +22,9 @@ def driver_library(devices: bool, foreign: bool) -> Json:
     if native.absent(LIBCUDA):
         if devices:
             raise Failed(
-                f"{LIBCUDA} is not here although there are device files: the container toolkit did not bring it", "present", "absent"
+                f"{LIBCUDA} is not here although there are device files: the container toolkit did not bring it",
+                "present",
+                "absent",
             )
         return passed("absent", "absent", why=f"{LIBCUDA} comes from the host")
     if foreign and not devices:
@@ -56,7 +58,9 @@ def compiler(version: str) -> Json:
     text = compiled(library, SOURCE)
     if b".entry goldnode_compiled" not in text:
         raise Failed(
-            "NVRTC's output does not have the kernel", expected=".entry goldnode_compiled", got=text[:80].decode("ascii", "replace")
+            "NVRTC's output does not have the kernel",
+            expected=".entry goldnode_compiled",
+            got=text[:80].decode("ascii", "replace"),
         )
     return passed("PTX with the kernel", "PTX with the kernel")
 
@@ -64,7 +68,9 @@ def compiler(version: str) -> Json:
 def compiled(library: ctypes.CDLL, source: str) -> bytes:
     """PTX of a CUDA source, for NVRTC's own default target."""
     program = ctypes.c_void_p()
-    _nvrtc(library, "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"goldnode.cu", 0, None, None)
+    _nvrtc(
+        library, "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"goldnode.cu", 0, None, None
+    )
     try:
         status = native.integer(library, "nvrtcCompileProgram", program, 0, None)
         if status:
@@ -72,7 +78,11 @@ def compiled(library: ctypes.CDLL, source: str) -> bytes:
             _nvrtc(library, "nvrtcGetProgramLogSize", program, ctypes.byref(size))
             log = ctypes.create_string_buffer(size.value + 1)
             _nvrtc(library, "nvrtcGetProgramLog", program, log)
-            raise Failed(f"NVRTC does not compile: {log.value.decode('utf-8', 'replace').strip()[:300]}", expected=0, got=status)
+            raise Failed(
+                f"NVRTC does not compile: {log.value.decode('utf-8', 'replace').strip()[:300]}",
+                expected=0,
+                got=status,
+            )
         size = ctypes.c_size_t()
         _nvrtc(library, "nvrtcGetPTXSize", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value + 1)
@@ -113,7 +123,11 @@ class Cuda(Driver):
         if status:
             name = ctypes.c_char_p()
             self.library.cuGetErrorName(status, ctypes.byref(name))
-            raise Failed(f"{function}: {(name.value or b'unknown error').decode('ascii', 'replace')}", expected=0, got=status)
+            raise Failed(
+                f"{function}: {(name.value or b'unknown error').decode('ascii', 'replace')}",
+                expected=0,
+                got=status,
+            )
 
     def number(self, function: str, *arguments: Any) -> int:
         """A function that gives one int."""
@@ -135,7 +149,14 @@ class Cuda(Driver):
         # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR 75, _MINOR 76, _MULTIPROCESSOR_COUNT 16
         major, minor, units = (self.number("cuDeviceGetAttribute", what, device) for what in (75, 76, 16))
         self.units[index] = units
-        return Gpu(index, name.value.decode("utf-8", "replace"), size.value, address.value.decode().lower(), (major, minor), units)
+        return Gpu(
+            index,
+            name.value.decode("utf-8", "replace"),
+            size.value,
+            address.value.decode().lower(),
+            (major, minor),
+            units,
+        )
 
     def versions(self) -> Json:
         value = self.number("cuDriverGetVersion")
@@ -249,7 +270,9 @@ def compiled_inference(version: str) -> Json:
         got = (ctypes.c_float * 1024).from_buffer_copy(found.get(memory, 4 * 1024))
         found.release(memory)
         if list(got) != [2.0 * value for value in range(1024)]:
-            raise Failed(f"GPU {gpu.number}: the compiled kernel computes wrong", expected="doubled", got=list(got[:4]))
+            raise Failed(
+                f"GPU {gpu.number}: the compiled kernel computes wrong", expected="doubled", got=list(got[:4])
+            )
     return passed("doubled", "doubled")
 
 

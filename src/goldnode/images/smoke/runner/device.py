@@ -110,7 +110,9 @@ def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
     gpus = found.gpus()
     simulated(gpus)
     if not gpus:
-        raise Failed("the library finds no device, although there are device files", expected="1 or more", got=0)
+        raise Failed(
+            "the library finds no device, although there are device files", expected="1 or more", got=0
+        )
     return found, gpus
 
 
@@ -132,7 +134,9 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
     wanted = expected or (0 if partial else files)
     got = {"count": len(gpus), "devices": [shown(gpu) for gpu in gpus], **found.versions()}
     if wanted and len(gpus) != wanted:
-        raise Failed("the library finds another number of devices", expected=wanted, got=len(gpus), figures=got)
+        raise Failed(
+            "the library finds another number of devices", expected=wanted, got=len(gpus), figures=got
+        )
     return passed({"count": wanted or "1 or more"}, got)
 
 
@@ -145,7 +149,14 @@ def model(gpu: Gpu, floors: Sequence[Json], root: str) -> Optional[Json]:
     return next((row for row in floors if number in row["pci_ids"]), None)
 
 
-def gemm(kind: str, floors: Sequence[Json] = (), size: int = 0, seconds: float = 1.0, root: str = "/", **options: Any) -> Json:
+def gemm(
+    kind: str,
+    floors: Sequence[Json] = (),
+    size: int = 0,
+    seconds: float = 1.0,
+    root: str = "/",
+    **options: Any,
+) -> Json:
     """On each device: large square products in the precisions that its units are made for, each compared whole, and each at least at the floor."""
     found, gpus = devices(kind, **options)
     rows, slow = [], []
@@ -153,12 +164,22 @@ def gemm(kind: str, floors: Sequence[Json] = (), size: int = 0, seconds: float =
         found.use(gpu.number)
         row = one_gemm(found, gpu, model(gpu, floors, root), size, seconds)
         rows.append(row)
-        slow += [f"GPU {gpu.number} {name}" for name, figure in row["tflops"].items() if figure < row["floor"].get(name, 0)]
+        slow += [
+            f"GPU {gpu.number} {name}"
+            for name, figure in row["tflops"].items()
+            if figure < row["floor"].get(name, 0)
+        ]
     expected = [{"model": row["model"], "floor_tflops": row["floor"]} for row in rows]
-    got = [{"name": row["name"], "tflops": row["tflops"], "size": row["size"], "by": row["by"]} for row in rows]
+    got = [
+        {"name": row["name"], "tflops": row["tflops"], "size": row["size"], "by": row["by"]} for row in rows
+    ]
     unknown = sorted({row["name"] for row in rows if not row["floor"]})
     why = f"no floor is known for {', '.join(unknown)}: {rows[0]['no_floor']}" if unknown else ""
-    figures = {f"gpu{gpu.number}_{name}_tflops": value for gpu, row in zip(gpus, rows) for name, value in row["tflops"].items()}
+    figures = {
+        f"gpu{gpu.number}_{name}_tflops": value
+        for gpu, row in zip(gpus, rows)
+        for name, value in row["tflops"].items()
+    }
     if slow:
         raise Failed(f"slower than the floor: {', '.join(slow)}", expected=expected, got=got, figures=figures)
     return passed(expected, got, figures, why)
@@ -223,7 +244,9 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
             found.release(memory)
     if bad:
         i, j, got, expected = bad[0]
-        raise Failed(f"the {kind or 'fp32'} product is wrong in row {i}, column {j}", expected=expected, got=str(got))
+        raise Failed(
+            f"the {kind or 'fp32'} product is wrong in row {i}, column {j}", expected=expected, got=str(got)
+        )
     return float(2 * n**3 / each / 1e12)
 
 
@@ -256,7 +279,11 @@ def inference(kind: str, **options: Any) -> Json:
         found.use(gpu.number)
         out, took = forward(found)
         if out != expected:
-            raise Failed(f"GPU {gpu.number}: the network's output is wrong", expected=expected[0], got=[str(value) for value in out[0]])
+            raise Failed(
+                f"GPU {gpu.number}: the network's output is wrong",
+                expected=expected[0],
+                got=[str(value) for value in out[0]],
+            )
         figures[f"gpu{gpu.number}_milliseconds"] = round(took * 1e3, 3)
     return passed(linear.classes(expected), linear.classes(expected), figures, f"kernels: {found.kernels()}")
 
@@ -275,9 +302,13 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
         held.append(found.alloc(4 * sizes[0] * sizes[2]))
         held.append(found.alloc(4 * sizes[0] * sizes[3]))
         put, one, two, hidden, out = (("memory", memory) for memory in held)
-        found.launch("goldnode_gemm", put, one, hidden, ("u32", sizes[0]), ("u32", sizes[2]), ("u32", sizes[1]))
+        found.launch(
+            "goldnode_gemm", put, one, hidden, ("u32", sizes[0]), ("u32", sizes[2]), ("u32", sizes[1])
+        )
         found.launch("goldnode_relu", hidden, ("u64", sizes[0] * sizes[2]))
-        found.launch("goldnode_gemm", hidden, two, out, ("u32", sizes[0]), ("u32", sizes[3]), ("u32", sizes[2]))
+        found.launch(
+            "goldnode_gemm", hidden, two, out, ("u32", sizes[0]), ("u32", sizes[3]), ("u32", sizes[2])
+        )
         result = linear.rows_of(found.get(held[4], 4 * sizes[0] * sizes[3]), sizes[0], sizes[3])
     finally:
         for memory in held:
@@ -320,10 +351,20 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
             found.sync()
             found.put(count, bytes(4))
             for number, (piece, size) in enumerate(held):
-                found.launch("goldnode_verify", ("memory", piece), ("u64", size // 4), ("u32", number ^ turn), ("memory", count))
+                found.launch(
+                    "goldnode_verify",
+                    ("memory", piece),
+                    ("u64", size // 4),
+                    ("u32", number ^ turn),
+                    ("memory", count),
+                )
             wrong = struct.unpack("<I", found.get(count, 4))[0]
             if wrong:
-                raise Failed(f"GPU {gpu.number}: memory differs from what was written", expected=0, got=f"{wrong} words")
+                raise Failed(
+                    f"GPU {gpu.number}: memory differs from what was written",
+                    expected=0,
+                    got=f"{wrong} words",
+                )
         took = time.perf_counter() - started
     finally:
         for piece, _ in held:

@@ -29,7 +29,9 @@ def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
     try:
         found = importlib.import_module(module)
     except ImportError as problem:
-        raise Failed(f"{module} cannot be imported: {problem}", expected="it imports", got=str(problem)) from None
+        raise Failed(
+            f"{module} cannot be imported: {problem}", expected="it imports", got=str(problem)
+        ) from None
     told = str(getattr(found, "__version__", ""))
     wanted = numbers(version)
     if numbers(told)[: len(wanted)] != wanted:
@@ -41,9 +43,17 @@ def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
         raise Failed(f"{module} is built for another CUDA than the image's", expected=cuda, got=built)
     expected = linear.logits()
     if out != expected:
-        raise Failed(f"{module}: the network's output is wrong on {where}", expected=expected[0], got=[str(value) for value in out[0]])
+        raise Failed(
+            f"{module}: the network's output is wrong on {where}",
+            expected=expected[0],
+            got=[str(value) for value in out[0]],
+        )
     got = {"version": told, "on": where, "classes": linear.classes(out)}
-    return passed({"version": version or told, "classes": linear.classes(expected)}, got, {"milliseconds": round(took * 1e3, 1)})
+    return passed(
+        {"version": version or told, "classes": linear.classes(expected)},
+        got,
+        {"milliseconds": round(took * 1e3, 1)},
+    )
 
 
 Ran = Tuple[List[List[float]], str, str]
@@ -78,7 +88,9 @@ def _onnxruntime(runtime: Any, device: bool) -> Ran:
     numpy = importlib.import_module("numpy")
     runtime.set_default_logger_severity(3)
     offered = runtime.get_available_providers()
-    wanted = [name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered]
+    wanted = [
+        name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered
+    ]
     session = runtime.InferenceSession(onnx_model(), providers=[*wanted, "CPUExecutionProvider"])
     used = session.get_providers()
     if wanted and wanted[0] not in used:
@@ -128,8 +140,14 @@ def node(kind: str, inputs: Tuple[str, ...], output: str) -> bytes:
 def onnx_model() -> bytes:
     """The network as ModelProto, operator set 13."""
     _, first, second = linear.network()
-    nodes = (node("MatMul", ("x", "first"), "a"), node("Relu", ("a",), "b"), node("MatMul", ("b", "second"), "y"))
+    nodes = (
+        node("MatMul", ("x", "first"), "a"),
+        node("Relu", ("a",), "b"),
+        node("MatMul", ("b", "second"), "y"),
+    )
     graph = b"".join(field(1, part) for part in nodes) + field(2, "goldnode")
     graph += b"".join(field(5, tensor(name, rows)) for name, rows in (("first", first), ("second", second)))
-    graph += field(11, value_info("x", linear.BATCH, linear.INPUT)) + field(12, value_info("y", linear.BATCH, linear.CLASSES))
+    graph += field(11, value_info("x", linear.BATCH, linear.INPUT)) + field(
+        12, value_info("y", linear.BATCH, linear.CLASSES)
+    )
     return field(1, 8) + field(2, "goldnode") + field(7, graph) + field(8, field(1, "") + field(2, 13))

@@ -53,11 +53,17 @@ def devices(backend: str, root: str = "/") -> List[str]:
     """Device files of the backend's GPUs, without calling a driver. For NVIDIA and AMD the control device alone counts as one too."""
     if backend == "cuda":
         names = [path for path in glob.glob(under(root, "/dev/nvidia*")) if re.search(r"/nvidia\d+$", path)]
-        return sorted(names) or [path for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg")) if os.path.exists(path)]
+        return sorted(names) or [
+            path for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg")) if os.path.exists(path)
+        ]
     if backend == "rocm":
         return [path for path in (under(root, "/dev/kfd"),) if os.path.exists(path)]
     if backend == "oneapi":
-        return [path for path in sorted(glob.glob(under(root, "/dev/dri/renderD*"))) if vendor(path, root) == "0x8086"]
+        return [
+            path
+            for path in sorted(glob.glob(under(root, "/dev/dri/renderD*")))
+            if vendor(path, root) == "0x8086"
+        ]
     return []
 
 

@@ -30,7 +30,9 @@ class Component(NamedTuple):
     others: Tuple[str, ...] = ()
 
 
-def _packed(function: str, steps: Tuple[int, ...], kind: Any = ctypes.c_int) -> Callable[[ctypes.CDLL], Numbers]:
+def _packed(
+    function: str, steps: Tuple[int, ...], kind: Any = ctypes.c_int
+) -> Callable[[ctypes.CDLL], Numbers]:
     """A status function that gives one number, in which `steps` are what a major, minor … version counts."""
 
     def read(library: ctypes.CDLL) -> Numbers:
@@ -137,7 +139,18 @@ _CUDNN = {
     "9": ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled"),
     "8": ("ops_infer", "cnn_infer", "adv_infer"),
 }
-_NPP = ("libnppial", "libnppicc", "libnppidei", "libnppif", "libnppig", "libnppim", "libnppist", "libnppisu", "libnppitc", "libnpps")
+_NPP = (
+    "libnppial",
+    "libnppicc",
+    "libnppidei",
+    "libnppif",
+    "libnppig",
+    "libnppim",
+    "libnppist",
+    "libnppisu",
+    "libnppitc",
+    "libnpps",
+)
 
 # `odd` of what does not follow its part's version: each soname is tried.
 _ANY = dict.fromkeys(map(str, range(20)), "any")
@@ -158,11 +171,17 @@ COMPONENTS: Dict[str, Component] = {
     "nvtx": Component("libnvToolsExt", ("1",), others=("libnvtx3interop.so.1",)),
     "cupti": Component("libcupti", ("13", "12", "11.8")),
     "cudnn": Component(
-        "libcudnn", ("9", "8"), _cudnn, 3, also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()}
+        "libcudnn",
+        ("9", "8"),
+        _cudnn,
+        3,
+        also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()},
     ),
     "nccl": Component("libnccl", ("2",), _nccl, 3),
     # HIP's patch number is that of its sources (5.2.21153), a package's is the release's (5.2.3).
-    "hip": Component("libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2),
+    "hip": Component(
+        "libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2
+    ),
     # These count otherwise than ROCm's releases, in their sonames and in what they say.
     "hsa": Component("libhsa-runtime64", ("1",)),
     "comgr": Component("libamd_comgr", ("3", "2")),
@@ -235,10 +254,16 @@ def check(part: str, version: str) -> Json:
             waiting.append(f"{other}.so.{major}")
     held = f"{', '.join(waiting)} can be loaded only where a driver is" if waiting else ""
     if known.version is None:
-        return passed({"loads": soname}, {"loads": soname}, why="the library does not tell its version" if version else "")
+        return passed(
+            {"loads": soname},
+            {"loads": soname},
+            why="the library does not tell its version" if version else "",
+        )
     said = known.version(library)
     if not said:
-        return passed({"loads": soname}, {"loads": soname}, why="the library tells its version only where a driver is")
+        return passed(
+            {"loads": soname}, {"loads": soname}, why="the library tells its version only where a driver is"
+        )
     told = ".".join(str(number) for number in said)
     compared = min(len(said), len(numbers(version)), known.compared)
     expected = numbers(version)[:compared]

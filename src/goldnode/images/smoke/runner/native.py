@@ -27,7 +27,9 @@ def load(soname: str, wheels: bool = True) -> ctypes.CDLL:
         told = _ABSENT.match(str(problem))
         path = in_wheels(soname) if wheels and told is not None and told[1] == soname else None
         if path is None:
-            raise Failed(f"{soname} cannot be loaded: {problem}", expected="it loads", got=str(problem)) from None
+            raise Failed(
+                f"{soname} cannot be loaded: {problem}", expected="it loads", got=str(problem)
+            ) from None
         found = _with_needed(path)
     try:
         said = ctypes.c_int.in_dll(found, "goldnode_simulated")
@@ -55,7 +57,9 @@ def lacks(problem: Failed, soname: str) -> bool:
 
 def which(sonames: Sequence[str]) -> Optional[str]:
     """The first of the sonames that is there: what the loader finds goes before what only a wheel has."""
-    return next((soname for wheels in (False, True) for soname in sonames if not absent(soname, wheels)), None)
+    return next(
+        (soname for wheels in (False, True) for soname in sonames if not absent(soname, wheels)), None
+    )
 
 
 def first(sonames: Sequence[str]) -> Optional[ctypes.CDLL]:
@@ -81,7 +85,11 @@ def wheel_directories() -> List[str]:
         f"/usr/local/lib/{version}/dist-packages",
         "/usr/lib/python3/dist-packages",
     ]
-    return [found for site in dict.fromkeys(sites) for found in sorted(glob.glob(f"{glob.escape(site)}/nvidia/*/lib"))]
+    return [
+        found
+        for site in dict.fromkeys(sites)
+        for found in sorted(glob.glob(f"{glob.escape(site)}/nvidia/*/lib"))
+    ]
 
 
 def in_wheels(soname: str) -> Optional[str]:
@@ -102,7 +110,9 @@ def _with_needed(path: str) -> ctypes.CDLL:
             told = _ABSENT.match(str(problem))
             other = in_wheels(told[1]) if told is not None else None
             if other is None or other == path:
-                raise Failed(f"{path} cannot be loaded: {problem}", expected="it loads", got=str(problem)) from None
+                raise Failed(
+                    f"{path} cannot be loaded: {problem}", expected="it loads", got=str(problem)
+                ) from None
             _with_needed(other)
     raise Failed(f"{path} cannot be loaded: it lacks too many libraries", expected="it loads")
 

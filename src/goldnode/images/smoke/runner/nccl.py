@@ -37,7 +37,17 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
             for rank, gpu in enumerate(gpus):
                 found.use(gpu.number)
                 send, receive = (ctypes.c_void_p(part) for part in held[rank])
-                check(library, "ncclAllReduce", send, receive, ctypes.c_size_t(count), FLOAT, SUM, ctypes.c_void_p(comms[rank]), None)
+                check(
+                    library,
+                    "ncclAllReduce",
+                    send,
+                    receive,
+                    ctypes.c_size_t(count),
+                    FLOAT,
+                    SUM,
+                    ctypes.c_void_p(comms[rank]),
+                    None,
+                )
             check(library, "ncclGroupEnd")
 
         each = timed(_All(found, gpus), once, 0.5)
@@ -45,7 +55,9 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
         for rank, gpu in enumerate(gpus):
             found.use(gpu.number)
             if found.get(held[rank][1], 4 * count) != wanted:
-                raise Failed(f"GPU {gpu.number} has another sum", expected=size * (size + 1) // 2, got="a difference")
+                raise Failed(
+                    f"GPU {gpu.number} has another sum", expected=size * (size + 1) // 2, got="a difference"
+                )
     finally:
         for rank, pair in enumerate(held):
             found.use(gpus[rank].number)
@@ -54,7 +66,11 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
         for comm in comms:
             library.ncclCommDestroy(ctypes.c_void_p(comm))
     # Bus bandwidth as the vendor's own tests count it: each byte crosses the links 2 (n - 1) / n times.
-    figures = {"ranks": size, "mib": 4 * count >> 20, "bus_gb_per_second": round(2 * (size - 1) / size * 4 * count / each / 1e9, 2)}
+    figures = {
+        "ranks": size,
+        "mib": 4 * count >> 20,
+        "bus_gb_per_second": round(2 * (size - 1) / size * 4 * count / each / 1e9, 2),
+    }
     return passed("equal sums on every device", "equal sums on every device", figures)
 
 

@@ -56,8 +56,15 @@ def platforms(devices: bool, processor: bool) -> Json:
     status = native.integer(library, "clGetPlatformIDs", 0, None, ctypes.byref(count))
     if devices or processor:
         if status or not count.value:
-            raise Failed("clGetPlatformIDs finds no platform", expected={"clGetPlatformIDs": 0}, got={"clGetPlatformIDs": status})
-        return passed({"clGetPlatformIDs": 0, "platforms": "1 or more"}, {"clGetPlatformIDs": 0, "platforms": count.value})
+            raise Failed(
+                "clGetPlatformIDs finds no platform",
+                expected={"clGetPlatformIDs": 0},
+                got={"clGetPlatformIDs": status},
+            )
+        return passed(
+            {"clGetPlatformIDs": 0, "platforms": "1 or more"},
+            {"clGetPlatformIDs": 0, "platforms": count.value},
+        )
     if status != NO_PLATFORM:
         raise Failed("clGetPlatformIDs", expected=NO_PLATFORM, got=status)
     return passed({"clGetPlatformIDs": NO_PLATFORM}, {"clGetPlatformIDs": status})
@@ -74,7 +81,13 @@ class OpenCl(Driver):
         self.names: Dict[str, str] = {}
         self.queues: Dict[int, Tuple[ctypes.c_void_p, ctypes.c_void_p, Dict[str, ctypes.c_void_p]]] = {}
         self.current = -1
-        for name in ("clCreateContext", "clCreateCommandQueue", "clCreateProgramWithSource", "clCreateKernel", "clCreateBuffer"):
+        for name in (
+            "clCreateContext",
+            "clCreateCommandQueue",
+            "clCreateProgramWithSource",
+            "clCreateKernel",
+            "clCreateBuffer",
+        ):
             native.symbol(self.library, name).restype = ctypes.c_void_p
         count = ctypes.c_uint32()
         status = native.integer(self.library, "clGetPlatformIDs", 0, None, ctypes.byref(count))
@@ -85,7 +98,13 @@ class OpenCl(Driver):
         for platform in found:
             here = ctypes.c_uint32()
             status = native.integer(
-                self.library, "clGetDeviceIDs", ctypes.c_void_p(platform), ctypes.c_uint64(wanted), 0, None, ctypes.byref(here)
+                self.library,
+                "clGetDeviceIDs",
+                ctypes.c_void_p(platform),
+                ctypes.c_uint64(wanted),
+                0,
+                None,
+                ctypes.byref(here),
             )
             if status == DEVICE_NOT_FOUND or not here.value:
                 continue
@@ -93,7 +112,9 @@ class OpenCl(Driver):
             self.call("clGetDeviceIDs", ctypes.c_void_p(platform), ctypes.c_uint64(wanted), here, ids, None)
             for one in ids:
                 handle = ctypes.c_void_p(one)
-                if not vendor or self._number(handle, 0x1001, ctypes.c_uint32) == vendor:  # CL_DEVICE_VENDOR_ID
+                if (
+                    not vendor or self._number(handle, 0x1001, ctypes.c_uint32) == vendor
+                ):  # CL_DEVICE_VENDOR_ID
                     self.devices.append(handle)
 
     def call(self, function: str, *arguments: Any) -> None:
@@ -112,7 +133,9 @@ class OpenCl(Driver):
 
     def _number(self, handle: ctypes.c_void_p, what: int, kind: Any) -> int:
         value = kind()
-        self.call("clGetDeviceInfo", handle, what, ctypes.c_size_t(ctypes.sizeof(value)), ctypes.byref(value), None)
+        self.call(
+            "clGetDeviceInfo", handle, what, ctypes.c_size_t(ctypes.sizeof(value)), ctypes.byref(value), None
+        )
         return int(value.value)
 
     def gpus(self) -> List[Gpu]:
@@ -127,7 +150,9 @@ class OpenCl(Driver):
 
     def versions(self) -> Json:
         version = ctypes.create_string_buffer(256)
-        self.call("clGetDeviceInfo", self.devices[0], 0x102D, ctypes.c_size_t(256), version, None)  # CL_DRIVER_VERSION
+        self.call(
+            "clGetDeviceInfo", self.devices[0], 0x102D, ctypes.c_size_t(256), version, None
+        )  # CL_DRIVER_VERSION
         return {"driver": version.value.decode("utf-8", "replace")}
 
     def use(self, index: int) -> None:
@@ -146,7 +171,9 @@ class OpenCl(Driver):
 
     def alloc(self, size: int) -> Any:
         context = self.queues[self.current][0]
-        return self.made("clCreateBuffer", context, ctypes.c_uint64(1), ctypes.c_size_t(size), None).value  # CL_MEM_READ_WRITE
+        return self.made(
+            "clCreateBuffer", context, ctypes.c_uint64(1), ctypes.c_size_t(size), None
+        ).value  # CL_MEM_READ_WRITE
 
     def release(self, memory: Any) -> None:
         self.library.clReleaseMemObject(ctypes.c_void_p(memory))
@@ -154,13 +181,33 @@ class OpenCl(Driver):
     def put(self, memory: Any, data: bytes) -> None:
         queue = self.queues[self.current][1]
         size = ctypes.c_size_t(len(data))
-        self.call("clEnqueueWriteBuffer", queue, ctypes.c_void_p(memory), 1, ctypes.c_size_t(0), size, data, 0, None, None)
+        self.call(
+            "clEnqueueWriteBuffer",
+            queue,
+            ctypes.c_void_p(memory),
+            1,
+            ctypes.c_size_t(0),
+            size,
+            data,
+            0,
+            None,
+            None,
+        )
 
     def get(self, memory: Any, size: int) -> bytes:
         queue = self.queues[self.current][1]
         buffer = ctypes.create_string_buffer(size)
         self.call(
-            "clEnqueueReadBuffer", queue, ctypes.c_void_p(memory), 1, ctypes.c_size_t(0), ctypes.c_size_t(size), buffer, 0, None, None
+            "clEnqueueReadBuffer",
+            queue,
+            ctypes.c_void_p(memory),
+            1,
+            ctypes.c_size_t(0),
+            ctypes.c_size_t(size),
+            buffer,
+            0,
+            None,
+            None,
         )
         return buffer.raw
 
@@ -176,10 +223,29 @@ class OpenCl(Driver):
             for name in kernels.NAMES:
                 known[name] = self.made("clCreateKernel", program, name.encode())
         for place, (kind, value) in enumerate(arguments):
-            argument = {"memory": ctypes.c_void_p, "u64": ctypes.c_uint64, "u32": ctypes.c_uint32}[kind](value)
-            self.call("clSetKernelArg", known[kernel], place, ctypes.c_size_t(ctypes.sizeof(argument)), ctypes.byref(argument))
+            argument = {"memory": ctypes.c_void_p, "u64": ctypes.c_uint64, "u32": ctypes.c_uint32}[kind](
+                value
+            )
+            self.call(
+                "clSetKernelArg",
+                known[kernel],
+                place,
+                ctypes.c_size_t(ctypes.sizeof(argument)),
+                ctypes.byref(argument),
+            )
         threads = ctypes.c_size_t(1 << 14)
-        self.call("clEnqueueNDRangeKernel", queue, known[kernel], 1, None, ctypes.byref(threads), None, 0, None, None)
+        self.call(
+            "clEnqueueNDRangeKernel",
+            queue,
+            known[kernel],
+            1,
+            None,
+            ctypes.byref(threads),
+            None,
+            0,
+            None,
+            None,
+        )
 
     def kernels(self) -> str:
         return "compiled by the OpenCL runtime"

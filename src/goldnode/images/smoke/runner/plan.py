@@ -44,7 +44,10 @@ class Here(NamedTuple):
 
 def plan(here: Here) -> List[Test]:
     """All tests of the backend. The GPU tier's are left out where there is no device."""
-    tests = [Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version}) for part, version in _libraries(here)]
+    tests = [
+        Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version})
+        for part, version in _libraries(here)
+    ]
     tests += [
         Test("cpu", f"compile with {part}", "programs", "compiles", {"program": part, "version": said}, 120.0)
         for part, said in sorted(here.parts.items())
@@ -68,8 +71,19 @@ def _libraries(here: Here) -> List[Any]:
 
 def _cuda(here: Here) -> List[Test]:
     present = bool(here.devices)
-    tests = [Test("cpu", "driver", "cuda", "driver_library", {"devices": present, "foreign": here.bare}, 120.0)]
-    tests.append(Test("cpu", "device count", "cuda", "runtime_code", {"version": version(here, "cudart"), "devices": present}, 120.0))
+    tests = [
+        Test("cpu", "driver", "cuda", "driver_library", {"devices": present, "foreign": here.bare}, 120.0)
+    ]
+    tests.append(
+        Test(
+            "cpu",
+            "device count",
+            "cuda",
+            "runtime_code",
+            {"version": version(here, "cudart"), "devices": present},
+            120.0,
+        )
+    )
     tests.append(Test("cpu", "run-time compiler", "cuda", "compiler", {"version": version(here, "nvrtc")}))
     return tests
 
@@ -78,7 +92,14 @@ def _rocm(here: Here) -> List[Test]:
     present = bool(here.devices)
     tests = [
         Test("cpu", "hsa", "rocm", "hsa", {"devices": present}, 120.0),
-        Test("cpu", "device count", "rocm", "runtime_code", {"version": version(here, "hip"), "devices": present}, 120.0),
+        Test(
+            "cpu",
+            "device count",
+            "rocm",
+            "runtime_code",
+            {"version": version(here, "hip"), "devices": present},
+            120.0,
+        ),
         Test("cpu", "rocminfo", "rocm", "rocminfo", {"devices": present, "root": here.root}, 120.0),
     ]
     if present:
@@ -90,7 +111,14 @@ def _oneapi(here: Here) -> List[Test]:
     present, processor = bool(here.devices), intel.processor_runtime(here.root)
     return [
         Test("cpu", "level zero", "opencl", "level_zero", {"devices": present}, 120.0),
-        Test("cpu", "opencl platforms", "opencl", "platforms", {"devices": present, "processor": processor}, 120.0),
+        Test(
+            "cpu",
+            "opencl platforms",
+            "opencl",
+            "platforms",
+            {"devices": present, "processor": processor},
+            120.0,
+        ),
         Test("cpu", "opencl on the processor", "opencl", "on_processor", {"root": here.root}, 180.0),
     ]
 
@@ -114,7 +142,9 @@ def _frameworks(here: Here) -> List[Test]:
             if not here.devices:
                 tests.append(Test("cpu", module, "frameworks", "check", arguments, 300.0, True))
             else:
-                tests.append(Test("gpu", module, "frameworks", "check", {**arguments, "device": True}, 600.0, True))
+                tests.append(
+                    Test("gpu", module, "frameworks", "check", {**arguments, "device": True}, 600.0, True)
+                )
     return tests
 
 
@@ -123,17 +153,36 @@ def _gpu(here: Here) -> List[Test]:
     component = {"cuda": "cublas", "rocm": "hip"}.get(here.backend)
     common = {"kind": kind, "version": version(here, component) if component else ""}
     # Without persistence the first call initialises every GPU, which can take most of a minute; wheels' libraries lie where Python knows.
-    files = 0 if here.backend != "cuda" or cuda.chosen() else sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
+    files = (
+        0
+        if here.backend != "cuda" or cuda.chosen()
+        else sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
+    )
     more: Dict[str, Tuple[Json, float]] = {
         "discovery": ({"expected": here.expected, "files": files}, 120.0),
-        "gemm": ({"floors": list(here.floors), "size": here.size, "seconds": here.seconds, "root": here.root}, 300.0),
+        "gemm": (
+            {"floors": list(here.floors), "size": here.size, "seconds": here.seconds, "root": here.root},
+            300.0,
+        ),
         "inference": ({}, 180.0),
         "collective": ({"count": 1 << 16} if here.most else {}, 300.0),
         "memory": ({"share": here.share or 0.9, "most": here.most}, 600.0),
     }
-    tests = [Test("gpu", name, "device", name, {**common, **more[name][0]}, more[name][1]) for name in GPU_TESTS]
+    tests = [
+        Test("gpu", name, "device", name, {**common, **more[name][0]}, more[name][1]) for name in GPU_TESTS
+    ]
     if here.backend == "cuda":
-        tests.insert(3, Test("gpu", "run-time compiled", "cuda", "compiled_inference", {"version": version(here, "nvrtc")}, 180.0))
+        tests.insert(
+            3,
+            Test(
+                "gpu",
+                "run-time compiled",
+                "cuda",
+                "compiled_inference",
+                {"version": version(here, "nvrtc")},
+                180.0,
+            ),
+        )
     return tests
 
 

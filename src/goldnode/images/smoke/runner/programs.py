@@ -69,7 +69,11 @@ def compiles(program: str, version: str) -> Json:
     told = match[1] if match else ""
     count = min(len(numbers(version)), len(numbers(told)))
     if not told or numbers(told)[:count] != numbers(version)[:count]:
-        raise Failed(f"{program} is another version than the image states", expected=version, got=told or said.strip()[:120])
+        raise Failed(
+            f"{program} is another version than the image states",
+            expected=version,
+            got=told or said.strip()[:120],
+        )
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, "made")
         with open(os.path.join(folder, known.source), "w", encoding="utf-8") as opened:
@@ -81,7 +85,11 @@ def compiles(program: str, version: str) -> Json:
         if known.prints:
             got["runs"] = _prints(program, made, known.prints)
         if known.stub:
-            there = any(os.path.exists(os.path.join(place, known.stub)) for place in os.environ.get("LIBRARY_PATH", "").split(":") if place)
+            there = any(
+                os.path.exists(os.path.join(place, known.stub))
+                for place in os.environ.get("LIBRARY_PATH", "").split(":")
+                if place
+            )
             if there:
                 _run([path, *known.linked], folder)
             got["stub"] = f"links with {known.stub}" if there else f"no {known.stub} in LIBRARY_PATH"
@@ -99,7 +107,14 @@ def _prints(program: str, made: str, pattern: str) -> str:
 
 
 def _run(command: List[str], folder: str = "/") -> str:
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     said = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         last = (said.strip().splitlines() or ["it said nothing"])[-1][:200]

@@ -17,9 +17,17 @@ OK, BAD, UNKNOWN = 0, 2, 3
 class Failed(Exception):  # noqa: N818 - its name is its meaning
     """A test that ran and did not get what it has to get."""
 
-    def __init__(self, why: str, expected: Any = None, got: Any = None, figures: Optional[Json] = None) -> None:
+    def __init__(
+        self, why: str, expected: Any = None, got: Any = None, figures: Optional[Json] = None
+    ) -> None:
         super().__init__(why)
-        self.result = {"state": FAILED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
+        self.result = {
+            "state": FAILED,
+            "why": why,
+            "expected": expected,
+            "got": got,
+            "figures": figures or {},
+        }
 
 
 class NotRun(Exception):  # noqa: N818
@@ -54,7 +62,12 @@ def tier(tests: List[Json], why: str = "") -> Json:
         state = PASSED
         rest = [test["name"] for test in tests if test["state"] == NOT_RUN]
         why = "not run: " + ", ".join(rest) if rest else ""
-    return {"state": state, "why": why, "simulated": any(test.get("simulated") for test in tests), "tests": tests}
+    return {
+        "state": state,
+        "why": why,
+        "simulated": any(test.get("simulated") for test in tests),
+        "tests": tests,
+    }
 
 
 def exit_code(record: Json, required: Tuple[str, ...]) -> int:
@@ -62,7 +75,9 @@ def exit_code(record: Json, required: Tuple[str, ...]) -> int:
     tiers = record["tiers"]
     if any(found["state"] == FAILED for found in tiers.values()):
         return BAD
-    if any(test["state"] == NOT_RUN and test["required"] for found in tiers.values() for test in found["tests"]):
+    if any(
+        test["state"] == NOT_RUN and test["required"] for found in tiers.values() for test in found["tests"]
+    ):
         return UNKNOWN
     if any(tiers[name]["state"] != PASSED for name in required):
         return UNKNOWN
@@ -93,7 +108,10 @@ def _sum(name: str, found: Json) -> str:
 
 def _told(test: Json) -> str:
     if test["state"] == PASSED:
-        figures = ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in test["figures"].items())
+        figures = ", ".join(
+            f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in test["figures"].items()
+        )
         return "; ".join(part for part in (figures or _short(test["got"]), test["why"]) if part)
     if test["state"] == FAILED and test["expected"] is not None:
         return f"{test['why']}: expected {_short(test['expected'])}, got {_short(test['got'])}"

@@ -49,12 +49,20 @@ def rocminfo(devices: bool, root: str = "/") -> Json:
     program = shutil.which("rocminfo") or shutil.which("rocminfo", path="/opt/rocm/bin")
     if program is None:
         return {"state": "not_run", "why": "rocminfo is not here", "required": False}
-    done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
+    )
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode("utf-8", "replace"))
     loaded = os.path.isdir(image.under(root, "/sys/module/amdgpu"))
-    code, sentence = (0, "HSA Agents") if devices else (1, "/dev/kfd" if loaded else "ROCk module is NOT loaded")
+    code, sentence = (
+        (0, "HSA Agents") if devices else (1, "/dev/kfd" if loaded else "ROCk module is NOT loaded")
+    )
     if done.returncode != code or sentence not in said:
-        raise Failed("rocminfo", expected={"exit": code, "says": sentence}, got={"exit": done.returncode, "says": said.strip()[:200]})
+        raise Failed(
+            "rocminfo",
+            expected={"exit": code, "says": sentence},
+            got={"exit": done.returncode, "says": said.strip()[:200]},
+        )
     return passed({"exit": code, "says": sentence}, {"exit": done.returncode, "says": sentence})
 
 
@@ -64,7 +72,9 @@ def device_group(root: str = "/") -> Json:
     group = os.stat(path).st_gid
     if not os.access(path, os.R_OK | os.W_OK):
         raise Failed(
-            f"/dev/kfd is of group {group}: start the container with --group-add {group}", expected=group, got=sorted(os.getgroups())
+            f"/dev/kfd is of group {group}: start the container with --group-add {group}",
+            expected=group,
+            got=sorted(os.getgroups()),
         )
     return passed("read and write", "read and write")
 
@@ -91,7 +101,11 @@ class Hip(Driver):
         if status:
             told = native.symbol(self.library, "hipGetErrorName")
             told.restype = ctypes.c_char_p
-            raise Failed(f"{function}: {(told(status) or b'unknown error').decode('ascii', 'replace')}", expected=0, got=status)
+            raise Failed(
+                f"{function}: {(told(status) or b'unknown error').decode('ascii', 'replace')}",
+                expected=0,
+                got=status,
+            )
 
     def gpus(self) -> List[Gpu]:
         count = ctypes.c_int()
@@ -99,11 +113,17 @@ class Hip(Driver):
         return [self._gpu(index) for index in range(count.value)]
 
     def _gpu(self, index: int) -> Gpu:
-        name, address, size = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32), ctypes.c_size_t()
+        name, address, size = (
+            ctypes.create_string_buffer(256),
+            ctypes.create_string_buffer(32),
+            ctypes.c_size_t(),
+        )
         self.call("hipDeviceGetName", name, 256, index)
         self.call("hipDeviceTotalMem", ctypes.byref(size), index)
         self.call("hipDeviceGetPCIBusId", address, 32, index)
-        return Gpu(index, name.value.decode("utf-8", "replace"), size.value, address.value.decode().lower(), (), 0)
+        return Gpu(
+            index, name.value.decode("utf-8", "replace"), size.value, address.value.decode().lower(), (), 0
+        )
 
     def versions(self) -> Json:
         value = ctypes.c_int()
@@ -128,11 +148,15 @@ class Hip(Driver):
         self.library.hipFree(ctypes.c_void_p(memory))
 
     def put(self, memory: Any, data: bytes) -> None:
-        self.call("hipMemcpy", ctypes.c_void_p(memory), data, ctypes.c_size_t(len(data)), 1)  # hipMemcpyHostToDevice
+        self.call(
+            "hipMemcpy", ctypes.c_void_p(memory), data, ctypes.c_size_t(len(data)), 1
+        )  # hipMemcpyHostToDevice
 
     def get(self, memory: Any, size: int) -> bytes:
         buffer = ctypes.create_string_buffer(size)
-        self.call("hipMemcpy", buffer, ctypes.c_void_p(memory), ctypes.c_size_t(size), 2)  # hipMemcpyDeviceToHost
+        self.call(
+            "hipMemcpy", buffer, ctypes.c_void_p(memory), ctypes.c_size_t(size), 2
+        )  # hipMemcpyDeviceToHost
         return buffer.raw
 
     def sync(self) -> None:
@@ -148,11 +172,28 @@ class Hip(Driver):
                 self.functions[self.current, name] = found
         values = [(ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value) for kind, value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        self.call("hipModuleLaunchKernel", self.functions[self.current, kernel], 2048, 1, 1, 256, 1, 1, 0, None, pointers, None)
+        self.call(
+            "hipModuleLaunchKernel",
+            self.functions[self.current, kernel],
+            2048,
+            1,
+            1,
+            256,
+            1,
+            1,
+            0,
+            None,
+            pointers,
+            None,
+        )
 
     def _compile(self) -> bytes:
         """The kernels for the current device. Until ROCm 5 the compiler's functions are in the runtime itself."""
-        compiler = self.library if hasattr(self.library, "hiprtcCreateProgram") else native.need(HIPRTC, "HIP's run-time compiler")
+        compiler = (
+            self.library
+            if hasattr(self.library, "hiprtcCreateProgram")
+            else native.need(HIPRTC, "HIP's run-time compiler")
+        )
         program = ctypes.c_void_p()
 
         def call(function: str, *arguments: Any) -> None:
@@ -160,7 +201,15 @@ class Hip(Driver):
             if status:
                 raise Failed(f"{function} fails", expected=0, got=status)
 
-        call("hiprtcCreateProgram", ctypes.byref(program), (kernels.HIP + kernels.BODY).encode(), b"goldnode.hip", 0, None, None)
+        call(
+            "hiprtcCreateProgram",
+            ctypes.byref(program),
+            (kernels.HIP + kernels.BODY).encode(),
+            b"goldnode.hip",
+            0,
+            None,
+            None,
+        )
         call("hiprtcCompileProgram", program, 0, None)
         size = ctypes.c_size_t()
         call("hiprtcGetCodeSize", program, ctypes.byref(size))

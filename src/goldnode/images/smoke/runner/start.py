@@ -31,14 +31,27 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """What may be asked for."""
     found = Parser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
-    found.add_argument("--backend", choices=image.BACKENDS, help="default: the image's, else that of the devices here, else cpu")
-    found.add_argument("--tier", choices=(*TIERS, "all"), default="all", help="run this tier only")
-    found.add_argument("--test", action="append", metavar="NAME", help="run this test only; may be given several times")
     found.add_argument(
-        "--require", action="append", choices=TIERS, help="exit with 3 unless this tier ran (cpu is required; gpu where a device is)"
+        "--backend",
+        choices=image.BACKENDS,
+        help="default: the image's, else that of the devices here, else cpu",
+    )
+    found.add_argument("--tier", choices=(*TIERS, "all"), default="all", help="run this tier only")
+    found.add_argument(
+        "--test", action="append", metavar="NAME", help="run this test only; may be given several times"
     )
     found.add_argument(
-        "--gpus", type=int, default=0, metavar="N", help="how many devices there have to be; default: as many as device files"
+        "--require",
+        action="append",
+        choices=TIERS,
+        help="exit with 3 unless this tier ran (cpu is required; gpu where a device is)",
+    )
+    found.add_argument(
+        "--gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many devices there have to be; default: as many as device files",
     )
     found.add_argument(
         "--memory-share",
@@ -47,17 +60,44 @@ def parser() -> Parser:
         metavar="SHARE",
         help="of the free memory to fill (cpu 0.05 and at most 256 MiB, gpu 0.9)",
     )
-    found.add_argument("--memory-mib", type=int, default=0, metavar="MIB", help="fill at most this much of each device")
-    found.add_argument("--size", type=int, default=0, metavar="N", help="rows of the matrices of the GEMM; below 2048 no floor is held")
-    found.add_argument("--seconds", type=float, default=1.0, help="how long a GEMM is measured (default 1)")
-    found.add_argument("--limit", type=float, default=0.0, metavar="SECONDS", help="time limit of each test; default: its own")
-    found.add_argument("--floors", metavar="FILE", help="JSON with floors of your own: [{model, pci_ids, floor_tflops: {fp16: …}}]")
     found.add_argument(
-        "--without-driver", action="store_true", help="there is no driver here: a libcuda that is found is the image's own, which fails"
+        "--memory-mib", type=int, default=0, metavar="MIB", help="fill at most this much of each device"
+    )
+    found.add_argument(
+        "--size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="rows of the matrices of the GEMM; below 2048 no floor is held",
+    )
+    found.add_argument("--seconds", type=float, default=1.0, help="how long a GEMM is measured (default 1)")
+    found.add_argument(
+        "--limit",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="time limit of each test; default: its own",
+    )
+    found.add_argument(
+        "--floors",
+        metavar="FILE",
+        help="JSON with floors of your own: [{model, pci_ids, floor_tflops: {fp16: …}}]",
+    )
+    found.add_argument(
+        "--without-driver",
+        action="store_true",
+        help="there is no driver here: a libcuda that is found is the image's own, which fails",
     )
     found.add_argument("--json", action="store_true", help="print the record as JSON")
-    found.add_argument("--output", metavar="FILE", help="write the record as JSON to this file, whole or not at all")
-    found.add_argument("--root", default="/", metavar="DIR", help="where device files, sysfs and the image's description are looked for")
+    found.add_argument(
+        "--output", metavar="FILE", help="write the record as JSON to this file, whole or not at all"
+    )
+    found.add_argument(
+        "--root",
+        default="/",
+        metavar="DIR",
+        help="where device files, sysfs and the image's description are looked for",
+    )
     return found
 
 
@@ -119,13 +159,32 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     for test in tests:
         if (options.tier not in (test.tier, "all")) or (options.test and test.name not in options.test):
             continue
-        request = {"tier": test.tier, "module": test.module, "function": test.function, "arguments": test.arguments}
+        request = {
+            "tier": test.tier,
+            "module": test.module,
+            "function": test.function,
+            "arguments": test.arguments,
+        }
         found = killer.run(request, options.limit or test.limit, test.site)
-        done[test.tier].append({"name": test.name, "required": True, "why": "", "expected": None, "got": None, "figures": {}, **found})
+        done[test.tier].append(
+            {
+                "name": test.name,
+                "required": True,
+                "why": "",
+                "expected": None,
+                "got": None,
+                "figures": {},
+                **found,
+            }
+        )
     asked = {name: options.tier in (name, "all") for name in TIERS}
     why = {"cpu": "there is nothing to test without a device here", "gpu": plan.reason(backend, devices)}
     tiers = {name: report.tier(done[name], why[name] if asked[name] else "not asked for") for name in TIERS}
-    unnamed = [part for part in sorted(parts) if not any(part in test.name or test.arguments.get("part") == part for test in tests)]
+    unnamed = [
+        part
+        for part in sorted(parts)
+        if not any(part in test.name or test.arguments.get("part") == part for test in tests)
+    ]
     record: Json = {
         "schema": SCHEMA,
         "image": described.get("name"),
@@ -135,7 +194,9 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
         "parts_without_a_test": [part for part in unnamed if not frameworks.framework(part)],
         "tiers": tiers,
     }
-    required = options.require or [name for name in TIERS if asked[name] and (name == "cpu" or (devices and backend != "cpu"))]
+    required = options.require or [
+        name for name in TIERS if asked[name] and (name == "cpu" or (devices and backend != "cpu"))
+    ]
     if options.test:
         required = [name for name in required if done[name]]
     code = report.exit_code(record, tuple(required))

@@ -34,7 +34,11 @@ def only(document: Document) -> List[str]:
 
 def from_file(name: str) -> List[str]:
     """Options that let apt see the sources in one file and no others."""
-    settings = {"Dir::Etc::sourcelist": name, "Dir::Etc::sourceparts": "/dev/null", "APT::Get::List-Cleanup": "0"}
+    settings = {
+        "Dir::Etc::sourcelist": name,
+        "Dir::Etc::sourceparts": "/dev/null",
+        "APT::Get::List-Cleanup": "0",
+    }
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
 
@@ -63,7 +67,9 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
         peers = _peers(archive, seen)
         given = {component for peer in peers for component in peer["components"]}
         # A mirror that is all that apt may see has to be in a file of its own.
-        missing = [component for component in archive["components"] if component not in given or only(document)]
+        missing = [
+            component for component in archive["components"] if component not in given or only(document)
+        ]
         if peers and not missing:
             continue
         signed_by = peers[0]["signed_by"] if peers else archive["signed_by"]
@@ -110,7 +116,12 @@ def pins(document: Document) -> Wanted:
     """apt_preferences(5): the stack set at its locked versions (1001: also downwards), the metapackages at no version."""
     lines = [f"# goldnode: the locked packages of stack {document['stack']['name']}"]
     for package in document["packages"]:
-        lines += [f"Package: {package['name']}", f"Pin: version {package['version']}", "Pin-Priority: 1001", ""]
+        lines += [
+            f"Package: {package['name']}",
+            f"Pin: version {package['version']}",
+            "Pin-Priority: 1001",
+            "",
+        ]
     if document["fence"]:
         lines += [
             "# These would drag the stack forward.",
@@ -119,7 +130,9 @@ def pins(document: Document) -> Wanted:
             "Pin-Priority: -1",
             "",
         ]
-    return Wanted("/etc/apt/preferences.d/goldnode-stack", "\n".join(lines), "node_class", "pins of the stack set")
+    return Wanted(
+        "/etc/apt/preferences.d/goldnode-stack", "\n".join(lines), "node_class", "pins of the stack set"
+    )
 
 
 def fence(document: Document) -> Wanted:
@@ -128,7 +141,12 @@ def fence(document: Document) -> Wanted:
     # The entries are Python regular expressions, matched at the start of a name; what a name of a package may hold of their signs is + and .
     items = "".join('  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names)
     text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
-    return Wanted("/etc/apt/apt.conf.d/52goldnode-fence", text, "node_class", "unattended upgrades keep off the stack set")
+    return Wanted(
+        "/etc/apt/apt.conf.d/52goldnode-fence",
+        text,
+        "node_class",
+        "unattended upgrades keep off the stack set",
+    )
 
 
 def refusals(document: Document, seen: Observed) -> List[Refusal]:
@@ -137,7 +155,10 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     ours = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
     family = (document.get("driver") or {}).get("family", ())
-    whose, instead = f"an archive of stack {document['stack']['name']}", ", or declare that archive in the stack"
+    whose, instead = (
+        f"an archive of stack {document['stack']['name']}",
+        ", or declare that archive in the stack",
+    )
     if only(document):
         whose, instead = "the site's mirror, from which alone the stack comes", ""
     for row in seen.sources:
@@ -155,7 +176,9 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     for pin in seen.pins:
         if pin.get("owner") in names:  # of a package of the stack, whose pins the lock's outrank
             continue
-        if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(pin["package"], family):
+        if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
+            pin["package"], family
+        ):
             found.append(
                 Refusal(
                     "foreign-pin",
@@ -194,5 +217,7 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
 def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
     """Entries of the node's own for the archive's URI and suite."""
     return [
-        row for row in seen.sources if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
+        row
+        for row in seen.sources
+        if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
     ]

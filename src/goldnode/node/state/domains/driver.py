@@ -28,7 +28,13 @@ def initramfs_hook(document: Document, part: str) -> List[Wanted]:
     """The hook of initramfs-tools that takes unwanted modules out again, under either spelling of their names."""
     if not document["blacklist"]:
         return []
-    names = sorted({spelling for name in document["blacklist"] for spelling in (name.replace("-", "_"), name.replace("_", "-"))})
+    names = sorted(
+        {
+            spelling
+            for name in document["blacklist"]
+            for spelling in (name.replace("-", "_"), name.replace("_", "-"))
+        }
+    )
     text = INITRAMFS_HOOK.format(modules=" ".join(names))
     why = f"{', '.join(document['blacklist'])} kept out of every initramfs"
     return [Wanted("/etc/initramfs-tools/hooks/zz-goldnode", text, part, why, 0o755)]
@@ -105,7 +111,12 @@ def module(document: Document, seen: Observed) -> List[Action]:
             None,
             f"{driver['module']} {driver['version']} for {release}\n",
             "the GPU module was built anew",
-            {"module": driver["module"], "version": driver["version"], "release": release, "dkms": dkms["name"]},
+            {
+                "module": driver["module"],
+                "version": driver["version"],
+                "release": release,
+                "dkms": dkms["name"],
+            },
         )
     ]
 
@@ -115,7 +126,17 @@ def restored(document: Document, name: str, why: str) -> Action:
     driver, release = document["driver"], document["kernel"]["release"]
     after = f"{name} of {driver['package']} for {release}\n"
     data = {"module": name, "release": release, "package": driver["package"]}
-    return Action("gpu_driver", "module.restore", f"{name} for {release}", why, IMAGE, None, after, f"{name} was put there anew", data)
+    return Action(
+        "gpu_driver",
+        "module.restore",
+        f"{name} for {release}",
+        why,
+        IMAGE,
+        None,
+        after,
+        f"{name} was put there anew",
+        data,
+    )
 
 
 def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optional[str]:
@@ -145,7 +166,9 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
     for release, inside in sorted(images.items()):
         reasons = initramfs_faults(document, inside)
         if seen.owed:
-            reasons.append("packages that were installed have asked for it, and their run did not come to that")
+            reasons.append(
+                "packages that were installed have asked for it, and their run did not come to that"
+            )
         if reasons:
             owed = ("last" if release == max(images) else "yes") if seen.owed else ""
             actions.append(
@@ -173,4 +196,6 @@ def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]
     wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
     reasons = [f"it holds {', '.join(inside['unwanted'])}"] if inside["unwanted"] else []
     reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
-    return reasons + [f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha]
+    return reasons + [
+        f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha
+    ]

@@ -21,7 +21,9 @@ class Wanted:
     why: str
     mode: int = 0o644
     show: Optional[str] = None
-    payload: Optional[str] = None  # name of the payload that holds the bytes, where they travel beside the document
+    payload: Optional[str] = (
+        None  # name of the payload that holds the bytes, where they travel beside the document
+    )
     base64: Optional[str] = None  # the bytes themselves, where they may not be text
     reboot: Optional[str] = None
 
@@ -46,9 +48,26 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                 data[name] = value
         if len(data) == 1:
             data["content"] = file.content
-        actions.append(Action(file.part, "file.write", file.path, reason, IMAGE, before, file.show or file.content, file.reboot, data))
+        actions.append(
+            Action(
+                file.part,
+                "file.write",
+                file.path,
+                reason,
+                IMAGE,
+                before,
+                file.show or file.content,
+                file.reboot,
+                data,
+            )
+        )
     for path, have in sorted(seen.files.items()):
-        if path not in names and have is not None and have.get("type") != "directory" and not owners.replaced(path, seen):
+        if (
+            path not in names
+            and have is not None
+            and have.get("type") != "directory"
+            and not owners.replaced(path, seen)
+        ):
             actions.append(
                 Action(
                     "node_class",
@@ -69,4 +88,6 @@ def differences(file: Wanted, have: Mapping[str, Any]) -> List[str]:
         return [f"it is {owners.kind(row)}, want a file"]
     found = ["its content differs"] if row["content"] != file.content else []
     found += owners.faults(row)
-    return found + ([f"want mode {file.mode:04o}, have {row['mode']:04o}"] if row["mode"] != file.mode else [])
+    return found + (
+        [f"want mode {file.mode:04o}, have {row['mode']:04o}"] if row["mode"] != file.mode else []
+    )

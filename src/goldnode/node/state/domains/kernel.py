@@ -82,9 +82,13 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     part = "gpu_driver" if out_of_tree else "kernel"  # after every module is proved
     loader = seen.boot.get("loader")
     if not seen.live:
-        return [], [Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")]
+        return [], [
+            Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")
+        ]
     if loader is None:
-        where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        where = (
+            "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        )
         return [], [Note("boot.entry", f"which kernel boots next: {where}")]
     if loader == "systemd-boot":
         return systemd_boot(document, seen, part)
@@ -119,20 +123,43 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
     survey = seen.slots.get("survey")
     if survey is None:
         if have is None:
-            return [], [Note("boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it cannot be told'}")]
+            return [], [
+                Note(
+                    "boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it cannot be told'}"
+                )
+            ]
         if have == release:
             return [], []
         reason = f"want {release} as the next boot, have {have} ({seen.boot.get('reason')})"
-        after = f"LoaderEntryDefault={seen.boot.get('entry') or f'(entry of {release}, once it is installed)'}\n"
-        return [Action(part, "boot.entry", release, reason, BOOT, None, after, None, {"release": release})], []
+        after = (
+            f"LoaderEntryDefault={seen.boot.get('entry') or f'(entry of {release}, once it is installed)'}\n"
+        )
+        return [
+            Action(part, "boot.entry", release, reason, BOOT, None, after, None, {"release": release})
+        ], []
     if survey["tried"] or survey["next"] not in (None, survey["running"]):
         return [], []
     own = survey["slots"][survey["running"]]
     if own["kernel"] == release and have == release and not seen.slots.get("stale"):
         return [], []
-    why = seen.slots.get("stale") or f"want {release} as the next boot, have {have or 'unknown'} ({seen.boot.get('reason')})"
+    why = (
+        seen.slots.get("stale")
+        or f"want {release} as the next boot, have {have or 'unknown'} ({seen.boot.get('reason')})"
+    )
     before, after = f"{own['entry']}: {own['kernel']}\n", f"{own['entry']}: {release}\n"
-    return [Action(part, "boot.slot", f"slot {survey['running']}", why, BOOT, before, after, None, {"release": release})], []
+    return [
+        Action(
+            part,
+            "boot.slot",
+            f"slot {survey['running']}",
+            why,
+            BOOT,
+            before,
+            after,
+            None,
+            {"release": release},
+        )
+    ], []
 
 
 def tried(document: Document, seen: Observed) -> bool:
@@ -143,7 +170,12 @@ def tried(document: Document, seen: Observed) -> bool:
     if seen.trial.get("release") == release:
         return True
     stands = seen.boot.get("release") == release and seen.boot.get("via") != "next_entry"
-    return bool(seen.back) and not seen.back.get("boot") and seen.running_kernel not in (None, release) and not stands
+    return (
+        bool(seen.back)
+        and not seen.back.get("boot")
+        and seen.running_kernel not in (None, release)
+        and not stands
+    )
 
 
 def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
@@ -153,11 +185,27 @@ def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], L
     if seen.running_kernel == release:
         text = f"{release} becomes the default with a check that finds nothing against it"
         return [], [Note("boot.entry", f"{text}; the last one found: {failed}" if failed else text)]
-    if seen.trial.get("release") == release and seen.boot.get("release") == release and seen.boot.get("via") == "next_entry":
+    if (
+        seen.trial.get("release") == release
+        and seen.boot.get("release") == release
+        and seen.boot.get("via") == "next_entry"
+    ):
         return [], []
     reason = f"{release} is to be tried by one boot; the default stays what it is until the check of that boot finds nothing against it"
     if failed:
         reason += f" (tried before: {failed})"
     entry = seen.boot.get("entry") or f"(entry of {release}, once it is installed)"
     reboot = f"kernel {release} is tried with the next boot"
-    return [Action(part, "boot.once", release, reason, BOOT, None, f"next_entry={entry}\n", reboot, {"release": release})], []
+    return [
+        Action(
+            part,
+            "boot.once",
+            release,
+            reason,
+            BOOT,
+            None,
+            f"next_entry={entry}\n",
+            reboot,
+            {"release": release},
+        )
+    ], []

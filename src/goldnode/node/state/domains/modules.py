@@ -86,7 +86,9 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
 # -- what is wrong with a module
 
 
-def fault(document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]) -> Optional[str]:
+def fault(
+    document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
+) -> Optional[str]:
     """What is wrong with one of the stack's other modules; None when it is the wanted one for the locked kernel."""
     release, info = document["kernel"]["release"], found.get(row["name"])
     if info is None:
@@ -98,7 +100,9 @@ def fault(document: Document, row: Mapping[str, Any], found: Mapping[str, Option
     return stale(document, row, found)
 
 
-def stale(document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]) -> Optional[str]:
+def stale(
+    document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
+) -> Optional[str]:
     """Whether a module that is built on the node was built against an earlier file of a module it depends on."""
     info = found.get(row["name"])
     if info is None or tree(document, row) is None:
@@ -109,7 +113,11 @@ def stale(document: Document, row: Mapping[str, Any], found: Mapping[str, Option
         other = found.get(name)
         if other is None:
             continue
-        if other["identity"] != against[name] if recorded and name in against else other["time"] > info["time"]:
+        if (
+            other["identity"] != against[name]
+            if recorded and name in against
+            else other["time"] > info["time"]
+        ):
             return f"it was built against an earlier {name}"
     return None
 
@@ -144,16 +152,24 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     def reason(row: Mapping[str, Any]) -> Optional[str]:
         moved = [name for name in foreign(document, row) if name in anew]
         wrong = fault(document, row, found)
-        return wrong or (f"{', '.join(moved)} is built anew, and it is compiled against that" if moved and tree(document, row) else None)
+        return wrong or (
+            f"{', '.join(moved)} is built anew, and it is compiled against that"
+            if moved and tree(document, row)
+            else None
+        )
 
     def build(row: Mapping[str, Any]) -> None:
         why = reason(row)
         source = tree(document, row)
-        if why and source and source in [action.data["dkms"] for action in actions]:  # one build gives all of a tree
+        if (
+            why and source and source in [action.data["dkms"] for action in actions]
+        ):  # one build gives all of a tree
             anew.append(row["name"])
         elif why:
             ours = prebuilt(document) and row["package"] == document["driver"]["package"]
-            actions.append(driver_domain.restored(document, row["name"], why) if ours else _action(document, row, why))
+            actions.append(
+                driver_domain.restored(document, row["name"], why) if ours else _action(document, row, why)
+            )
             anew.append(row["name"])
 
     for row in rows:
@@ -166,7 +182,13 @@ def builds(document: Document, seen: Observed) -> List[Action]:
         main = main or [driver_domain.restored(document, faults[0][0]["name"], faults[0][1])]
     elif not main and faults:
         row, why = faults[0]
-        main = [_action(document, row, f"{why}{f' (and {len(faults) - 1} more of its tree)' if len(faults) > 1 else ''}")]
+        main = [
+            _action(
+                document,
+                row,
+                f"{why}{f' (and {len(faults) - 1} more of its tree)' if len(faults) > 1 else ''}",
+            )
+        ]
     if main:
         anew += [document["driver"]["module"], *(row["name"] for row in own)]
     actions += main
@@ -184,8 +206,24 @@ def prebuilt(document: Document) -> bool:
 def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
     release = document["kernel"]["release"]
     after = f"{row['name']} of {row['package'] or document['driver']['dkms']['package']} {row['version']} for {release}\n"
-    data = {"module": row["name"], "version": row["version"], "release": release, "dkms": tree(document, row), "package": row["package"]}
-    return Action(PART, "module.build", f"{row['name']} for {release}", why, IMAGE, None, after, f"{row['name']} was built anew", data)
+    data = {
+        "module": row["name"],
+        "version": row["version"],
+        "release": release,
+        "dkms": tree(document, row),
+        "package": row["package"],
+    }
+    return Action(
+        PART,
+        "module.build",
+        f"{row['name']} for {release}",
+        why,
+        IMAGE,
+        None,
+        after,
+        f"{row['name']} was built anew",
+        data,
+    )
 
 
 def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
@@ -202,22 +240,36 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     driver, files = document.get("driver") or {}, []
     load = [row["name"] for row in rows if row["load"]]
     if load:
-        text = "".join(f"{name}\n" for name in ["# goldnode: modules of the stack, in the order of loading", *load])
+        text = "".join(
+            f"{name}\n" for name in ["# goldnode: modules of the stack, in the order of loading", *load]
+        )
         files.append(Wanted(LOAD, text, PART, "modules of the stack are loaded at boot, in their order"))
     before = [row["name"] for row in rows if row["before_driver"]]
     lines = [f"softdep {row['name']} pre: {' '.join(row['after'])}" for row in rows if row["after"]]
     if before and driver:
         lines.insert(0, f"softdep {driver['module']} pre: {' '.join(before)}")
     if lines:
-        text = "".join(f"{line}\n" for line in ["# goldnode: what has to be there before a module of the stack", *lines])
-        files.append(Wanted(SOFTDEP, text, PART, "modules of the stack are loaded in their order, by whatever loads them"))
+        text = "".join(
+            f"{line}\n" for line in ["# goldnode: what has to be there before a module of the stack", *lines]
+        )
+        files.append(
+            Wanted(
+                SOFTDEP, text, PART, "modules of the stack are loaded in their order, by whatever loads them"
+            )
+        )
     return files
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Builds are planned with the driver's own (see `builds`), before the boot entry; here only what cannot be judged is told. Pure."""
     elsewhere, load = place(seen), [row["name"] for row in document.get("modules") or () if row["load"]]
-    return [], [Note("modules.loaded", f"{elsewhere}: whether {', '.join(load)} is loaded")] if elsewhere and load else [], []
+    return (
+        [],
+        [Note("modules.loaded", f"{elsewhere}: whether {', '.join(load)} is loaded")]
+        if elsewhere and load
+        else [],
+        [],
+    )
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
@@ -261,6 +313,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         found.append(judge_item(item, want, wrong or want, "drain", remedy))
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
-            remedy = Remedy(f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg.", PERSON)
+            remedy = Remedy(
+                f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg.",
+                PERSON,
+            )
             found.append(judge_item(f"{item}.loaded", "loaded", have, "drain", remedy, place(seen)))
     return found

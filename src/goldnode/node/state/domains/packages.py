@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, TypeAlias
 
 
-ROLE_OF = {"kernel": "kernel", "driver": "gpu_driver", "runtime": "gpu_driver", "module": "gpu_driver", "base": "kernel"}
+ROLE_OF = {
+    "kernel": "kernel",
+    "driver": "gpu_driver",
+    "runtime": "gpu_driver",
+    "module": "gpu_driver",
+    "base": "kernel",
+}
 
 Document: TypeAlias = "Mapping[str, Any]"
 
@@ -28,12 +34,22 @@ def repair(document: Document, seen: Observed) -> List[Action]:
         return []
     wanted = {package["name"] for package in document["packages"]}
     leave = [name for name in broken if name in seen.held_by_us and name not in wanted]
-    reason = (
-        f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
-    )
+    reason = f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
     if leave:
         reason += f"; of these {', '.join(leave)} leave again"
-    return [Action("node_class", "packages.repair", "dpkg", reason, IMAGE, "\n".join(broken) + "\n", "", None, {"leave": leave})]
+    return [
+        Action(
+            "node_class",
+            "packages.repair",
+            "dpkg",
+            reason,
+            IMAGE,
+            "\n".join(broken) + "\n",
+            "",
+            None,
+            {"leave": leave},
+        )
+    ]
 
 
 def broken_packages(seen: Observed) -> List[str]:
@@ -75,13 +91,19 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     for name, have in sorted(seen.packages.items()):
         if way_back_modules(document, seen, name):
             continue
-        if name not in wanted and in_family(name, family) and have["state"] not in ("config-files", "not-installed"):
+        if (
+            name not in wanted
+            and in_family(name, family)
+            and have["state"] not in ("config-files", "not-installed")
+        ):
             lines.append(f"remove    {name} {have['version']} (of the driver family, not of this stack)")
             remove.append(name)
             roles.add("gpu_driver")
     for name in seen.back.get("leave", ()):
         if name not in remove:
-            lines.append(f"remove    {name} {seen.packages[name]['version']} (came with the stack that is left)")
+            lines.append(
+                f"remove    {name} {seen.packages[name]['version']} (came with the stack that is left)"
+            )
             remove.append(name)
             roles.add("kernel")
     for name in seen.left_over:
@@ -92,7 +114,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     if not lines:
         return None
     part = next(role for role in PARTS if role in roles)
-    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (f", {len(remove)} others leave" if remove else "")
+    counts = f"{len(install)} of {len(wanted)} locked packages differ" + (
+        f", {len(remove)} others leave" if remove else ""
+    )
     driver = document.get("driver") or {}
     reboot = None
     if new_kernel:
@@ -103,7 +127,10 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         reboot = "firmware or libraries of the GPU driver were replaced"
     elif moved_module:
         reboot = "kernel modules of the stack were replaced"
-    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*install, *remove} & set(seen.packages)))
+    before = "".join(
+        f"{name} {seen.packages[name]['version']}\n"
+        for name in sorted({*install, *remove} & set(seen.packages))
+    )
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
     # What has no configuration that anybody could want again leaves no trace: what built modules, and the packages of built ones.
     known = {*seen.left_over, *(document.get("driver") or {}).get("replaces", ())}
@@ -115,13 +142,19 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     }
     if seen.back:  # so that nothing of it is left, as if it had not been here
         data["purge"] = [name for name in remove if name not in seen.back["residual"]]
-    return Action(part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data)
+    return Action(
+        part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data
+    )
 
 
 def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
     """Whether a package is that of the built modules of the same driver for the kernel that runs: it keeps the way back its GPUs."""
     driver = document.get("driver") or {}
-    if driver.get("built") != "prebuilt" or not seen.running_kernel or not name.endswith(f"-modules-{seen.running_kernel}"):
+    if (
+        driver.get("built") != "prebuilt"
+        or not seen.running_kernel
+        or not name.endswith(f"-modules-{seen.running_kernel}")
+    ):
         return False
     return str(seen.packages.get(name, {}).get("version", "")).startswith(f"{driver['version']}-")
 
@@ -172,14 +205,22 @@ def let_go(document: Document, seen: Observed) -> List[Action]:
         return []
     text = "".join(f"hold {name}\n" for name in stale)
     reason = f"{len(stale)} packages were held for an earlier lock of this node"
-    return [Action("node_class", "packages.unhold", "earlier lock", reason, IMAGE, text, "", None, {"names": stale})]
+    return [
+        Action(
+            "node_class", "packages.unhold", "earlier lock", reason, IMAGE, text, "", None, {"names": stale}
+        )
+    ]
 
 
 def way_back(seen: Observed) -> List[Action]:
     """The kernel that runs now stays: apt must not see it as nobody's dependency and offer it to autoremove."""
     if not seen.running_kernel:
         return []
-    found = [name for name in seen.packages if name in seen.automatic and kernel_release(name) == seen.running_kernel]
+    found = [
+        name
+        for name in seen.packages
+        if name in seen.automatic and kernel_release(name) == seen.running_kernel
+    ]
     return [
         Action(
             "kernel",

@@ -53,7 +53,8 @@ MPS_UNIT = f"/etc/systemd/system/{MPS_NAME}"
 MPS_WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service"
 MPS_PROGRAM = "/usr/bin/nvidia-cuda-mps-control"
 PERSISTENCED = tuple(
-    f"{where}/nvidia-persistenced.service" for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+    f"{where}/nvidia-persistenced.service"
+    for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
 
 # In a container GPUs and kernel are its host's, and nothing is set from there; only a simulator's are its own.
@@ -135,14 +136,20 @@ def vendor(document: Document) -> str:
 
 def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
     """Whether an override is meant for this GPU."""
-    return gpu.get("uuid") == override["uuid"] if "uuid" in override else gpu.get("pci_id") in override.get("pci_ids", ())
+    return (
+        gpu.get("uuid") == override["uuid"]
+        if "uuid" in override
+        else gpu.get("pci_id") in override.get("pci_ids", ())
+    )
 
 
 def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
     """The settings wanted of one GPU: the class's, then those of its model, then its own. Clocks are merged, anything else replaced."""
     policy = document["policy"]
     found: Json = {key: policy[key] for key in keys(policy)}
-    mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(policy.get("sharing", ""))
+    mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(
+        policy.get("sharing", "")
+    )
     if mode:
         found.setdefault("compute_mode", mode)
     overrides = [override for override in policy.get("overrides", ()) if fits(override, gpu)]
@@ -159,7 +166,11 @@ def items(document: Document) -> List[str]:
     for key in ORDER:
         declared = [policy[key] for policy in policies if key in policy]
         if key == "clocks":
-            found += [f"clocks.{part}" for part in ("graphics_mhz", "memory_mhz") if any(part in clocks for clocks in declared)]
+            found += [
+                f"clocks.{part}"
+                for part in ("graphics_mhz", "memory_mhz")
+                if any(part in clocks for clocks in declared)
+            ]
         elif declared:
             found.append(key)
     return found + (["sharing"] if "sharing" in document["policy"] else [])
@@ -197,7 +208,9 @@ def elsewhere(document: Document, seen: Observed) -> Optional[str]:
     """Why this place cannot show the GPUs of the node; None where it can."""
     if seen.live and seen.simulated:
         return None
-    return place(seen) or ("the class declares simulated GPUs, and none are installed here" if document["simulated"] else None)
+    return place(seen) or (
+        "the class declares simulated GPUs, and none are installed here" if document["simulated"] else None
+    )
 
 
 def driver_load(host: Host) -> str:
@@ -222,7 +235,9 @@ def persistenced(host: Host) -> Json:
     arguments = None
     if host.live:
         for name in host.glob("/proc", "[0-9]*"):
-            if (host.text(f"{name}/comm") or "").strip() == "nvidia-persiste":  # the kernel keeps fifteen characters
+            if (
+                host.text(f"{name}/comm") or ""
+            ).strip() == "nvidia-persiste":  # the kernel keeps fifteen characters
                 arguments = (host.text(f"{name}/cmdline") or "").split("\0")[:-1]
     return {"exec": starts[-1] if starts else None, "arguments": arguments}
 
@@ -255,13 +270,19 @@ def say(item: str, value: Any) -> str:
     if item.startswith("clocks."):
         return f"{value} MHz"
     if item == "mig":
-        return "off" if not value["enabled"] else "on" + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
+        return (
+            "off"
+            if not value["enabled"]
+            else "on" + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
+        )
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
 
 
-def judge_value(item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str = "application") -> Judged:
+def judge_value(
+    item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str = "application"
+) -> Judged:
     """Hold one item of one GPU against what is wanted."""
     wanted = say(item, want)
     if is_fault(gpu):
@@ -278,7 +299,11 @@ def judge_value(item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[st
     if have == want:
         return Judged(MATCH, wanted, wanted)
     said = record.get(item)
-    note = f"; the driver cannot set it ({said['text']})" if said and said["value"] == want and said["rc"] in ABSENT else ""
+    note = (
+        f"; the driver cannot set it ({said['text']})"
+        if said and said["value"] == want and said["rc"] in ABSENT
+        else ""
+    )
     return Judged(MISMATCH, wanted, say(item, have) + note)
 
 
@@ -292,12 +317,20 @@ def judge_mode(item: str, want: Any, have: Mapping[str, Any]) -> Judged:
     on = want if item == "ecc" else want["enabled"]
     there: Any = have["current"]
     if item == "mig":
-        there = {"enabled": have["current"], **({"profiles": have["instances"]} if have["current"] and have["instances"] else {})}
+        there = {
+            "enabled": have["current"],
+            **({"profiles": have["instances"]} if have["current"] and have["instances"] else {}),
+        }
     same = have["current"] == on and (
-        item == "ecc" or not on or "profiles" not in want or sorted(have["instances"]) == sorted(want["profiles"])
+        item == "ecc"
+        or not on
+        or "profiles" not in want
+        or sorted(have["instances"]) == sorted(want["profiles"])
     )
     if have["pending"] != have["current"]:
-        return Judged(MISMATCH, wanted, f"{say(item, there)}, {'on' if have['pending'] else 'off'} from the next boot")
+        return Judged(
+            MISMATCH, wanted, f"{say(item, there)}, {'on' if have['pending'] else 'off'} from the next boot"
+        )
     return Judged(MATCH if same else MISMATCH, wanted, wanted if same else say(item, there))
 
 
@@ -311,11 +344,20 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
             note = ""
             if said and said["value"].get(part) == want and said["parts"][part]["rc"] in ABSENT:
                 note = f"; the driver cannot set it ({said['parts'][part]['text']})"
-            return Judged(MATCH, wanted, wanted) if have == want else Judged(MISMATCH, wanted, f"{have} MHz{note}")
+            return (
+                Judged(MATCH, wanted, wanted)
+                if have == want
+                else Judged(MISMATCH, wanted, f"{have} MHz{note}")
+            )
         if have["rc"] not in ABSENT:
             return Judged(UNREAD, wanted, _fault(have))
     said = record.get("clocks")
-    if said is None or said["value"].get(part) != want or said["value"]["mode"] != mode or part not in said["parts"]:
+    if (
+        said is None
+        or said["value"].get(part) != want
+        or said["value"]["mode"] != mode
+        or part not in said["parts"]
+    ):
         return Judged(MISMATCH, wanted, "not set since the driver was loaded")
     result = said["parts"][part]
     told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
@@ -345,14 +387,19 @@ def clock_target(gpu: Mapping[str, Any], want: Mapping[str, Any]) -> Json:
     return found
 
 
-def judged(gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any]) -> Iterator[Tuple[str, Judged]]:
+def judged(
+    gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any]
+) -> Iterator[Tuple[str, Judged]]:
     """(item, how it stands) of one setting: clocks are two items, anything else is one."""
     if key != "clocks":
         yield key, judge_value(key, want, gpu, record)
         return
     for part in ("graphics_mhz", "memory_mhz"):
         if part in want:
-            yield f"clocks.{part}", judge_value(f"clocks.{part}", want[part], gpu, record, want.get("mode", "application"))
+            yield (
+                f"clocks.{part}",
+                judge_value(f"clocks.{part}", want[part], gpu, record, want.get("mode", "application")),
+            )
 
 
 # -- what is to be done
@@ -365,7 +412,14 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     gpus = declares(document)
     persistence = gpus and vendor(document) == "nvidia" and bool(document["policy"].get("persistence_mode"))
     wants = "Wants=nvidia-persistenced.service\n" if persistence else ""
-    found = [Wanted(UNIT, UNIT_TEXT.format(wants=wants, program=PROGRAM, simulator=SIMULATOR), PART, "the policy is set at every boot")]
+    found = [
+        Wanted(
+            UNIT,
+            UNIT_TEXT.format(wants=wants, program=PROGRAM, simulator=SIMULATOR),
+            PART,
+            "the policy is set at every boot",
+        )
+    ]
     if gpus:
         rules = RULES_TEXT.format(module=MODULES[vendor(document)])
         found.append(Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded"))
@@ -382,10 +436,20 @@ def daemon(document: Document, seen: Observed, part: str) -> List[Wanted]:
     if not start and not any(package["name"] == DAEMON for package in document["packages"]):
         return []
     text = ""
-    if start and declares(document) and document["policy"].get("persistence_mode") and start != without_refusal(start):
+    if (
+        start
+        and declares(document)
+        and document["policy"].get("persistence_mode")
+        and start != without_refusal(start)
+    ):
         text = f"ExecStart=\nExecStart={without_refusal(start)}\n"
     return [
-        Wanted(DROP_IN, DROP_IN_TEXT.format(start=text), part, "the persistence daemon starts where there is a GPU, and does not refuse it")
+        Wanted(
+            DROP_IN,
+            DROP_IN_TEXT.format(start=text),
+            part,
+            "the persistence daemon starts where there is a GPU, and does not refuse it",
+        )
     ]
 
 
@@ -406,7 +470,9 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             reason = f"{unit.rpartition('/')[2]} is not enabled" if have is None else f"it points at {have}"
             actions.append(Action(PART, "link", link, reason, IMAGE, have, unit, None, {"to": unit}))
         elif have is not None and not want:
-            actions.append(Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have))
+            actions.append(
+                Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have)
+            )
     stopping, still = _mps_of_an_earlier_class(document, seen)
     actions += stopping
     if not declares(document):
@@ -420,19 +486,36 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     first: List[Action] = []  # a daemon that starts anew lets go of GPUs, which forget what was set
     last: List[Action] = []
     daemon = seen.gpu_settings.get("persistenced") or {}
-    if document["policy"].get("persistence_mode") and "--no-persistence-mode" in (daemon.get("arguments") or ()):
+    if document["policy"].get("persistence_mode") and "--no-persistence-mode" in (
+        daemon.get("arguments") or ()
+    ):
         why = "it runs with --no-persistence-mode"
-        first.append(Action(PART, "gpu.unit", "nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n"))
+        first.append(
+            Action(
+                PART, "gpu.unit", "nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n"
+            )
+        )
     mps = seen.gpu_settings.get("mps")
     # At boot its start waits for the unit that applies the policy, and whoever waited for it in there would wait for himself.
     if mps and mps["installed"] and not mps["active"] and not mps.get("job"):
-        last.append(Action(PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"))
+        last.append(
+            Action(
+                PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"
+            )
+        )
     users = [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
-    users += [f"container {row.get('name') if isinstance(row, dict) else row}" for row in seen.runtime.get("gpu_containers") or []]
+    users += [
+        f"container {row.get('name') if isinstance(row, dict) else row}"
+        for row in seen.runtime.get("gpu_containers") or []
+    ]
     if users:
         # To start a changed unit systemd is reloaded, which takes the devices away from containers of the toolkit's legacy mode.
         text = f"a restart waits until nothing uses the GPU ({', '.join(users[:3])}{' …' if len(users) > 3 else ''})"
-        return actions + changes, [], waiting + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last]
+        return (
+            actions + changes,
+            [],
+            waiting + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last],
+        )
     return actions + first + changes + last, [], waiting
 
 
@@ -450,7 +533,9 @@ def _mps_of_an_earlier_class(document: Document, seen: Observed) -> Tuple[List[A
     why, users = "the class does not share its GPUs by MPS any more", gpu_users(seen)
     if users:
         return [], [Waiting(PART, name, f"{why}; its daemon is stopped once nothing uses the GPU ({users})")]
-    return [Action(PART, "units.stop", name, why, BOOT, "running\n", "stopped\n", None, {"names": [name]})], []
+    return [
+        Action(PART, "units.stop", name, why, BOOT, "running\n", "stopped\n", None, {"names": [name]})
+    ], []
 
 
 def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
@@ -466,14 +551,21 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
             continue
         if key == "mig":
             holders = [f"pid {pid}" for pid in gpu["processes"]] if isinstance(gpu["processes"], list) else []
-            holders += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders if f"pid {holder['pid']}" not in holders]
+            holders += [
+                f"pid {holder['pid']} {holder['command']}"
+                for holder in seen.holders
+                if f"pid {holder['pid']}" not in holders
+            ]
             if holders:
                 text = f"want {rows[0][1].want}, have {rows[0][1].have}; {', '.join(holders)} would lose the GPU. Drain the node."
                 waiting.append(Waiting(PART, f"mig of {name_of(index, gpu)}", text))
                 continue
         target = f"{key} of {name_of(index, gpu)}"
         several = len(rows) > 1
-        reason = "; ".join(f"{item.rpartition('.')[2] + ': ' if several else ''}want {row.want}, have {row.have}" for item, row in rows)
+        reason = "; ".join(
+            f"{item.rpartition('.')[2] + ': ' if several else ''}want {row.want}, have {row.have}"
+            for item, row in rows
+        )
         actions.append(
             Action(
                 PART,
@@ -484,8 +576,16 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
                 "".join(f"{item}: {row.have}\n" for item, row in rows),
                 "".join(f"{item}: {row.want}\n" for item, row in rows),
                 # A pending mode that is set back to the current one needs no boot.
-                "ECC becomes active at the next boot" if key == "ecc" and gpu["ecc"]["current"] != want else None,
-                {"vendor": seen.gpu_settings["vendor"], "uuid": gpu["uuid"], "index": int(index), "field": key, "value": value},
+                "ECC becomes active at the next boot"
+                if key == "ecc" and gpu["ecc"]["current"] != want
+                else None,
+                {
+                    "vendor": seen.gpu_settings["vendor"],
+                    "uuid": gpu["uuid"],
+                    "index": int(index),
+                    "field": key,
+                    "value": value,
+                },
             )
         )
     return actions, waiting
@@ -496,7 +596,9 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
     if key not in DRAIN:
         return False
     mode = gpu[key]
-    return bool(mode["pending"] != mode["current"] and mode["pending"] == (want if key == "ecc" else want["enabled"]))
+    return bool(
+        mode["pending"] != mode["current"] and mode["pending"] == (want if key == "ecc" else want["enabled"])
+    )
 
 
 def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
@@ -505,7 +607,11 @@ def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
     for index, gpu, key, want in settings(document, seen) if declares(document) and item in DRAIN else ():
         mode = None if is_fault(gpu) else gpu.get(item)
         if key == item and isinstance(mode, dict) and not is_fault(mode):
-            found.append(modes.Mode(index, mode["current"], mode["pending"], want if item == "ecc" else want["enabled"]))
+            found.append(
+                modes.Mode(
+                    index, mode["current"], mode["pending"], want if item == "ecc" else want["enabled"]
+                )
+            )
     return found
 
 
@@ -526,7 +632,12 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     """What waits for the next boot. Pure."""
     found = []
     for _, gpu, key, want in settings(document, seen) if declares(document) else ():
-        if key in DRAIN and isinstance(gpu.get(key), dict) and not is_fault(gpu[key]) and _pending(key, want, gpu):
+        if (
+            key in DRAIN
+            and isinstance(gpu.get(key), dict)
+            and not is_fault(gpu[key])
+            and _pending(key, want, gpu)
+        ):
             found.append(f"{key.upper()} becomes active at the next boot")
     return list(dict.fromkeys(found))
 
@@ -547,7 +658,10 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         right = next(iter(rows))[1]
         remedy = f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the nearest right value is {right}."
         # Boards of one model say one thing: it is told once.
-        said = [f"{names[0] if len(names) == 1 else f'each of {len(names)} GPUs'} {text}" for (text, _), names in rows.items()]
+        said = [
+            f"{names[0] if len(names) == 1 else f'each of {len(names)} GPUs'} {text}"
+            for (text, _), names in rows.items()
+        ]
         text = "; ".join(said)
         found.append(Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy))
     return found
@@ -584,13 +698,19 @@ def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[T
     memory = want.get("memory_mhz")
     if memory is not None and memory not in memories:
         nearest = min(memories, key=lambda clock: abs(clock - memory))
-        yield f"has no memory clock of {memory} MHz (it has {', '.join(map(str, memories))})", f"{nearest} MHz"
+        yield (
+            f"has no memory clock of {memory} MHz (it has {', '.join(map(str, memories))})",
+            f"{nearest} MHz",
+        )
         return
     graphics = want.get("graphics_mhz")
     choices = clocks_of([supported[str(memory)]] if memory is not None else list(supported.values()))
     if graphics is not None and choices and graphics not in choices:
         nearest = min(choices, key=lambda clock: abs(clock - graphics))
-        yield f"has no graphics clock of {graphics} MHz (it has {choices[0]} to {choices[-1]})", f"{nearest} MHz"
+        yield (
+            f"has no graphics clock of {graphics} MHz (it has {choices[0]} to {choices[-1]})",
+            f"{nearest} MHz",
+        )
 
 
 def clocks_of(runs: Sequence[Sequence[Sequence[int]]]) -> List[int]:
@@ -621,7 +741,14 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         severity = "drain" if item in DRAIN else "degraded"
         if why or error:
             found.append(
-                Finding(f"policy.{item}", ELSEWHERE if why else UNREAD, severity, _declared(document, item), why or error, UNREAD_REMEDY)
+                Finding(
+                    f"policy.{item}",
+                    ELSEWHERE if why else UNREAD,
+                    severity,
+                    _declared(document, item),
+                    why or error,
+                    UNREAD_REMEDY,
+                )
             )
             continue
         own = rows.get("compute_mode" if item == "sharing" else item, [])
@@ -630,9 +757,14 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
 
 
 UNREAD_REMEDY = Remedy(
-    "Look at dmesg on the node for why the GPU does not answer; where its driver hangs, reboot the node.", PERSON, REBOOT
+    "Look at dmesg on the node for why the GPU does not answer; where its driver hangs, reboot the node.",
+    PERSON,
+    REBOOT,
 )
-REMEDY = Remedy("Run site.yml for this host, or `goldnode-node policy apply` on it: it sets what the class says and reads it back.", POLICY)
+REMEDY = Remedy(
+    "Run site.yml for this host, or `goldnode-node policy apply` on it: it sets what the class says and reads it back.",
+    POLICY,
+)
 
 
 def _declared(document: Document, item: str) -> str:
@@ -644,12 +776,21 @@ def _declared(document: Document, item: str) -> str:
     return "as its overrides say" if value is None else say(item, value)
 
 
-def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]], severity: str, missing: int, seen: Observed) -> Finding:
+def _over_gpus(
+    document: Document,
+    item: str,
+    rows: Sequence[Tuple[str, Judged]],
+    severity: str,
+    missing: int,
+    seen: Observed,
+) -> Finding:
     """One finding of all GPUs. A fault that is certain and drains the node outranks what could not be read, and that outranks the rest."""
     expected = _declared(document, item)
     wants = sorted({row.want for _, row in rows})
     if len(wants) > 1:
-        expected = "; ".join(f"{want}: GPU {', '.join(index for index, row in rows if row.want == want)}" for want in wants)
+        expected = "; ".join(
+            f"{want}: GPU {', '.join(index for index, row in rows if row.want == want)}" for want in wants
+        )
     elif item != "sharing" and wants:
         expected = wants[0]
     off: Dict[str, List[str]] = {}
@@ -664,7 +805,9 @@ def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]]
     mps = seen.gpu_settings.get("mps") if item == "sharing" else None
     if mps is not None and not mps["active"]:
         got.append(
-            "goldnode-mps.service does not run" if mps["installed"] else f"{MPS_PROGRAM} is not installed: add its package to the stack"
+            "goldnode-mps.service does not run"
+            if mps["installed"]
+            else f"{MPS_PROGRAM} is not installed: add its package to the stack"
         )
         outcomes.add(MISMATCH)
     if item == "sharing" and mps_left(document, seen):
@@ -672,8 +815,17 @@ def _over_gpus(document: Document, item: str, rows: Sequence[Tuple[str, Judged]]
         outcomes.add(MISMATCH)
     ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
     outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
-    remedy = UNREAD_REMEDY if outcome == UNREAD else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
-    return Finding(f"policy.{item}", outcome, severity, expected, "; ".join(got) or expected, None if outcome == MATCH else remedy)
+    remedy = (
+        UNREAD_REMEDY if outcome == UNREAD else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
+    )
+    return Finding(
+        f"policy.{item}",
+        outcome,
+        severity,
+        expected,
+        "; ".join(got) or expected,
+        None if outcome == MATCH else remedy,
+    )
 
 
 def _overrides(document: Document, seen: Observed) -> List[Finding]:
@@ -681,9 +833,15 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
     models = [override for override in document["policy"].get("overrides", ()) if "model" in override]
     if not models:
         return []
-    idle = [row["model"] for row in models if not any(fits(row, gpu) for gpu in seen.gpu_settings.get("gpus", {}).values())]
+    idle = [
+        row["model"]
+        for row in models
+        if not any(fits(row, gpu) for gpu in seen.gpu_settings.get("gpus", {}).values())
+    ]
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:
         return [Finding("policy.overrides", MATCH, "degraded", expected, expected)]
     remedy = Remedy("Remove the override from the class, or move the host to the class of its GPUs.", PERSON)
-    return [Finding("policy.overrides", MISMATCH, "degraded", expected, f"no GPU is a {', '.join(idle)}", remedy)]
+    return [
+        Finding("policy.overrides", MISMATCH, "degraded", expected, f"no GPU is a {', '.join(idle)}", remedy)
+    ]

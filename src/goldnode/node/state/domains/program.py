@@ -64,7 +64,9 @@ def files(payloads: Mapping[str, Any]) -> List[Wanted]:
     wanted = [Wanted(UNIT, UNIT_TEXT, "sanity", "the node is checked at every boot")]
     if "program" in payloads:
         digest = payloads["program"]["sha256"]
-        wanted.insert(0, Wanted(PROGRAM, digest, "node_class", "the on-node program", 0o755, f"{digest}\n", "program"))
+        wanted.insert(
+            0, Wanted(PROGRAM, digest, "node_class", "the on-node program", 0o755, f"{digest}\n", "program")
+        )
     return wanted
 
 

@@ -77,13 +77,20 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     toolkit = runtime["toolkit"] or {}
     found: Dict[str, Any] = seen.runtime
     found["daemon"] = host.text(DAEMON) if runtime["engine"] == "docker" else None
-    found["ours"] = (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON) if runtime["engine"] == "docker" else None
+    found["ours"] = (
+        (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON)
+        if runtime["engine"] == "docker"
+        else None
+    )
     found["toolkit_config"] = host.text(TOOLKIT) if toolkit.get("vendor") == "nvidia" else None
     if runtime["engine"] == "containerd":
         found["config"] = host.text(CONTAINERD)
         found["tomllib"] = text_of.toml_reader() is not None
         found["imported"] = _imported(host, found["config"])
-        found["written"] = max((os.stat(host.located(name)).st_mtime for name in (CONTAINERD, DROP_IN) if host.exists(name)), default=None)
+        found["written"] = max(
+            (os.stat(host.located(name)).st_mtime for name in (CONTAINERD, DROP_IN) if host.exists(name)),
+            default=None,
+        )
     found["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
     if toolkit:
         found["specs"] = _specs(host, KIND[toolkit["vendor"]])
@@ -97,7 +104,12 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     if runtime["engine"] == "docker" and found["unit"] and found["unit"]["active"] == "active":
         # Only a daemon that runs is asked: its socket would start one that does not.
         found["info"] = dockerd.info()
-        found["flags"] = (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        found["flags"] = (
+            (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"")
+            .replace(b"\0", b" ")
+            .decode("utf-8", "replace")
+            .strip()
+        )
         found["gpu_containers"] = dockerd.gpu_containers(found["info"].get("default"))
     if found["unit"] and reasons(document, seen)[0]:
         found["holders"] = gpu_holders(host)
@@ -105,13 +117,19 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 def _left(host: Host, document: Document) -> Dict[str, Any]:
     merged = (load_json(host, RECORD) or {}).get("merged", {})
-    names = [name for name in (DAEMON, CONTAINERD, TOOLKIT) if name in merged and name not in configured(document)]
+    names = [
+        name for name in (DAEMON, CONTAINERD, TOOLKIT) if name in merged and name not in configured(document)
+    ]
     return {name: {**merged[name], "now": host.text(name)} for name in names}
 
 
 def _unit(host: Host, name: str) -> Dict[str, Any]:
     keys = "LoadState,ActiveState,UnitFileState,Result,MainPID,Job,ExecMainStartTimestampMonotonic"
-    rows = dict(line.split("=", 1) for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines() if "=" in line)
+    rows = dict(
+        line.split("=", 1)
+        for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines()
+        if "=" in line
+    )
     began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
     started = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
     return {
@@ -136,7 +154,9 @@ def _imported(host: Host, config: Optional[str]) -> List[Dict[str, str]]:
         return []
     found = []
     for entry in entries if isinstance(entries, list) else []:
-        directory, _, pattern = os.path.normpath(os.path.join(os.path.dirname(CONTAINERD), str(entry))).rpartition("/")
+        directory, _, pattern = os.path.normpath(
+            os.path.join(os.path.dirname(CONTAINERD), str(entry))
+        ).rpartition("/")
         for name in host.glob(directory, pattern):
             if name != DROP_IN:
                 found.append({"file": name, "text": host.text(name) or ""})
@@ -150,9 +170,21 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
             spec = text_of.read_cdi(host.text(name) or "")
             if spec["kind"] != kind:
                 continue
-            versions = {match.group(1) for path in spec["paths"] for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)] if match}
+            versions = {
+                match.group(1)
+                for path in spec["paths"]
+                for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)]
+                if match
+            }
             missing = [path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))]
-            found.append({"file": name, "devices": spec["devices"], "missing": missing, "driver": ", ".join(sorted(versions)) or None})
+            found.append(
+                {
+                    "file": name,
+                    "devices": spec["devices"],
+                    "missing": missing,
+                    "driver": ", ".join(sorted(versions)) or None,
+                }
+            )
     return found
 
 
@@ -172,7 +204,12 @@ def _amd(host: Host) -> Dict[str, Any]:
         driver = f"{name}/device/driver"
         if host.is_link(driver) and os.path.basename(os.readlink(host.located(driver))) == "amdgpu":
             cards = [os.path.basename(card) for card in host.glob(f"{name}/device/drm", "card[0-9]*")]
-            nodes.append({"render": f"/dev/dri/{os.path.basename(name)}", **({"card": f"/dev/dri/{cards[0]}"} if cards else {})})
+            nodes.append(
+                {
+                    "render": f"/dev/dri/{os.path.basename(name)}",
+                    **({"card": f"/dev/dri/{cards[0]}"} if cards else {}),
+                }
+            )
     rows = [line.split(":") for line in (host.text("/etc/group") or "").splitlines()]
     groups = sorted(int(row[2]) for row in rows if len(row) > 2 and row[0] in ("render", "video"))
     return {"kfd": host.exists("/dev/kfd"), "nodes": nodes, "groups": groups}
@@ -212,7 +249,19 @@ def given_back(document: Document, seen: Observed) -> List[Action]:
             continue
         if text != texts["now"]:
             reason = "holds settings of an earlier class, and this one has none in it"
-            actions.append(Action("node_class", "file.unmerge", path, reason, IMAGE, texts["now"], text, None, {"content": text}))
+            actions.append(
+                Action(
+                    "node_class",
+                    "file.unmerge",
+                    path,
+                    reason,
+                    IMAGE,
+                    texts["now"],
+                    text,
+                    None,
+                    {"content": text},
+                )
+            )
     return actions
 
 
@@ -243,7 +292,9 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     # What goldnode gave for an earlier class, and this one does not want, leaves.
     there = text_of.read_json(have)
     base = records.unmerged_text(DAEMON, ours["before"], ours["after"], have)
-    want = text_of.read_json(text_of.merge_daemon(base or "", runtimes(document), default(document), cdi(document)))
+    want = text_of.read_json(
+        text_of.merge_daemon(base or "", runtimes(document), default(document), cdi(document))
+    )
     return have if want == there else text_of.write_json(want, have)
 
 
@@ -276,12 +327,18 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     found = []
     engine = runtime["engine"]
     if engine == "containerd":
-        drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")  # stays, where a refusal says why nothing can be merged
+        drop_in = (seen.files.get(DROP_IN) or {}).get(
+            "content", ""
+        )  # stays, where a refusal says why nothing can be merged
         with suppress(ValueError):
             if seen.runtime.get("tomllib", True):
                 drop_in = containerd_config(document, seen)[1]
         if drop_in:
-            found.append(Wanted(DROP_IN, drop_in, PART, "gives containerd the GPU runtime beside what config.toml says"))
+            found.append(
+                Wanted(
+                    DROP_IN, drop_in, PART, "gives containerd the GPU runtime beside what config.toml says"
+                )
+            )
     if engine == "podman" and runtimes(document):
         lines = f'# Written by goldnode.\n[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'
         if default(document):
@@ -291,9 +348,18 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         amd = seen.runtime.get("amd")
         have = seen.files.get(AMD_SPEC)
         if amd and amd["kfd"] and amd["nodes"]:
-            found.append(Wanted(AMD_SPEC, text_of.amd_cdi(amd["nodes"], amd["groups"]), PART, "names the GPUs to the engine (CDI)"))
+            found.append(
+                Wanted(
+                    AMD_SPEC,
+                    text_of.amd_cdi(amd["nodes"], amd["groups"]),
+                    PART,
+                    "names the GPUs to the engine (CDI)",
+                )
+            )
         elif have:  # GPUs that are gone are a finding; the file is theirs all the same
-            found.append(Wanted(AMD_SPEC, have["content"], PART, "names the GPUs to the engine (CDI)", have["mode"]))
+            found.append(
+                Wanted(AMD_SPEC, have["content"], PART, "names the GPUs to the engine (CDI)", have["mode"])
+            )
     return found
 
 
@@ -320,7 +386,9 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
         restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
     if info["default"] in runtimes(document) and not default(document) and not _says_default(seen):
         # A reload sets what is said, and forgets nothing (moby, daemon/reload_unix.go).
-        restart.append(f"the running daemon's default runtime is {info['default']}, which nobody wants any more")
+        restart.append(
+            f"the running daemon's default runtime is {info['default']}, which nobody wants any more"
+        )
     for name, program in runtimes(document).items():
         if str(info["runtimes"].get(name, "")).rpartition("/")[2] != program:
             reload.append(f"the running daemon knows no runtime {name}")
@@ -340,7 +408,10 @@ def _says_default(seen: Observed) -> bool:
 
 def in_use(seen: Observed) -> str:
     """Containers and processes that use a GPU, in words; empty when there are none."""
-    who = [f"container {item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ())]
+    who = [
+        f"container {item['name']} ({item['id']}, {item['why']})"
+        for item in seen.runtime.get("gpu_containers", ())
+    ]
     boxed = {item["id"] for item in seen.runtime.get("gpu_containers", ())}
     for item in seen.runtime.get("holders", ()):
         if item.get("container") not in boxed:
@@ -361,14 +432,23 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         actions += _toolkit(document, seen)
         if not found.get("gpus"):
             notes.append(
-                Note("runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged") if cdi(document) else _unseen()
+                Note("runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged")
+                if cdi(document)
+                else _unseen()
             )
         if toolkit["mode"] == "legacy" and toolkit["vendor"] == "amd":
-            notes.append(Note("runtime.cdi", f"{toolkit['why']}: containers get AMD's GPUs by --device /dev/kfd --device /dev/dri only"))
+            notes.append(
+                Note(
+                    "runtime.cdi",
+                    f"{toolkit['why']}: containers get AMD's GPUs by --device /dev/kfd --device /dev/dri only",
+                )
+            )
     engine_actions, waiting = _engine(document, seen)
     actions += engine_actions
     if unit_name(document) and found.get("unit") is None:
-        notes.append(Note("runtime.engine", "an image does not run: its engine is started, and asked, on the node"))
+        notes.append(
+            Note("runtime.engine", "an image does not run: its engine is started, and asked, on the node")
+        )
     return actions, notes, waiting
 
 
@@ -390,8 +470,24 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
         return []
     if want is None or want == have:
         return []
-    told = "merged into what is there; keys, order and values of others stay" if have is not None else "the file is not there"
-    return [Action(PART, "runtime.config", name, f"gives {engine} the GPUs; {told}", IMAGE, have, want, None, {"content": want})]
+    told = (
+        "merged into what is there; keys, order and values of others stay"
+        if have is not None
+        else "the file is not there"
+    )
+    return [
+        Action(
+            PART,
+            "runtime.config",
+            name,
+            f"gives {engine} the GPUs; {told}",
+            IMAGE,
+            have,
+            want,
+            None,
+            {"content": want},
+        )
+    ]
 
 
 def _toolkit(document: Document, seen: Observed) -> List[Action]:
@@ -401,13 +497,17 @@ def _toolkit(document: Document, seen: Observed) -> List[Action]:
     if text is not None and text_of.toolkit_mode(text) != toolkit["mode"]:
         reason = f"mode {text_of.toolkit_mode(text) or 'unsaid'}, want {toolkit['mode']}: {toolkit['why']}"
         want = text_of.with_toolkit_mode(text, toolkit["mode"])
-        actions.append(Action(PART, "runtime.config", TOOLKIT, reason, IMAGE, text, want, None, {"content": want}))
+        actions.append(
+            Action(PART, "runtime.config", TOOLKIT, reason, IMAGE, text, want, None, {"content": want})
+        )
     if toolkit["vendor"] != "nvidia" or not cdi(document):
         return actions
     for name, unit in sorted((found.get("refresh") or {}).items()):
         if unit["unit"] and not unit["enabled"]:
             why = "keeps the CDI spec up to date with the driver"
-            actions.append(Action(PART, "link", _wants(name), why, IMAGE, None, unit["unit"], None, {"to": unit["unit"]}))
+            actions.append(
+                Action(PART, "link", _wants(name), why, IMAGE, None, unit["unit"], None, {"to": unit["unit"]})
+            )
     fault = spec_fault(document, seen)
     if fault and found.get("gpus") and found.get("hook"):
         actions.append(Action(PART, "runtime.cdi", SPEC, fault, DEVICE, None, None, None, {"output": SPEC}))
@@ -451,7 +551,9 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
         return [], []
     actions: List[Action] = []
     if unit["enabled"] == "disabled":
-        actions.append(Action(PART, "runtime.enable", name, "is not started at boot", IMAGE, "disabled\n", "enabled\n"))
+        actions.append(
+            Action(PART, "runtime.enable", name, "is not started at boot", IMAGE, "disabled\n", "enabled\n")
+        )
     if unit["active"] == "active":
         restart, reload = reasons(document, seen)
         users = in_use(seen)
@@ -459,16 +561,26 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
         if restart and not users and not closed:
             actions.append(Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT))
         elif reload:
-            actions.append(Action(PART, "runtime.reload", name, "; ".join(reload) + "; no container stops for that", BOOT))
+            actions.append(
+                Action(
+                    PART, "runtime.reload", name, "; ".join(reload) + "; no container stops for that", BOOT
+                )
+            )
         if restart and users:
-            text = f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
+            text = (
+                f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
+            )
             return actions, [Waiting(PART, name, text)]
         if restart and closed:
             text = f"{'; '.join(restart)}. {engine} restarts once the gate is open, which would keep it down now: {closed}"
             return actions, [Waiting(PART, name, text)]
     elif kept_down(unit):
         return actions, [
-            Waiting(PART, name, f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it")
+            Waiting(
+                PART,
+                name,
+                f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it",
+            )
         ]
     elif unit["active"] != "activating" and not unit["job"]:
         actions.append(Action(PART, "runtime.start", name, f"is {unit['active']}, want active", BOOT))
@@ -490,7 +602,9 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
             found.append(Refusal("merged-file", message, "Correct the file, or delete it, and run again."))
     if not runtime:
         return found
-    users = "; ".join(f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ()))
+    users = "; ".join(
+        f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ())
+    )
     if users and any(action.kind == "packages.transact" for action in actions):
         found.append(
             Refusal(
@@ -546,7 +660,9 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
                 "Remove that setting from the file, or declare it in the stack; it was left as it is.",
             )
         ]
-    flags = [flag for flag in ("--add-runtime", "--default-runtime") if f"{flag}" in seen.runtime.get("flags", "")]
+    flags = [
+        flag for flag in ("--add-runtime", "--default-runtime") if f"{flag}" in seen.runtime.get("flags", "")
+    ]
     if flags and runtimes(document):
         return [
             Refusal(
@@ -574,8 +690,15 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if cdi(document):
             elsewhere = None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
             fault = spec_fault(document, seen)
-            remedy = Remedy("Run site.yml: it makes the spec anew; containers that are started with a stale one fail.", SITE)
-            found.append(judge_item("runtime.cdi", "its paths exist", fault or "its paths exist", "drain", remedy, elsewhere))
+            remedy = Remedy(
+                "Run site.yml: it makes the spec anew; containers that are started with a stale one fail.",
+                SITE,
+            )
+            found.append(
+                judge_item(
+                    "runtime.cdi", "its paths exist", fault or "its paths exist", "drain", remedy, elsewhere
+                )
+            )
     return found
 
 
@@ -610,7 +733,11 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     if info and _numbers(info["version"]) != _numbers(version):
         have += f", and {info['version']} runs"
     return judge_item(
-        "runtime.engine", want, have, "drain", Remedy(f"Run site.yml; see `journalctl -u {engine}` for why it does not run.", SITE)
+        "runtime.engine",
+        want,
+        have,
+        "drain",
+        Remedy(f"Run site.yml; see `journalctl -u {engine}` for why it does not run.", SITE),
     )
 
 
@@ -652,14 +779,23 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
             elsewhere = f"{engine} does not run, so it was not asked"
         elif engine == "docker" and "error" in (seen.runtime.get("info") or {"error": ""}):
             return Finding(
-                "runtime.config", UNREAD, "drain", want, f"{engine} does not answer", Remedy(f"See `journalctl -u {engine}`.", PERSON)
+                "runtime.config",
+                UNREAD,
+                "drain",
+                want,
+                f"{engine} does not answer",
+                Remedy(f"See `journalctl -u {engine}`.", PERSON),
             )
     return judge_item("runtime.config", want, "; ".join(problems) or want, "drain", remedy, elsewhere)
 
 
 def _toolkit_finding(document: Document, seen: Observed) -> Finding:
     toolkit = document["runtime"]["toolkit"]
-    names = [package["name"] for package in document["packages"] if re.match(r"(lib)?nvidia-container", package["name"])]
+    names = [
+        package["name"]
+        for package in document["packages"]
+        if re.match(r"(lib)?nvidia-container", package["name"])
+    ]
     versions = sorted({seen.version(name) or f"no {name}" for name in names})
     text = seen.runtime.get("toolkit_config")
     mode = text_of.toolkit_mode(text) if text is not None else f"no {TOOLKIT}"

@@ -102,8 +102,17 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     found = []
     if serve.get("listen"):
         text = SOCKET_TEXT.format(listen=serve["listen"])
-        found.append(Wanted(f"{units.FOLDER}/{SOCKET}", text, "sanity", f"the class says `serve: {{listen: {serve['listen']}}}`"))
-        found.append(Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", "the endpoint that the socket starts"))
+        found.append(
+            Wanted(
+                f"{units.FOLDER}/{SOCKET}",
+                text,
+                "sanity",
+                f"the class says `serve: {{listen: {serve['listen']}}}`",
+            )
+        )
+        found.append(
+            Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", "the endpoint that the socket starts")
+        )
     for key, path, text in (("slurm", SLURM, shims.SLURM), ("npd", NPD, shims.NPD)):
         if serve.get(key):
             found.append(Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755))
@@ -119,24 +128,50 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         reason = "the endpoint is not enabled" if have is None else f"it points at {have}"
         actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
     elif have is not None and not listen:
-        actions.append(Action("sanity", "file.remove", LINK, "the class has no endpoint any more", IMAGE, f"-> {have}\n"))
+        actions.append(
+            Action("sanity", "file.remove", LINK, "the class has no endpoint any more", IMAGE, f"-> {have}\n")
+        )
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
     if state is not None and not listen and active:
-        names = ["goldnode-serve.*"]  # what of the two is loaded: systemctl does not stop a service whose file has gone, and that never ran
+        names = [
+            "goldnode-serve.*"
+        ]  # what of the two is loaded: systemctl does not stop a service whose file has gone, and that never ran
         why = "the class has no endpoint any more"
-        actions.insert(0, Action("sanity", "units.stop", SOCKET, why, BOOT, "running\n", "stopped\n", None, {"names": names}))
+        actions.insert(
+            0,
+            Action(
+                "sanity", "units.stop", SOCKET, why, BOOT, "running\n", "stopped\n", None, {"names": names}
+            ),
+        )
     waiting: List[Waiting] = []
-    if state is not None and listen and state["LoadState"] != "masked" and not (active and address(state) == listen):
-        reason = f"it listens on {address(state) or 'nothing'}, want {listen}" if active else f"it is {state['ActiveState'] or 'unknown'}"
+    if (
+        state is not None
+        and listen
+        and state["LoadState"] != "masked"
+        and not (active and address(state) == listen)
+    ):
+        reason = (
+            f"it listens on {address(state) or 'nothing'}, want {listen}"
+            if active
+            else f"it is {state['ActiveState'] or 'unknown'}"
+        )
         users = units.gpu_users(seen)
-        if active and users:  # its changed file is read by a reload, which could take the devices away from containers
-            waiting.append(Waiting("sanity", SOCKET, f"{reason}; it is started anew once nothing uses the GPU ({users})"))
+        if (
+            active and users
+        ):  # its changed file is read by a reload, which could take the devices away from containers
+            waiting.append(
+                Waiting("sanity", SOCKET, f"{reason}; it is started anew once nothing uses the GPU ({users})")
+            )
         else:
             actions.append(Action("sanity", "serve.start", SOCKET, reason, BOOT))
     left = (seen.units.get("serve") or {}).get("textfile")
     if left and not _is_wanted(document, left):
-        actions.append(Action("sanity", "file.remove", left, "the class wants no metrics there any more", IMAGE, "metrics\n"))
+        actions.append(
+            Action(
+                "sanity", "file.remove", left, "the class wants no metrics there any more", IMAGE, "metrics\n"
+            )
+        )
     if not declared(document).get("slurm"):
         actions += release(seen)
     return actions, [], waiting
@@ -146,7 +181,11 @@ def release(seen: Observed) -> List[Action]:
     """A drain of slurm-health's, which nobody would take back once that is not run any more."""
     text = (seen.units.get("serve") or {}).get("drained")
     reason = "slurm-health has drained the node, and will not be there to resume it"
-    return [Action("sanity", "serve.release", "Slurm", reason, BOOT, f"{text}\n", None, None, {"reason": text})] if text else []
+    return (
+        [Action("sanity", "serve.release", "Slurm", reason, BOOT, f"{text}\n", None, None, {"reason": text})]
+        if text
+        else []
+    )
 
 
 def _is_wanted(document: Document, path: str) -> bool:
@@ -169,14 +208,21 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     listen = declared(document).get("listen")
     if not listen:
         return []
-    remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`.", SITE)
+    remedy = Remedy(
+        f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`.",
+        SITE,
+    )
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     if state is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"
         return [judge_item("serve.socket", listen, None, "degraded", remedy, elsewhere)]
     if state["ActiveState"] == "active":
         return [judge_item("serve.socket", listen, address(state) or None, "degraded", remedy)]
-    got = state["LoadState"] if state["LoadState"] in ("masked", "not-found") else state["ActiveState"] or "unknown"
+    got = (
+        state["LoadState"]
+        if state["LoadState"] in ("masked", "not-found")
+        else state["ActiveState"] or "unknown"
+    )
     return [Finding("serve.socket", MISMATCH, "degraded", listen, got, remedy)]
 
 
@@ -184,5 +230,7 @@ def absent(document: Optional[Document], seen: Observed, record: Mapping[str, An
     """The metrics in a collector's directory go with goldnode, or they would grow old there and alert for ever; what the health check program
     has drained is resumed."""
     left = (seen.units.get("serve") or {}).get("textfile")
-    gone = [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []
+    gone = (
+        [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []
+    )
     return gone + release(seen)

@@ -113,7 +113,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         from ... import slots  # what reads them is of no use on any other disk
 
         found = slots.survey(host)
-        seen.slots.update(survey=found, stale=slots.stale(host, found["place"], found["running"]) if found else None)
+        seen.slots.update(
+            survey=found, stale=slots.stale(host, found["place"], found["running"]) if found else None
+        )
 
 
 def files() -> List[Wanted]:
@@ -122,18 +124,36 @@ def files() -> List[Wanted]:
     copies = "the ESP follows the kernel of this root"
     return [
         Wanted(f"{FOLDER}/{GOOD}", GOOD_TEXT, "sanity", why),
-        Wanted(f"{FOLDER}/{TRIES}", TRIES_TEXT, "sanity", "a boot that tries an image is given up when it is not good"),
-        Wanted(f"{FOLDER}/boot-complete.target.d/goldnode.conf", TARGET_TEXT, "sanity", "a boot that tries an image has to complete"),
+        Wanted(
+            f"{FOLDER}/{TRIES}",
+            TRIES_TEXT,
+            "sanity",
+            "a boot that tries an image is given up when it is not good",
+        ),
+        Wanted(
+            f"{FOLDER}/boot-complete.target.d/goldnode.conf",
+            TARGET_TEXT,
+            "sanity",
+            "a boot that tries an image has to complete",
+        ),
         Wanted(
             f"{FOLDER}/systemd-bless-boot.service.d/goldnode.conf",
             BLESS_TEXT,
             "sanity",
             "an image that is good stays so when the power goes",
         ),
-        Wanted(SCRIPT, SCRIPT_TEXT, "sanity", "a boot that tries an image is given up when it is not good", 0o755),
+        Wanted(
+            SCRIPT, SCRIPT_TEXT, "sanity", "a boot that tries an image is given up when it is not good", 0o755
+        ),
         Wanted("/etc/kernel/postinst.d/zzz-goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
         Wanted("/etc/initramfs/post-update.d/goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
-        Wanted("/etc/kernel/install.d/00-goldnode.install", PLUGIN, "kernel", "nothing else writes entries", 0o755),
+        Wanted(
+            "/etc/kernel/install.d/00-goldnode.install",
+            PLUGIN,
+            "kernel",
+            "nothing else writes entries",
+            0o755,
+        ),
     ]
 
 
@@ -148,7 +168,17 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         return [], [], []
     return (
         [
-            Action("sanity", "link", link, "a boot that tries an image is judged", IMAGE, seen.links.get(link), to, None, {"to": to})
+            Action(
+                "sanity",
+                "link",
+                link,
+                "a boot that tries an image is judged",
+                IMAGE,
+                seen.links.get(link),
+                to,
+                None,
+                {"to": to},
+            )
             for link, to in LINKS.items()
             if seen.links.get(link) != to
         ],
@@ -169,10 +199,18 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     if not survey:
         if not seen.slots.get("marker"):
             return []
-        why = "an image does not run" if not seen.live else "the ESP is not mounted, or the loader was told another root"
-        return [Finding("slot.fallback", ELSEWHERE, "degraded", newest, why), Finding("boot.copies", ELSEWHERE, "degraded", copies, why)]
+        why = (
+            "an image does not run"
+            if not seen.live
+            else "the ESP is not mounted, or the loader was told another root"
+        )
+        return [
+            Finding("slot.fallback", ELSEWHERE, "degraded", newest, why),
+            Finding("boot.copies", ELSEWHERE, "degraded", copies, why),
+        ]
     remedy = Remedy(
-        "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs.", PERSON
+        "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs.",
+        PERSON,
     )
     return [
         judge_item("slot.fallback", newest, survey["fallback"] or newest, "degraded", remedy),

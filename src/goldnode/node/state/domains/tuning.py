@@ -58,7 +58,13 @@ IOMMU_AGAINST: Mapping[str, Tuple[str, ...]] = {
     "off": ("iommu=force",),
 }
 PAGE_WORDS = ("hugepages", "hugepagesz", "default_hugepagesz")
-REPEATED = (*PAGE_WORDS, "console", "earlycon", "module_blacklist", "modprobe.blacklist")  # words that may stand more than once
+REPEATED = (
+    *PAGE_WORDS,
+    "console",
+    "earlycon",
+    "module_blacklist",
+    "modprobe.blacklist",
+)  # words that may stand more than once
 
 Document: TypeAlias = "Mapping[str, Any]"
 # A live value: its text, None where the machine has no such thing, {error} where it could not be read.
@@ -96,14 +102,23 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
-    found: Json = {"tried": load_json(host, TRIED) or {}, "cmdline": (host.text("/proc/cmdline") or "").strip()}
+    found: Json = {
+        "tried": load_json(host, TRIED) or {},
+        "cmdline": (host.text("/proc/cmdline") or "").strip(),
+    }
     memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", host.text("/proc/meminfo") or "", re.MULTILINE))
-    found["memory"] = {"total": int(memory.get("MemTotal", 0)), "available": int(memory.get("MemAvailable", 0))}
+    found["memory"] = {
+        "total": int(memory.get("MemTotal", 0)),
+        "available": int(memory.get("MemAvailable", 0)),
+    }
     if "governor" in wanted:
         cpus = host.glob(CPUS, "cpu[0-9]*")
         values = {name.rpartition("/")[2]: read(host, f"{name}/cpufreq/scaling_governor") for name in cpus}
         found["governor"] = {name: value for name, value in values.items() if value is not None}
-        offered = next((read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors") for name in found["governor"]), None)
+        offered = next(
+            (read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors") for name in found["governor"]),
+            None,
+        )
         found["governors"] = offered.split() if isinstance(offered, str) else []
     if "transparent_hugepages" in wanted:
         found["transparent_hugepages"] = chosen(read(host, THP))
@@ -118,7 +133,9 @@ def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
         found["iommu_groups"] = {str(kind): kinds.count(kind) for kind in kinds}
     if wanted.get("swap") is not None:
         rows = [line.split() for line in (host.text("/proc/swaps") or "").splitlines()[1:]]
-        found["swap_active"] = [{"name": row[0].replace("\\040", " "), "used": int(row[3])} for row in rows if len(row) > 3]
+        found["swap_active"] = [
+            {"name": row[0].replace("\\040", " "), "used": int(row[3])} for row in rows if len(row) > 3
+        ]
     return found
 
 
@@ -142,7 +159,12 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
     for number, line in enumerate((host.text(FSTAB) or "").splitlines(), 1):
         plain = line[len(MARK) :] if line.startswith(MARK) else line
         fields = plain.split()
-        if plain.lstrip().startswith("#") or len(fields) < 4 or fields[2] != "swap" or "noauto" in fields[3].split(","):
+        if (
+            plain.lstrip().startswith("#")
+            or len(fields) < 4
+            or fields[2] != "swap"
+            or "noauto" in fields[3].split(",")
+        ):
             continue
         if plain != line:
             found["marked"].append({"line": number, "text": plain})
@@ -155,7 +177,9 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
         for unit in sorted({"swap.target", *shipped, *own, *found["masked_by_us"]}):
             here = host.path(f"{UNITS}/{unit}")
             masked = here.is_symlink() and str(here.readlink()) == "/dev/null"
-            found["units"][unit] = "masked" if masked else "own" if here.is_symlink() or here.exists() else "free"
+            found["units"][unit] = (
+                "masked" if masked else "own" if here.is_symlink() or here.exists() else "free"
+            )
     return found
 
 
@@ -165,7 +189,11 @@ def _memlock(host: Host) -> Json:
     default: Read = None
     if host.live and host.exists("/run/systemd/system"):
         shown = host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
-        default = shown.out.strip() if shown.rc == 0 and shown.out.strip() else {"error": f"systemctl show: {shown.tail(1)}"}
+        default = (
+            shown.out.strip()
+            if shown.rc == 0 and shown.out.strip()
+            else {"error": f"systemctl show: {shown.tail(1)}"}
+        )
     hard = re.search(r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE)
     mask = re.search(r"^CapBnd:\s*([0-9a-f]+)", host.text("/proc/1/status") or "", re.MULTILINE)
     may = not host.live or mask is None or bool(int(mask.group(1), 16) >> 24 & 1)  # CAP_SYS_RESOURCE is 24
@@ -186,7 +214,11 @@ def grub_words(host: Host) -> List[Json]:
                 text = " ".join(shlex.split(found.group(1), comments=True))
             except ValueError:  # a value over several lines; its first one is looked at
                 text = found.group(1).strip("\"'")
-            rows += [{"file": name, "line": number, "word": word} for word in text.split() if not word.startswith("$")]
+            rows += [
+                {"file": name, "line": number, "word": word}
+                for word in text.split()
+                if not word.startswith("$")
+            ]
     return rows
 
 
@@ -194,7 +226,12 @@ def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
     """Settings of others that are read after goldnode's files and so win: {file, line, key, value, want}."""
     sysctl = sysctls(wanted)
     names: Dict[str, str] = {}
-    for directory in ("/usr/lib/sysctl.d", "/usr/local/lib/sysctl.d", "/run/sysctl.d", "/etc/sysctl.d"):  # sysctl.d(5)
+    for directory in (
+        "/usr/lib/sysctl.d",
+        "/usr/local/lib/sysctl.d",
+        "/run/sysctl.d",
+        "/etc/sysctl.d",
+    ):  # sysctl.d(5)
         names.update({name.rpartition("/")[2]: name for name in host.glob(directory, "*.conf")})
     for file in sorted(names) if sysctl else ():
         if file > SYSCTL.rpartition("/")[2]:
@@ -202,14 +239,33 @@ def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
                 found = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
                 key = found.group(1).replace("/", ".") if found else ""
                 if found and key in sysctl:
-                    yield {"file": names[file], "line": number, "key": key, "value": found.group(2), "want": sysctl[key]}
+                    yield {
+                        "file": names[file],
+                        "line": number,
+                        "key": key,
+                        "value": found.group(2),
+                        "want": sysctl[key],
+                    }
     if "memlock" in wanted:
-        for name in host.glob("/etc/security/limits.d", "*.conf"):  # limits.conf(5): in the order of the C locale, the last one wins
+        for name in host.glob(
+            "/etc/security/limits.d", "*.conf"
+        ):  # limits.conf(5): in the order of the C locale, the last one wins
             for number, line in enumerate((host.text(name) or "").splitlines(), 1):
                 fields = line.split("#")[0].split()
-                if name > LIMITS and len(fields) == 4 and fields[0] in ("*", "root") and fields[2] == "memlock":
+                if (
+                    name > LIMITS
+                    and len(fields) == 4
+                    and fields[0] in ("*", "root")
+                    and fields[2] == "memlock"
+                ):
                     value = "unlimited" if fields[3] in ("-1", "infinity") else fields[3]
-                    yield {"file": name, "line": number, "key": "memlock", "value": value, "want": str(wanted["memlock"])}
+                    yield {
+                        "file": name,
+                        "line": number,
+                        "key": "memlock",
+                        "value": value,
+                        "want": str(wanted["memlock"]),
+                    }
         for name in host.glob("/etc/systemd/system.conf.d", "*.conf"):
             for number, line in enumerate((host.text(name) or "").splitlines(), 1):
                 found = re.match(r"\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", line)
@@ -257,18 +313,32 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     files = []
 
     def own(path: str, lines: List[str], why: str) -> None:
-        files.append(Wanted(path, "\n".join(["# goldnode: host policy of the node class", *lines]) + "\n", PART, why))
+        files.append(
+            Wanted(path, "\n".join(["# goldnode: host policy of the node class", *lines]) + "\n", PART, why)
+        )
 
     kernel = sysctls(wanted)
     if kernel:
         own(SYSCTL, [f"{key} = {value}" for key, value in kernel.items()], "kernel parameters of the class")
     if "memlock" in wanted and raises(wanted, seen) is None:
         limit = wanted["memlock"]
-        own(LIMITS, [f"{who} {kind} memlock {limit}" for who in ("*", "root") for kind in ("soft", "hard")], "limit of locked memory")
-        own(SYSTEMD, ["[Manager]", f"DefaultLimitMEMLOCK={systemd_limit(limit)}"], "limit of locked memory of services")
+        own(
+            LIMITS,
+            [f"{who} {kind} memlock {limit}" for who in ("*", "root") for kind in ("soft", "hard")],
+            "limit of locked memory",
+        )
+        own(
+            SYSTEMD,
+            ["[Manager]", f"DefaultLimitMEMLOCK={systemd_limit(limit)}"],
+            "limit of locked memory of services",
+        )
     words = cmdline_words(document)
     if words:
-        own(CMDLINE, [f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(words)}"'], "kernel command line of the class")
+        own(
+            CMDLINE,
+            [f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(words)}"'],
+            "kernel command line of the class",
+        )
     if wanted.get("network"):
         rules = []
         for name, values in sorted(wanted["network"].items()):
@@ -312,15 +382,27 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
     if "governor" in wanted and "governor" in live:
         want, cpus = wanted["governor"], live["governor"]
         other = {cpu: value for cpu, value in cpus.items() if value != want}
-        files = tuple(f"{CPUS}/{cpu}/cpufreq/scaling_governor" for cpu in sorted(other, key=lambda cpu: int(cpu[3:])))
+        files = tuple(
+            f"{CPUS}/{cpu}/cpufreq/scaling_governor" for cpu in sorted(other, key=lambda cpu: int(cpu[3:]))
+        )
         absent = "the CPUs show no cpufreq: firmware or hypervisor keeps it"
         found.append(Setting("governor", want, _governors(want, cpus, other), files, absent))
     if "transparent_hugepages" in wanted and "transparent_hugepages" in live:
         absent = "this kernel has no transparent huge pages"
-        found.append(Setting("transparent_hugepages", wanted["transparent_hugepages"], live["transparent_hugepages"], (THP,), absent))
+        found.append(
+            Setting(
+                "transparent_hugepages",
+                wanted["transparent_hugepages"],
+                live["transparent_hugepages"],
+                (THP,),
+                absent,
+            )
+        )
     if "numa_balancing" in wanted and "numa_balancing" in live:
         got = live["numa_balancing"]
-        if isinstance(got, str) and got.isdigit():  # bit 0; the second bit is memory tiering, which is another matter
+        if (
+            isinstance(got, str) and got.isdigit()
+        ):  # bit 0; the second bit is memory tiering, which is another matter
             got = str(int(got) & 1)
         want = "1" if wanted["numa_balancing"] else "0"
         found.append(Setting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"))
@@ -332,12 +414,25 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
                 f"this machine has no pages of {size}",
                 Remedy("Reboot the node: only then is its memory in one piece.", REBOOT),
             )
-            found.append(Setting(name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy))
+            found.append(
+                Setting(
+                    name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy
+                )
+            )
     for interface, values in sorted(wanted.get("network", {}).items()):
         name = f"network.{interface}.mtu"
         if name in live:
             absent = f"there is no interface {interface}"
-            found.append(Setting(name, str(values["mtu"]), live[name], (f"/sys/class/net/{interface}/mtu",), absent, MISMATCH))
+            found.append(
+                Setting(
+                    name,
+                    str(values["mtu"]),
+                    live[name],
+                    (f"/sys/class/net/{interface}/mtu",),
+                    absent,
+                    MISMATCH,
+                )
+            )
     return found
 
 
@@ -371,7 +466,19 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             continue
         reason = f"want {setting.want}, have {setting.got}"
         data = {"name": setting.name, "files": list(setting.files), "value": setting.want}
-        actions.append(Action(PART, "tuning.set", setting.name, reason, BOOT, f"{setting.got}\n", f"{setting.want}\n", None, data))
+        actions.append(
+            Action(
+                PART,
+                "tuning.set",
+                setting.name,
+                reason,
+                BOOT,
+                f"{setting.got}\n",
+                f"{setting.want}\n",
+                None,
+                data,
+            )
+        )
     for area in seen.tuning.get("swap_active", ()) if wanted.get("swap") is False else ():
         free = seen.tuning["memory"]["available"]
         if area["used"] > free:
@@ -379,7 +486,19 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             waiting.append(Waiting(PART, f"swap {area['name']}", text))
         else:
             reason = "swap is on, and the class switches it off"
-            actions.append(Action(PART, "swap.off", area["name"], reason, BOOT, "on\n", "off\n", None, {"name": area["name"]}))
+            actions.append(
+                Action(
+                    PART,
+                    "swap.off",
+                    area["name"],
+                    reason,
+                    BOOT,
+                    "on\n",
+                    "off\n",
+                    None,
+                    {"name": area["name"]},
+                )
+            )
     memlock = (seen.tuning.get("memlock") or {}) if "memlock" in wanted else {}
     if isinstance(memlock.get("default"), str) and raises(wanted, seen) is None:
         want = systemd_bytes(wanted["memlock"])
@@ -392,7 +511,17 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
                 waiting.append(Waiting(PART, "memlock", f"{text} ({users})"))
             else:
                 actions.append(
-                    Action(PART, "systemd.defaults", "memlock", reason, BOOT, f"{memlock['default']}\n", f"{want}\n", None, data)
+                    Action(
+                        PART,
+                        "systemd.defaults",
+                        "memlock",
+                        reason,
+                        BOOT,
+                        f"{memlock['default']}\n",
+                        f"{want}\n",
+                        None,
+                        data,
+                    )
                 )
     return actions + _command_line(document, seen), notes, waiting
 
@@ -414,28 +543,45 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
             data = {"file": FSTAB, "line": row["line"], "module": row["first"]}
             reason = f"switches on swap {row['first']}, which the class keeps off"
             before, after = f"{row['text']}\n", f"{MARK}{row['text']}\n"
-            actions.append(Action(PART, "file.comment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data))
+            actions.append(
+                Action(
+                    PART, "file.comment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data
+                )
+            )
         for unit, state in swap["units"].items():
             if state == "free":
-                why = "swap stays off: generators and fstab are reached through it" if unit == "swap.target" else "it switches on swap"
+                why = (
+                    "swap stays off: generators and fstab are reached through it"
+                    if unit == "swap.target"
+                    else "it switches on swap"
+                )
                 data = {"unit": unit, "to": "/dev/null"}
-                actions.append(Action(PART, "swap.mask", f"{UNITS}/{unit}", why, IMAGE, None, "/dev/null", None, data))
+                actions.append(
+                    Action(PART, "swap.mask", f"{UNITS}/{unit}", why, IMAGE, None, "/dev/null", None, data)
+                )
         return actions
     for row in swap["marked"]:
         data = {"file": FSTAB, "line": row["line"]}
         reason = "the class no longer keeps swap off"
         before, after = f"{MARK}{row['text']}\n", f"{row['text']}\n"
-        actions.append(Action(PART, "swap.uncomment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data))
+        actions.append(
+            Action(PART, "swap.uncomment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data)
+        )
     for unit in swap["masked_by_us"]:
         reason, data = "the class no longer keeps swap off", {"unit": unit}
-        actions.append(Action(PART, "swap.unmask", f"{UNITS}/{unit}", reason, IMAGE, "/dev/null", None, None, data))
+        actions.append(
+            Action(PART, "swap.unmask", f"{UNITS}/{unit}", reason, IMAGE, "/dev/null", None, None, data)
+        )
     return actions
 
 
 def carries(line: Sequence[str], word: str) -> bool:
     """Whether a command line has the word, or one of its key whose list of values holds it (``intel_iommu=on,sm_on``)."""
     key, _, value = word.partition("=")
-    return any(have == word or (have.startswith(f"{key}=") and value in have.partition("=")[2].split(",")) for have in line)
+    return any(
+        have == word or (have.startswith(f"{key}=") and value in have.partition("=")[2].split(","))
+        for have in line
+    )
 
 
 def missing_words(document: Document, line: Optional[str]) -> List[str]:
@@ -454,10 +600,16 @@ def _stale_words(document: Document, seen: Observed) -> List[str]:
 def _command_line(document: Document, seen: Observed) -> List[Action]:
     line = seen.boot.get("cmdline")
     slots = seen.slots.get("survey")
-    mine = seen.boot.get("loader") == "grub" or (slots and not slots["tried"] and slots["next"] == slots["running"])
+    mine = seen.boot.get("loader") == "grub" or (
+        slots and not slots["tried"] and slots["next"] == slots["running"]
+    )
     if not seen.live or not mine or line is None:
         return []
-    words, lacking, stale = cmdline_words(document), missing_words(document, line), _stale_words(document, seen)
+    words, lacking, stale = (
+        cmdline_words(document),
+        missing_words(document, line),
+        _stale_words(document, seen),
+    )
     if not lacking and not stale:
         return []
     reasons = ([f"the next boot lacks {' '.join(lacking)}"] if lacking else []) + (
@@ -483,9 +635,15 @@ def _command_line(document: Document, seen: Observed) -> List[Action]:
 def _notes(document: Document, seen: Observed) -> List[Note]:
     wanted, notes = policy(document), []
     elsewhere = place(seen)
-    live = [name for name in ("governor", "swap", "hugepages", "transparent_hugepages", "numa_balancing", "network") if name in wanted]
+    live = [
+        name
+        for name in ("governor", "swap", "hugepages", "transparent_hugepages", "numa_balancing", "network")
+        if name in wanted
+    ]
     if elsewhere and live:
-        notes.append(Note("policy.host", f"{elsewhere}: {', '.join(live)} are neither read nor set, only their files"))
+        notes.append(
+            Note("policy.host", f"{elsewhere}: {', '.join(live)} are neither read nor set, only their files")
+        )
     notes += [
         Note(f"policy.host.{s.name}", s.absent if s.got is None else str(s.got["error"]))
         for s in settings(document, seen)
@@ -499,7 +657,12 @@ def _notes(document: Document, seen: Observed) -> List[Note]:
     if unset:
         notes.append(Note("policy.host.cmdline", unset))
     if wanted.get("iommu") == "off" and document["os"]["architecture"] == "arm64":
-        notes.append(Note("policy.host.iommu", "no word of the kernel's command line switches an Arm SMMU off: the firmware does"))
+        notes.append(
+            Note(
+                "policy.host.iommu",
+                "no word of the kernel's command line switches an Arm SMMU off: the firmware does",
+            )
+        )
     return notes
 
 
@@ -510,12 +673,20 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
     loader = seen.boot.get("loader")
     if not seen.live:
         # No loader is there yet; which one it will be its package says.
-        where = "systemd-boot's entries get the words" if "systemd-boot-efi" in seen.packages else "the words are in GRUB's configuration"
+        where = (
+            "systemd-boot's entries get the words"
+            if "systemd-boot-efi" in seen.packages
+            else "the words are in GRUB's configuration"
+        )
         return f"the command line of an image is made when its boot loader is installed; {where}"
     if loader is None:
-        where = "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        where = (
+            "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+        )
         return f"the next boot's command line: {where}"
-    if loader == "systemd-boot" and (seen.slots.get("survey") or not missing_words(document, seen.boot.get("cmdline"))):
+    if loader == "systemd-boot" and (
+        seen.slots.get("survey") or not missing_words(document, seen.boot.get("cmdline"))
+    ):
         return None
     if loader != "grub":
         return f"the words are not set: boot loader {loader} is not written by this version"
@@ -533,7 +704,9 @@ def reboot(document: Document, seen: Observed) -> List[str]:
             found.append("kernel command line changed")
     for setting in settings(document, seen):
         if _short(setting, seen):
-            found.append(f"{setting.name}: {setting.got} of {setting.want} pages could be had, memory is fragmented")
+            found.append(
+                f"{setting.name}: {setting.got} of {setting.want} pages could be had, memory is fragmented"
+            )
     return found
 
 
@@ -563,7 +736,9 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
                 "Take those lines out, or change `policy.host` of the class.",
             )
         )
-    own = [unit for unit, state in (seen.tuning.get("swap") or {"units": {}})["units"].items() if state == "own"]
+    own = [
+        unit for unit, state in (seen.tuning.get("swap") or {"units": {}})["units"].items() if state == "own"
+    ]
     if own and wanted.get("swap") is False:
         found.append(
             Refusal(
@@ -619,7 +794,16 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if elsewhere:
             found.append(Finding(item, ELSEWHERE, "degraded", want, elsewhere))
         elif name not in shown:
-            found.append(Finding(item, UNREAD, "degraded", want, "it was not read", Remedy("Run `goldnode-node check` as root.", PERSON)))
+            found.append(
+                Finding(
+                    item,
+                    UNREAD,
+                    "degraded",
+                    want,
+                    "it was not read",
+                    Remedy("Run `goldnode-node check` as root.", PERSON),
+                )
+            )
         else:
             found.append(_judged(item, shown[name]))
     if "swap" in wanted:
@@ -671,8 +855,16 @@ def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Findin
     if want:
         remedy = Remedy("Give the node a swap area: goldnode makes none.", PERSON)
         return judge_item("policy.host.swap", "on", "on" if active else "off", "degraded", remedy)
-    comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [unit for unit, state in swap["units"].items() if state != "masked"]
-    got = f"on: {', '.join(active)}" if active else f"off, and the next boot switches it on: {', '.join(comes)}" if comes else "off"
+    comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [
+        unit for unit, state in swap["units"].items() if state != "masked"
+    ]
+    got = (
+        f"on: {', '.join(active)}"
+        if active
+        else f"off, and the next boot switches it on: {', '.join(comes)}"
+        if comes
+        else "off"
+    )
     return judge_item("policy.host.swap", "off", got, "degraded", Remedy("Run site.yml.", SITE))
 
 
@@ -683,14 +875,29 @@ def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -
     now = missing_words(document, seen.tuning.get("cmdline"))
     unset = _unset(document, seen)
     later = [] if unset else missing_words(document, seen.boot.get("cmdline"))
-    faults = ([f"this boot lacks {' '.join(now)}"] if now else []) + ([f"the next boot lacks {' '.join(later)}"] if later else [])
+    faults = ([f"this boot lacks {' '.join(now)}"] if now else []) + (
+        [f"the next boot lacks {' '.join(later)}"] if later else []
+    )
     if faults:
         # Words that are only missing from the next boot need none, and must be there before it.
-        remedy = Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT) if now else Remedy("Run site.yml.", SITE)
+        remedy = (
+            Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT)
+            if now
+            else Remedy("Run site.yml.", SITE)
+        )
         before = f"it would start without {' '.join(later)}" if later else None
-        return Finding(item, MISMATCH, "degraded", want, "; ".join(faults), Remedy(remedy, *remedy.steps, before=before))
+        return Finding(
+            item, MISMATCH, "degraded", want, "; ".join(faults), Remedy(remedy, *remedy.steps, before=before)
+        )
     return (
-        Finding(item, UNREAD, "degraded", want, unset, Remedy("Set the words in that boot loader's own way.", PERSON))
+        Finding(
+            item,
+            UNREAD,
+            "degraded",
+            want,
+            unset,
+            Remedy("Set the words in that boot loader's own way.", PERSON),
+        )
         if unset
         else Finding(item, MATCH, "degraded", want, want)
     )
@@ -703,19 +910,49 @@ def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Findin
         return Finding("policy.host.iommu", ELSEWHERE, "degraded", want, elsewhere)
     if not groups and want != "off":
         got = "the kernel shows no IOMMU: the firmware has it switched off, or the machine has none"
-        return Finding("policy.host.iommu", NOT_EXPOSED, "degraded", want, got, Remedy("Switch VT-d or AMD-Vi on in the firmware.", REPAIR))
+        return Finding(
+            "policy.host.iommu",
+            NOT_EXPOSED,
+            "degraded",
+            want,
+            got,
+            Remedy("Switch VT-d or AMD-Vi on in the firmware.", REPAIR),
+        )
     translates = sum(count for kind, count in groups.items() if kind != "identity")
     got = "off" if not groups else "pt" if groups.get("identity", 0) > translates else "on"
-    return judge_item("policy.host.iommu", want, got, "degraded", Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT))
+    return judge_item(
+        "policy.host.iommu",
+        want,
+        got,
+        "degraded",
+        Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT),
+    )
 
 
 def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
-    item, want, have = "policy.host.memlock", systemd_bytes(wanted["memlock"]), seen.tuning.get("memlock") or {}
+    item, want, have = (
+        "policy.host.memlock",
+        systemd_bytes(wanted["memlock"]),
+        seen.tuning.get("memlock") or {},
+    )
     held = raises(wanted, seen)
     if held or not seen.live:
         return Finding(item, ELSEWHERE, "degraded", want, held or "an image does not run")
     default = have.get("default")
     if not isinstance(default, str):
         got = str(default["error"]) if default else "systemd does not run"
-        return Finding(item, UNREAD, "degraded", want, got, Remedy("Look at `systemctl show --property=DefaultLimitMEMLOCK`.", PERSON))
-    return judge_item(item, want, default, "degraded", Remedy("Run site.yml: services would start with the earlier limit.", SITE))
+        return Finding(
+            item,
+            UNREAD,
+            "degraded",
+            want,
+            got,
+            Remedy("Look at `systemctl show --property=DefaultLimitMEMLOCK`.", PERSON),
+        )
+    return judge_item(
+        item,
+        want,
+        default,
+        "degraded",
+        Remedy("Run site.yml: services would start with the earlier limit.", SITE),
+    )

@@ -139,8 +139,14 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     loaded: Optional[Dict[str, Dict[str, str]]] = None
     if host.live and host.exists("/run/systemd/system"):
         stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
-        named = {name if "." in name else f"{name}.service" for name in stated if isinstance(name, str) and name[:1] not in ("", "-")}
-        loaded = gate.units(host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))}))
+        named = {
+            name if "." in name else f"{name}.service"
+            for name in stated
+            if isinstance(name, str) and name[:1] not in ("", "-")
+        }
+        loaded = gate.units(
+            host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))})
+        )
     seen.units = {
         "loaded": loaded,
         "gate": load_json(host, gate.STATE) if host.live else None,
@@ -162,14 +168,29 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     """The passive check, the line at login and, for `gate: block`, the drop-ins of the container runtimes."""
     found = [
         Wanted(f"{FOLDER}/{WATCH}", WATCH_TEXT, "sanity", "the node is checked while it works"),
-        Wanted(f"{FOLDER}/{TIMER}", TIMER_TEXT, "sanity", f"the passive check runs every {current.PERIOD // 60} minutes"),
+        Wanted(
+            f"{FOLDER}/{TIMER}",
+            TIMER_TEXT,
+            "sanity",
+            f"the passive check runs every {current.PERIOD // 60} minutes",
+        ),
         Wanted(MOTD, MOTD_TEXT, "sanity", "a login shows that the node is not healthy", 0o755),
     ]
     if watches(document):
-        found.append(Wanted(f"{FOLDER}/{EVENTS}", EVENTS_TEXT, "sanity", "the node is checked when the kernel tells of a fault"))
+        found.append(
+            Wanted(
+                f"{FOLDER}/{EVENTS}",
+                EVENTS_TEXT,
+                "sanity",
+                "the node is checked when the kernel tells of a fault",
+            )
+        )
     if document.get("gate") == gate.BLOCK:
         why = "the class says `gate: block`: a bad node starts no containers"
-        found += [Wanted(f"{FOLDER}/{name}.d/{gate.DROP_IN}", gate.drop_in(), "sanity", why) for name in gate.RUNTIMES]
+        found += [
+            Wanted(f"{FOLDER}/{name}.d/{gate.DROP_IN}", gate.drop_in(), "sanity", why)
+            for name in gate.RUNTIMES
+        ]
     return found
 
 
@@ -186,7 +207,12 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     """
     changing = {_unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")}
     loaded = seen.units.get("loaded") or {}
-    names = sorted({*stale(seen), *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded")})
+    names = sorted(
+        {
+            *stale(seen),
+            *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded"),
+        }
+    )
     if not names:
         return [], []
     users = gpu_users(seen)
@@ -213,7 +239,10 @@ def stale(seen: Observed) -> List[str]:
         name
         for name, unit in (seen.units.get("loaded") or {}).items()
         if unit["NeedDaemonReload"] == "yes"
-        and (any(_unit(path) == name for path in seen.files) or "/goldnode" in f"{unit['FragmentPath']} {unit['DropInPaths']}")
+        and (
+            any(_unit(path) == name for path in seen.files)
+            or "/goldnode" in f"{unit['FragmentPath']} {unit['DropInPaths']}"
+        )
     )
 
 
@@ -246,15 +275,34 @@ def _events(document: Document, seen: Observed) -> List[Action]:
         if have != to:
             reason = "the watch of the kernel log is not enabled" if have is None else f"it points at {have}"
             actions.append(Action("sanity", "link", EVENTS_LINK, reason, IMAGE, have, to, None, {"to": to}))
-        if unit and not seen.container and unit["ActiveState"] not in ("active", "activating") and unit["LoadState"] != "masked":
+        if (
+            unit
+            and not seen.container
+            and unit["ActiveState"] not in ("active", "activating")
+            and unit["LoadState"] != "masked"
+        ):
             reason = f"the kernel log has to be watched; the watch is {unit['ActiveState'] or 'unknown'}"
             actions.append(Action("sanity", "units.start", EVENTS, reason, BOOT))
         return actions
     if have is not None:
-        actions.append(Action("sanity", "file.remove", EVENTS_LINK, "the class has no GPU", IMAGE, f"-> {have}\n"))
+        actions.append(
+            Action("sanity", "file.remove", EVENTS_LINK, "the class has no GPU", IMAGE, f"-> {have}\n")
+        )
     if unit.get("ActiveState") == "active":
         reason = "it runs, and the class has no GPU"
-        actions.append(Action("sanity", "units.stop", EVENTS, reason, BOOT, "running\n", "stopped\n", None, {"names": [EVENTS]}))
+        actions.append(
+            Action(
+                "sanity",
+                "units.stop",
+                EVENTS,
+                reason,
+                BOOT,
+                "running\n",
+                "stopped\n",
+                None,
+                {"names": [EVENTS]},
+            )
+        )
     return actions
 
 
@@ -276,9 +324,12 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if mode == gate.DRAIN:
             error = state.get("error") if seen.units.get("hook") else gate.NOBODY
             remedy = Remedy(
-                "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml.", PERSON
+                "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml.",
+                PERSON,
             )
-            found.append(judge_item("gate.hook", "a drain is told", error or "a drain is told", "degraded", remedy))
+            found.append(
+                judge_item("gate.hook", "a drain is told", error or "a drain is told", "degraded", remedy)
+            )
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"
     names = stale(seen)

@@ -28,16 +28,22 @@ def build(applier: Applier, action: Action) -> str:
         _record(applier)
         return "built by the package's own scripts"
     if data["dkms"] is None:
-        raise NodeError(f"{data['module']}: {why}, and its package {data['package']} brings no source for dkms. Lock a package that does.")
+        raise NodeError(
+            f"{data['module']}: {why}, and its package {data['package']} brings no source for dkms. Lock a package that does."
+        )
     release, source = data["release"], data["dkms"]
-    built, installed = (re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(host, release).values())
+    built, installed = (
+        re.search(r"(\d+)\.\d+\.\d+", text or "") for text in compiler(host, release).values()
+    )
     if built and installed and built.group(1) != installed.group(1):
         raise NodeError(
             f"kernel {release} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
             f"Install gcc-{built.group(1)}, then run again."
         )
     if not host.exists(f"/lib/modules/{release}/build"):
-        raise NodeError(f"the headers of {release} are not installed, so no module can be built. Lock the stack again: it names them.")
+        raise NodeError(
+            f"the headers of {release} are not installed, so no module can be built. Lock the stack again: it names them."
+        )
     version = source_version(applier, source, data["version"], data.get("package"))
     applier.say(f"building {data['module']} {version} for {release}")
     which = ("-m", source, "-v", version, "-k", release)
@@ -57,10 +63,14 @@ def source_version(applier: Applier, source: str, version: str, package: Optiona
     """The version under which dkms knows a source: the driver's own, or what the package has put into /usr/src."""
     if package is None:
         return version
-    offered = [name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")]
+    offered = [
+        name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")
+    ]
     offered = [item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")]
     plain = version.partition(":")[2] or version
-    fits = [item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))] or offered
+    fits = [
+        item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))
+    ] or offered
     if len(fits) != 1:
         has = f"the sources {', '.join(offered)}" if offered else "no source"
         raise NodeError(
@@ -79,7 +89,11 @@ def make_log(applier: Applier, source: str, version: str) -> str:
 def _fault(applier: Applier, source: Optional[str], module: str) -> Optional[str]:
     """What is wrong with the modules that one source gives; None when all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
-    rows = modules.of_tree(document, source) if source else [row for row in document["modules"] if row["name"] == module]
+    rows = (
+        modules.of_tree(document, source)
+        if source
+        else [row for row in document["modules"] if row["name"] == module]
+    )
     driver = document.get("driver") or {}
     faults = []
     if source and (driver.get("dkms") or {}).get("name") == source:
@@ -93,7 +107,9 @@ def _fault(applier: Applier, source: Optional[str], module: str) -> Optional[str
 def _stale(applier: Applier, source: str) -> bool:
     """Whether a source has to be compiled again, since what it was compiled against has changed."""
     rows = modules.of_tree(applier.document, source)
-    found = modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier)) if rows else {}
+    found = (
+        modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier)) if rows else {}
+    )
     return any(modules.stale(applier.document, row, found) for row in rows)
 
 
@@ -106,7 +122,11 @@ def _names(applier: Applier) -> List[str]:
 def _record(applier: Applier) -> None:
     """Write down of each module that is as wanted which file it is, and which files it was built against: those that are there now."""
     document, release = applier.document, applier.document["kernel"]["release"]
-    rows = [row for row in document.get("modules") or () if modules.tree(document, row) and modules.foreign(document, row)]
+    rows = [
+        row
+        for row in document.get("modules") or ()
+        if modules.tree(document, row) and modules.foreign(document, row)
+    ]
     if not rows:
         return
     found = modules.survey(applier.host, release, _names(applier))
@@ -130,7 +150,14 @@ def restore(applier: Applier, action: Action) -> str:
     if _package_fault(applier) is None:
         return f"brought by {package}"
     version = next(row["version"] for row in applier.document["packages"] if row["name"] == package)
-    request = (*applier.apt, "--reinstall", "--allow-downgrades", "--allow-change-held-packages", "install", f"{package}={version}")
+    request = (
+        *applier.apt,
+        "--reinstall",
+        "--allow-downgrades",
+        "--allow-change-held-packages",
+        "install",
+        f"{package}={version}",
+    )
     done = applier.host.run(*request, timeout=APT_TIME)
     why = _package_fault(applier)
     if why is None:
@@ -147,9 +174,18 @@ def _package_fault(applier: Applier) -> Optional[str]:
     document, release = applier.document, applier.document["kernel"]["release"]
     driver = document["driver"]
     faults = [driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))]
-    found = modules.survey(applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])])
-    faults += [modules.fault(document, row, found) for row in document["modules"] if row["package"] in (None, driver["package"])]
+    found = modules.survey(
+        applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])]
+    )
+    faults += [
+        modules.fault(document, row, found)
+        for row in document["modules"]
+        if row["package"] in (None, driver["package"])
+    ]
     return next((fault for fault in faults if fault), None)
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"module.build": build, "module.restore": restore}
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "module.build": build,
+    "module.restore": restore,
+}

@@ -37,7 +37,13 @@ def set_gpu(applier: Applier, action: Action) -> Optional[str]:
             f"{action.target} cannot be set to {action.data['value']}: {said['text']} (return code {said['rc']}). "
             "Look at dmesg and at `goldnode-node check` on the node."
         )
-    return f"the driver does not have it: {said['text']}" if absent else None if said["text"] == "Success" else str(said["text"])
+    return (
+        f"the driver does not have it: {said['text']}"
+        if absent
+        else None
+        if said["text"] == "Success"
+        else str(said["text"])
+    )
 
 
 def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
@@ -60,9 +66,15 @@ def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]
 
 
 def _ask(applier: Applier, first: Action, rows: List[Json]) -> List[Json]:
-    answer = ask(applier.host, {"do": "set", "vendor": first.data["vendor"], "root": applier.host.root, "settings": rows}, LIMIT)
+    answer = ask(
+        applier.host,
+        {"do": "set", "vendor": first.data["vendor"], "root": applier.host.root, "settings": rows},
+        LIMIT,
+    )
     if "error" in answer:
-        raise NodeError(f"the GPUs cannot be set: {answer['error']}. Look at dmesg on the node; if the driver hangs, reboot it.")
+        raise NodeError(
+            f"the GPUs cannot be set: {answer['error']}. Look at dmesg on the node; if the driver hangs, reboot it."
+        )
     return list(answer["results"])
 
 
@@ -73,14 +85,21 @@ def _mig_parted(applier: Applier, actions: List[Action]) -> Json:
             "devices": [action.data["index"]],
             "mig-enabled": action.data["value"]["enabled"],
             "mig-devices": {
-                name: action.data["value"].get("profiles", []).count(name) for name in action.data["value"].get("profiles", [])
+                name: action.data["value"].get("profiles", []).count(name)
+                for name in action.data["value"].get("profiles", [])
             },
         }
         for action in actions
     ]
-    applier.host.write(MIG_CONFIG, json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode())
+    applier.host.write(
+        MIG_CONFIG, json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode()
+    )
     done = applier.host.run(MIG_PARTED, "apply", "-f", MIG_CONFIG, "-c", "goldnode", timeout=LIMIT)
-    return {"rc": 0, "text": "Success"} if done.rc == 0 else {"rc": 999, "text": f"nvidia-mig-parted: {done.tail(3)}"}
+    return (
+        {"rc": 0, "text": "Success"}
+        if done.rc == 0
+        else {"rc": 999, "text": f"nvidia-mig-parted: {done.tail(3)}"}
+    )
 
 
 def _remember(applier: Applier, results: List[Json]) -> None:
@@ -93,10 +112,17 @@ def _remember(applier: Applier, results: List[Json]) -> None:
     for row in results:
         told: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
         told["at"] = now
-        if row["field"] == "mig":  # a switch of the mode resets the GPU, which forgets clocks that no call reads back
+        if (
+            row["field"] == "mig"
+        ):  # a switch of the mode resets the GPU, which forgets clocks that no call reads back
             said.get(row["uuid"], {}).pop("clocks", None)
         said.setdefault(row["uuid"], {})[row["field"]] = told
-    host.write(RECORD, json.dumps({"schema": RECORD_SCHEMA, "driver_load": load, "set": said}, indent=1, sort_keys=True).encode())
+    host.write(
+        RECORD,
+        json.dumps(
+            {"schema": RECORD_SCHEMA, "driver_load": load, "set": said}, indent=1, sort_keys=True
+        ).encode(),
+    )
 
 
 def restart_unit(applier: Applier, action: Action) -> None:
@@ -104,7 +130,12 @@ def restart_unit(applier: Applier, action: Action) -> None:
     for argv in (("systemctl", "daemon-reload"), ("systemctl", "restart", action.target)):
         done = applier.host.run(*argv, timeout=180)
         if done.rc != 0:
-            raise NodeError(f"{' '.join(argv)} fails: {done.tail(5)}. Look at `journalctl -u {action.target}` on the node.")
+            raise NodeError(
+                f"{' '.join(argv)} fails: {done.tail(5)}. Look at `journalctl -u {action.target}` on the node."
+            )
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"gpu.set": set_gpu, "gpu.unit": restart_unit}
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "gpu.set": set_gpu,
+    "gpu.unit": restart_unit,
+}

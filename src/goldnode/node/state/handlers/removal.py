@@ -42,7 +42,9 @@ def release_gate(applier: Applier, action: Action) -> str:
     try:
         return "\n".join(gate.release(applier.host))
     except gate.HookError as problem:
-        raise NodeError(f"the gate has drained this node and cannot resume it: {problem}. Put that right, then run again.") from None
+        raise NodeError(
+            f"the gate has drained this node and cannot resume it: {problem}. Put that right, then run again."
+        ) from None
 
 
 def uncomment(applier: Applier, action: Action) -> None:
@@ -83,27 +85,48 @@ def leave(applier: Applier, action: Action) -> Optional[str]:
         # Half unpacked by a run that was killed: apt would fetch them again to finish them. The set needs nobody's leave but its own.
         done = host.run("dpkg", "--remove", "--force-remove-reinstreq", *remove, timeout=APT_TIME)
         if done.rc != 0:
-            raise NodeError(f"dpkg cannot remove what an earlier run left half done: {done.tail()}. Put that right, then run again.")
+            raise NodeError(
+                f"dpkg cannot remove what an earlier run left half done: {done.tail()}. Put that right, then run again."
+            )
         remove = []
     if remove or back:
-        request = [*APT, "--allow-downgrades", "--allow-change-held-packages", "install", *back, *(f"{name}-" for name in remove)]
+        request = [
+            *APT,
+            "--allow-downgrades",
+            "--allow-change-held-packages",
+            "install",
+            *back,
+            *(f"{name}-" for name in remove),
+        ]
         simulated = host.run(*request, "-s", timeout=300)
         if back and (simulated.rc != 0 or records.removed_by(simulated.out) - set(remove)):
-            told.append(f"{', '.join(back)}: apt cannot put these back ({simulated.tail(2)}); they stay as they are")
+            told.append(
+                f"{', '.join(back)}: apt cannot put these back ({simulated.tail(2)}); they stay as they are"
+            )
             records.forget_versions(host, [item.partition("=")[0] for item in back])
             request = [*APT, "--allow-change-held-packages", "remove", *remove]
             simulated = host.run(*request, "-s", timeout=300)
         more = records.removed_by(simulated.out) - set(remove)
         if simulated.rc != 0 or more:
-            what = f"would also remove {', '.join(sorted(more))}" if more else f"is refused by apt: {simulated.tail()}"
-            raise NodeError(f"removing what goldnode brought {what}. Look at those packages, then run again; no package was changed.")
+            what = (
+                f"would also remove {', '.join(sorted(more))}"
+                if more
+                else f"is refused by apt: {simulated.tail()}"
+            )
+            raise NodeError(
+                f"removing what goldnode brought {what}. Look at those packages, then run again; no package was changed."
+            )
         if remove or "remove" not in request:
             applier.say(f"removing {len(remove)} packages")
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
-                raise NodeError(f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again.")
+                raise NodeError(
+                    f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again."
+                )
     if "docker.io" in purge and host.exists(DOCKER):
-        told.append(f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}")
+        told.append(
+            f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}"
+        )
     purge_configuration(applier, purge)
     return "\n".join([*told, *data["lines"]])
 
@@ -118,14 +141,18 @@ def purge_configuration(applier: Applier, names: Sequence[str]) -> None:
     if left:
         done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
         if done.rc != 0:
-            raise NodeError(f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Put that right, then run again.")
+            raise NodeError(
+                f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Put that right, then run again."
+            )
 
 
 def automatic(applier: Applier, action: Action) -> None:
     """Give apt's marks back."""
     done = applier.host.run("apt-mark", "auto", *action.data["names"])
     if done.rc != 0:
-        raise NodeError(f"apt-mark cannot mark {', '.join(action.data['names'])}: {done.tail(3)}. Put that right, then run again.")
+        raise NodeError(
+            f"apt-mark cannot mark {', '.join(action.data['names'])}: {done.tail(3)}. Put that right, then run again."
+        )
 
 
 def settle(applier: Applier, action: Action) -> None:
@@ -134,7 +161,9 @@ def settle(applier: Applier, action: Action) -> None:
     if action.data["systemd"]:
         host.run("systemctl", "daemon-reload")
         # A service of a package that has left may have failed (persistenced without a GPU does); nothing else would let systemd forget it.
-        listed = host.run("systemctl", "list-units", "--all", "--failed", "--plain", "--no-legend", "--full").out
+        listed = host.run(
+            "systemctl", "list-units", "--all", "--failed", "--plain", "--no-legend", "--full"
+        ).out
         gone = [row[0] for row in map(str.split, listed.splitlines()) if row[1:2] == ["not-found"]]
         if gone:
             host.run("systemctl", "reset-failed", *gone)

@@ -48,7 +48,10 @@ def config(applier: Applier, action: Action) -> Optional[str]:
     keep_original(applier, name)
     place, mode = name, 0o644
     if before is not None:  # a link stays one: what it leads to is changed
-        place, mode = "/" + os.path.relpath(host.real(name), host.root), os.stat(host.real(name)).st_mode & 0o7777
+        place, mode = (
+            "/" + os.path.relpath(host.real(name), host.root),
+            os.stat(host.real(name)).st_mode & 0o7777,
+        )
     host.write(place, action.data["content"].encode(), mode)
     fault = unreadable(applier, name)
     if fault is None:
@@ -57,7 +60,9 @@ def config(applier: Applier, action: Action) -> Optional[str]:
         host.remove(name)
     else:
         host.write(place, before, mode)
-    raise NodeError(f"{name} would not be read after the change, and is what it was before: {fault} Look at the file, and run again.")
+    raise NodeError(
+        f"{name} would not be read after the change, and is what it was before: {fault} Look at the file, and run again."
+    )
 
 
 def unreadable(applier: Applier, name: str) -> Optional[str]:
@@ -102,26 +107,34 @@ def reload(applier: Applier, action: Action) -> None:
     want = runtime.default(applier.document)
     while time.monotonic() < end:
         info = dockerd.info()
-        if all(name in info.get("runtimes", {}) for name in runtime.runtimes(applier.document)) and info["default"] == (
-            want or info["default"]
-        ):
+        if all(name in info.get("runtimes", {}) for name in runtime.runtimes(applier.document)) and info[
+            "default"
+        ] == (want or info["default"]):
             return
         time.sleep(0.2)
-    raise NodeError(f"docker was told to read {runtime.DAEMON} anew and did not take it. See `journalctl -u docker`.")
+    raise NodeError(
+        f"docker was told to read {runtime.DAEMON} anew and did not take it. See `journalctl -u docker`."
+    )
 
 
 def _systemctl(applier: Applier, *words: str) -> None:
     done = applier.host.run("systemctl", *words, timeout=180)
     if done.rc != 0:
-        log = applier.host.run("journalctl", "-u", words[-1], "-n", "12", "--no-pager", "-o", "cat").out.strip()
-        raise NodeError(f"systemctl {' '.join(words)} fails: {done.tail(3)}\n{log}\nPut right what it says, and run again.")
+        log = applier.host.run(
+            "journalctl", "-u", words[-1], "-n", "12", "--no-pager", "-o", "cat"
+        ).out.strip()
+        raise NodeError(
+            f"systemctl {' '.join(words)} fails: {done.tail(3)}\n{log}\nPut right what it says, and run again."
+        )
 
 
 def generate(applier: Applier, action: Action) -> Optional[str]:
     """The toolkit's own program asks the driver and writes the spec, where the toolkit's refresh unit would."""
     done = applier.host.run("nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120)
     if done.rc != 0:
-        raise NodeError(f"nvidia-ctk cannot make a CDI spec: {done.tail(5)}\nSee that nvidia-smi works, and run again.")
+        raise NodeError(
+            f"nvidia-ctk cannot make a CDI spec: {done.tail(5)}\nSee that nvidia-smi works, and run again."
+        )
     return None
 
 

@@ -20,7 +20,9 @@ def start(applier: Applier, action: Action) -> None:
     host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
     done = host.run("systemctl", "start", action.target)
     if done.rc != 0:
-        raise NodeError(f"{action.target} does not start: {done.tail(3)}. Is its address in use? See `systemctl status {action.target}`.")
+        raise NodeError(
+            f"{action.target} does not start: {done.tail(3)}. Is its address in use? See `systemctl status {action.target}`."
+        )
 
 
 def release(applier: Applier, action: Action) -> str:
@@ -35,4 +37,7 @@ def release(applier: Applier, action: Action) -> str:
     return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"serve.start": start, "serve.release": release}
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "serve.start": start,
+    "serve.release": release,
+}

@@ -16,14 +16,21 @@ def reload(applier: Applier, action: Action) -> None:
     """systemd reads its units again; nothing that runs is restarted."""
     done = applier.host.run("systemctl", "daemon-reload")
     if done.rc != 0:
-        raise NodeError(f"`systemctl daemon-reload` fails: {done.tail(3)}. Look at `journalctl -b _PID=1` on the node.")
+        raise NodeError(
+            f"`systemctl daemon-reload` fails: {done.tail(3)}. Look at `journalctl -b _PID=1` on the node."
+        )
 
 
 def start(applier: Applier, action: Action) -> None:
     """Start a unit of goldnode's own."""
     done = applier.host.run("systemctl", "start", action.target)
     if done.rc != 0:
-        raise NodeError(f"{action.target} does not start: {done.tail(3)}. Look at `systemctl status {action.target}` on the node.")
+        raise NodeError(
+            f"{action.target} does not start: {done.tail(3)}. Look at `systemctl status {action.target}` on the node."
+        )
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {"units.reload": reload, "units.start": start}
+HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+    "units.reload": reload,
+    "units.start": start,
+}
