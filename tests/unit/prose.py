@@ -76,7 +76,7 @@ CONSTRUCTIONS = (
     ),
 )
 
-_WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"(`+)[^`\n]*?\1")
 _DIRECTIVE = re.compile(r"^#\s*(?:noqa|type:|fmt:|pragma|!)")
